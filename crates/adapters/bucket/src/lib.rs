@@ -1,0 +1,1 @@
+//! The bucket port over S3, GCS, Azure, a directory and memory.

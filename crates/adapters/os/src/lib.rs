@@ -1,0 +1,1 @@
+//! Ports over Linux: disk, net, clock, entropy, spawn.

@@ -1,0 +1,1 @@
+//! The rules of ebb as deterministic state machines without I/O.

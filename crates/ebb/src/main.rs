@@ -1,0 +1,2 @@
+//! The ebb binary: wires adapters into node, client and surface.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Bytes on disk and on the wire, and nothing else.

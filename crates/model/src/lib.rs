@@ -1,0 +1,1 @@
+//! Plain data of ebb: ids, attributes, commands, requests, errors.

@@ -1,0 +1,1 @@
+//! The server: drives the core through the ports.

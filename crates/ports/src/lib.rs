@@ -1,0 +1,1 @@
+//! What ebb asks of the world: disk, net, bucket, clock, entropy, spawn.

@@ -1,0 +1,1 @@
+//! The FUSE surface: kernel protocol, sessions, errno.

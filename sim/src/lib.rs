@@ -1,0 +1,1 @@
+//! A whole cluster in one process under one seed.
