@@ -1,1 +1,20 @@
-//! Plain data of ebb: ids, attributes, commands, requests, errors.
+//! Plain data of ebb: what crosses the borders between crates, machines and restarts.
+//! No logic beyond what keeps a value from being wrong, and no I/O.
+
+mod attr;
+mod command;
+mod error;
+mod id;
+mod layout;
+mod name;
+mod request;
+mod time;
+
+pub use attr::*;
+pub use command::*;
+pub use error::*;
+pub use id::*;
+pub use layout::*;
+pub use name::*;
+pub use request::*;
+pub use time::*;

@@ -1,1 +1,33 @@
-//! What ebb asks of the world: disk, net, bucket, clock, entropy, spawn.
+//! What ebb asks of the world, cut where two real implementations differ: the
+//! operating system in production (`adapters/`) and the simulated world (`sim/`).
+//!
+//! Everything runs on one single-threaded executor per core, so futures need not be
+//! `Send` and shared state is `Rc`. No method blocks the thread for longer than a
+//! write into the page cache.
+
+mod bucket;
+mod clock;
+mod disk;
+mod net;
+
+pub use bucket::*;
+pub use clock::*;
+pub use disk::*;
+pub use net::*;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// A boxed future of a port method.
+pub type PortFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Everything that a node or a client is given of the world, except its bucket.
+#[derive(Clone)]
+pub struct Ports {
+    pub disk: Rc<dyn Disk>,
+    pub net: Rc<dyn Net>,
+    pub clock: Rc<dyn Clock>,
+    pub entropy: Rc<dyn Entropy>,
+    pub spawn: Rc<dyn Spawn>,
+}

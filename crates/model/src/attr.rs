@@ -1,0 +1,120 @@
+use crate::{Ino, Time, Version};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Symlink,
+    CharDevice,
+    BlockDevice,
+    Fifo,
+    Socket,
+}
+
+/// What `stat` shows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attr {
+    pub ino: Ino,
+    pub kind: FileKind,
+    /// Permission, set-id and sticky bits: the low 12 bits of `st_mode`.
+    pub mode: u16,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Device number of a device node, as Linux encodes it; otherwise 0.
+    pub rdev: u32,
+    pub size_bytes: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub btime: Time,
+    pub version: Version,
+}
+
+/// Attributes to change; `None` leaves one alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SetAttr {
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size_bytes: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    /// Drop set-uid and, where group execution is allowed, set-gid, as a write or a change
+    /// of owner by an ordinary user does.
+    pub drop_set_id: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SetTime {
+    /// The stamp of the operation.
+    Now,
+    To(Time),
+}
+
+/// Who asks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    /// The kernel has already checked permissions (`default_permissions`), with knowledge
+    /// that a request does not carry: capabilities and supplementary groups.
+    pub checked: bool,
+}
+
+impl Caller {
+    pub const ROOT: Caller = Caller { uid: 0, gid: 0, groups: Vec::new(), checked: true };
+
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+/// Rights asked of an inode, combined with `|`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Access(pub u8);
+
+impl Access {
+    pub const EXISTS: Access = Access(0);
+    pub const EXECUTE: Access = Access(1);
+    pub const WRITE: Access = Access(2);
+    pub const READ: Access = Access(4);
+}
+
+impl std::ops::BitOr for Access {
+    type Output = Access;
+
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+/// `statfs` of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeStat {
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    pub files: u64,
+    pub free_files: u64,
+}
+
+/// How an extended attribute is to be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum XattrMode {
+    Set,
+    /// XATTR_CREATE: it must not exist.
+    Create,
+    /// XATTR_REPLACE: it must exist.
+    Replace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RenameMode {
+    Replace,
+    /// RENAME_NOREPLACE
+    KeepTarget,
+    /// RENAME_EXCHANGE
+    Exchange,
+}

@@ -1,0 +1,167 @@
+//! Commands: the records of a partition's log. Applying the same commands to the same
+//! state gives the same state and the same answers on every replica and after every
+//! restart, so a command carries everything that is not in the state: time, identity, choice.
+
+use crate::{Caller, Cookie, FileKind, Ino, Name, RenameMode, SessionId, SetAttr, Time, TxId, Version, XattrMode};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Command {
+    /// A client attaches. `replaces` is its session of before a restart, which ends.
+    SessionOpen { session: SessionId, client: String, replaces: Option<SessionId> },
+    /// A client detaches or has expired: its holds end, unlinked inodes held by nobody go.
+    SessionClose { session: SessionId },
+    /// One mutation by a client, executed exactly once per `tx` (O-63).
+    Client { tx: TxId, caller: Caller, stamp: Stamp, mutation: Mutation },
+    /// The last descriptor of `session` on an unlinked inode is closed.
+    Release { session: SessionId, ino: Ino },
+    /// What is in the node's store files.
+    Extent(ExtentCommand),
+    /// What is in the bucket.
+    Backing(BackingCommand),
+}
+
+/// Time and version of a mutation, chosen by the leader, kept by replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stamp {
+    pub time: Time,
+    pub version: Version,
+}
+
+/// A change that a client asks for. Inode ids of new inodes are chosen by the leader.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Mutation {
+    /// `create`, `mkdir`, `mknod` and `symlink` differ only in what is made. `mode` has the umask applied.
+    Make { parent: Ino, name: Name, ino: Ino, mode: u16, what: Make },
+    Link { ino: Ino, parent: Ino, name: Name },
+    /// `holders`: sessions that have the inode open, chosen by the leader.
+    Unlink { parent: Ino, name: Name, holders: Vec<SessionId> },
+    Rmdir { parent: Ino, name: Name, holders: Vec<SessionId> },
+    /// `holders`: sessions that have the replaced inode open.
+    Rename { from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode, holders: Vec<SessionId> },
+    SetAttr { ino: Ino, set: SetAttr },
+    SetXattr { ino: Ino, name: Bytes, value: Bytes, mode: XattrMode },
+    RemoveXattr { ino: Ino, name: Bytes },
+    /// Bytes that are in the store file already. `sums` are the checksums of the blocks
+    /// that are covered whole, in order; a block covered in part has a void checksum
+    /// until it is next read whole.
+    Write { ino: Ino, offset: u64, len_bytes: u64, sums: Vec<u32>, drop_set_id: bool },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Make {
+    Regular,
+    Directory,
+    Symlink { target: Bytes },
+    /// FIFO, socket or device; `rdev` is 0 except for devices.
+    Special { kind: FileKind, rdev: u32 },
+}
+
+impl Make {
+    pub fn kind(&self) -> FileKind {
+        match self {
+            Make::Regular => FileKind::Regular,
+            Make::Directory => FileKind::Directory,
+            Make::Symlink { .. } => FileKind::Symlink,
+            Make::Special { kind, .. } => *kind,
+        }
+    }
+}
+
+/// Facts about store files, each logged only after the bytes it speaks of are forced,
+/// except `Unsynced`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ExtentCommand {
+    /// Blocks `first..first + sums.len()` hold the content of the object `etag`.
+    Present { ino: Ino, etag: String, first: u64, sums: Vec<u32> },
+    /// Clean blocks that are about to be punched.
+    Absent { ino: Ino, first: u64, count: u64 },
+    /// All writes up to `version` are forced.
+    Synced { ino: Ino, version: Version },
+    /// Checksums of whole blocks that were void, computed while their content was at `version`.
+    Summed { ino: Ino, version: Version, sums: Vec<(u64, u32)> },
+    /// After a power cut: a write that was acknowledged and not forced is gone. Its blocks
+    /// may hold anything; clean ones become absent, dirty ones lose their checksum.
+    Unsynced { ino: Ino, first: u64, count: u64 },
+}
+
+/// Facts about the bucket. Keys are relative to the volume's prefix.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum BackingCommand {
+    /// One page of what the bucket holds of a directory (InstallPage of DESIGN §3).
+    /// Ignored if the directory's load epoch is no longer `epoch`.
+    Install { dir: Ino, epoch: u64, entries: Vec<Installed>, progress: LoadProgress, stamp: Stamp },
+    /// An upload of `ino` to `key` begins; `upload` is set for multipart (O-75 step 3).
+    UploadBegun { ino: Ino, key: String, upload: Option<String> },
+    /// The upload ended without an object: aborted, or nothing was sent.
+    UploadAborted { ino: Ino },
+    /// `key` now holds the content of `ino` at `version`. Blocks changed since stay dirty.
+    Uploaded { ino: Ino, key: String, etag: String, len_bytes: u64, version: Version },
+    /// The object of `ino` was copied to `key`, which is its home from now on.
+    Moved { ino: Ino, key: String, etag: String },
+    /// `key` has been deleted and is claimed no longer.
+    Deleted { key: String },
+    /// The directory's page in `.ebb/` says what the namespace said at `version`.
+    PageWritten { dir: Ino, version: Version, etag: String },
+    /// The directory gives up its redirect: its children are moved one by one.
+    Unredirect { dir: Ino },
+    /// The bucket holds another object than `ino`'s home said (O-55): clean blocks are void.
+    Replaced { ino: Ino, etag: String, len_bytes: u64, modified: Time, stamp: Stamp },
+    /// The object is gone from the bucket, by somebody else's hand.
+    Vanished { parent: Ino, name: Name, stamp: Stamp },
+}
+
+/// A name found in the bucket, to be installed under an inode id that the leader chose.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Installed {
+    pub name: Name,
+    pub ino: Ino,
+    pub what: InstalledKind,
+    /// From the directory's page; `None` where only the object or prefix is known.
+    pub record: Option<InstalledRecord>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum InstalledKind {
+    /// `key` is set where the object is not at the path's own key, as for all but one of
+    /// the names of an inode.
+    Object { key: Option<String>, etag: String, len_bytes: u64, modified: Time },
+    /// `prefix` is set where the directory's objects are not below the path's own key.
+    Directory { prefix: Option<String>, page: bool },
+    /// Kinds without an object: symbolic links, special files.
+    Recorded(Make),
+}
+
+/// Attributes that objects cannot say, as the directory's page has them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InstalledRecord {
+    pub mode: u16,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub btime: Time,
+    pub xattrs: Vec<(Bytes, Bytes)>,
+}
+
+/// How much of a directory's names the namespace holds after an install.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LoadProgress {
+    /// As before: single names were looked up.
+    Unchanged,
+    /// All keys up to and with this one.
+    UpTo(String),
+    Complete,
+}
+
+/// One entry of a directory stream.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirEntry {
+    pub name: Name,
+    pub ino: Ino,
+    pub kind: FileKind,
+    pub cookie: Cookie,
+}

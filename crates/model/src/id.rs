@@ -1,0 +1,83 @@
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How often the volume has been taken over (DESIGN §3). Grows with every take-over of
+/// `.ebb/head`; inode ids of different incarnations never meet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Incarnation(pub u16);
+
+/// One of the 65,536 virtual slots of a volume, the unit in which metadata is placed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Slot(pub u16);
+
+/// An inode id: `incarnation (16 bits) | slot (16 bits) | counter (32 bits)`, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root directory of every volume: incarnation 0, slot 0, counter 1. FUSE calls it 1 too.
+    pub const ROOT: Ino = Ino(1);
+
+    pub const fn new(incarnation: Incarnation, slot: Slot, counter: u32) -> Ino {
+        Ino((incarnation.0 as u64) << 48 | (slot.0 as u64) << 32 | counter as u64)
+    }
+
+    pub const fn incarnation(self) -> Incarnation {
+        Incarnation((self.0 >> 48) as u16)
+    }
+
+    pub const fn slot(self) -> Slot {
+        Slot((self.0 >> 32) as u16)
+    }
+
+    pub const fn counter(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl fmt::Debug for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}.{:x}.{:x}", self.incarnation().0, self.slot().0, self.counter())
+    }
+}
+
+/// A client of a volume, from attach to detach or expiry. Drawn at random by the node, never 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct SessionId(pub u64);
+
+/// Identifies one mutation of one client for ever (O-62). A slot of the session table
+/// carries one mutation at a time; `sequence` grows by one with each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct TxId {
+    pub session: SessionId,
+    pub slot: u16,
+    pub sequence: u64,
+}
+
+/// Mutations that one session may have under way at once (NFSv4.1 has the same table).
+pub const SESSION_SLOTS: u16 = 64;
+
+/// Position of a record in a partition's log, from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct LogIndex(pub u64);
+
+/// Content and attribute version of an inode: grows with every change, compared for
+/// coherence where times cannot be trusted (DESIGN §6). Unique within a partition.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Version(pub u64);
+
+/// A position in a directory stream. Entries are numbered in the order in which they
+/// came into the directory, so a position stays valid whatever is added or removed.
+/// 0 is the beginning; an entry's own cookie means "after this entry".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Cookie(pub u64);
+
+impl Cookie {
+    pub const START: Cookie = Cookie(0);
+}

@@ -1,0 +1,24 @@
+//! Sizes that formats and several crates share.
+
+/// The unit of presence, dirtiness and checksums of cached bytes.
+pub const BLOCK_BYTES: u64 = 64 << 10;
+
+/// The unit of transfer, eviction and placement (O-32). A multiple of [`BLOCK_BYTES`].
+pub const CHUNK_BYTES: u64 = 16 << 20;
+
+/// Longest READ or WRITE of one request.
+pub const MAX_IO_BYTES: usize = 1 << 20;
+
+/// Longest file: ext4's limit with 4 KiB blocks, so that a sparse store file can hold it.
+pub const MAX_FILE_BYTES: u64 = (16 << 40) - 4096;
+
+/// Longest target of a symbolic link.
+pub const MAX_SYMLINK_BYTES: usize = 4095;
+
+/// Linux limits of extended attributes: a name, a value, all names of one inode.
+pub const MAX_XATTR_NAME_BYTES: usize = 255;
+pub const MAX_XATTR_VALUE_BYTES: usize = 64 << 10;
+pub const MAX_XATTR_LIST_BYTES: usize = 64 << 10;
+
+/// As ext4.
+pub const MAX_LINKS: u32 = 65_000;

@@ -1,0 +1,198 @@
+//! Requests of clients and their replies: the same types in one process and over the
+//! wire (`docs/protocol/rpc.md`).
+
+use crate::*;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// First request of a connection.
+    Attach { volume: String, client: String, previous: Option<SessionId>, read_only: bool },
+    Detach { session: SessionId },
+    /// Renews the session.
+    Renew { session: SessionId },
+    /// Ends the client's right to cache after it has dropped what it had (see [`Notice::Share`]).
+    Shared { session: SessionId },
+
+    Lookup { parent: Ino, name: Name },
+    GetAttr { ino: Ino },
+    ReadLink { ino: Ino },
+    ReadDir { dir: Ino, after: Cookie, limit: u32 },
+    GetXattr { ino: Ino, name: Bytes },
+    ListXattr { ino: Ino },
+    Access { caller: Caller, ino: Ino, access: Access },
+    StatFs,
+
+    /// Declares that the session has the inode open, so that it outlives its last name.
+    Open { session: SessionId, ino: Ino },
+    /// Takes back as many opens.
+    Close { session: SessionId, ino: Ino, count: u32 },
+    Read { ino: Ino, offset: u64, len_bytes: u32 },
+
+    /// A mutation. `replay` is set when the client sends again what a node had answered
+    /// and may have lost in a power cut.
+    Mutate { tx: TxId, caller: Caller, mutation: ClientMutation, replay: Option<Replay> },
+    /// Forces the inode's data and every operation of the session.
+    Fsync { session: SessionId, ino: Ino },
+    /// Forces everything.
+    SyncFs { session: SessionId },
+
+    Admin(AdminRequest),
+}
+
+/// What [`Mutation`] is before the leader has chosen ids and holders.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ClientMutation {
+    Make { parent: Ino, name: Name, mode: u16, what: Make, open: bool },
+    Link { ino: Ino, parent: Ino, name: Name },
+    Unlink { parent: Ino, name: Name },
+    Rmdir { parent: Ino, name: Name },
+    Rename { from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode },
+    SetAttr { ino: Ino, set: SetAttr },
+    SetXattr { ino: Ino, name: Bytes, value: Bytes, mode: XattrMode },
+    RemoveXattr { ino: Ino, name: Bytes },
+    Write { ino: Ino, offset: u64, data: Bytes, drop_set_id: bool },
+    /// Writes at the end of the file, wherever that is by then (O_APPEND).
+    Append { ino: Ino, data: Bytes, drop_set_id: bool },
+}
+
+/// What the node had chosen for an operation that it answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Replay {
+    pub stamp: Stamp,
+    /// Of the inode made.
+    pub ino: Option<Ino>,
+    /// Where the bytes of an append went.
+    pub offset: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    Attached(Attached),
+    Done,
+    Attr(Attr),
+    Link(Bytes),
+    Directory { entries: Vec<(DirEntry, Attr)>, end: bool },
+    Xattr(Bytes),
+    Xattrs(Vec<Bytes>),
+    Stat(VolumeStat),
+    Data(Bytes),
+    Mutated(Mutated),
+    /// All operations up to `durable` survive a power cut of the node.
+    Forced { durable: LogIndex },
+    Admin(AdminReply),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attached {
+    pub session: SessionId,
+    pub incarnation: Incarnation,
+    /// The session is a new one: `previous` was unknown or has expired, its holds are gone.
+    pub fresh: bool,
+    /// Last index of the node's log: of what the client was answered, later indices are to be replayed.
+    pub recovered: LogIndex,
+    /// No other client is attached: names, attributes and pages may be cached without term
+    /// until [`Notice::Share`].
+    pub sole: bool,
+    pub read_only: bool,
+    pub session_term_ms: u32,
+}
+
+/// The answer to a mutation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mutated {
+    /// Of the inode made, linked, changed or written; `None` for unlink, rmdir and rename.
+    pub attr: Option<Attr>,
+    pub index: LogIndex,
+    pub replay: Replay,
+}
+
+/// What a node tells a client unasked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Notice {
+    /// All operations up to `durable` survive a power cut of the node.
+    Durable { durable: LogIndex },
+    /// Another client wants to attach. Drop every cached name, attribute and page, cache
+    /// nothing from now on, and answer with [`Request::Shared`].
+    Share,
+    /// The content or attributes of the inode changed by another hand; drop what is cached.
+    Invalidate { ino: Ino },
+    /// The node stops serving: finish, then attach again.
+    Leaving,
+}
+
+/// What `ebb status` and its siblings ask.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AdminRequest {
+    Status,
+    /// Dirty files and directories, oldest first.
+    ListDirty { limit: u32 },
+    /// Writes everything dirty at or below `path` to the bucket and waits for it.
+    Flush { path: Vec<Name> },
+    /// Drops clean cached bytes at or below `path`.
+    Evict { path: Vec<Name> },
+    /// Checks every invariant of namespace, extents and claims, and reads every cached
+    /// block against its checksum.
+    Fsck,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AdminReply {
+    Status(Status),
+    Dirty(Vec<DirtyItem>),
+    Flushed { files: u64, bytes: u64 },
+    Evicted { bytes: u64 },
+    Fsck(FsckReport),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    pub volume: String,
+    pub backing: String,
+    pub version: String,
+    pub incarnation: Incarnation,
+    pub read_only: bool,
+    pub sessions: Vec<SessionStatus>,
+    pub inodes: u64,
+    pub log_index: LogIndex,
+    pub durable_index: LogIndex,
+    pub cached_bytes: u64,
+    pub cache_limit_bytes: u64,
+    pub dirty_bytes: u64,
+    pub dirty_files: u64,
+    pub dirty_since: Option<Time>,
+    pub pending_deletes: u64,
+    /// What is wrong now, in words, with the time since when.
+    pub troubles: Vec<Trouble>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionStatus {
+    pub session: SessionId,
+    pub client: String,
+    pub open_files: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Trouble {
+    pub since: Time,
+    pub what: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirtyItem {
+    /// From the root of the volume, not necessarily UTF-8. Empty for an inode without a name.
+    pub path: Bytes,
+    pub ino: Ino,
+    pub since: Time,
+    pub dirty_bytes: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FsckReport {
+    pub inodes: u64,
+    pub blocks: u64,
+    /// Each a broken invariant or a block that is not what was written, in words.
+    pub problems: Vec<String>,
+}

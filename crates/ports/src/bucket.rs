@@ -1,0 +1,160 @@
+use crate::PortFuture;
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+use thiserror::Error;
+
+/// External storage: a flat map of keys to objects, as S3 has it. Keys are any UTF-8
+/// text (`a//b`, `../x` and a trailing `/` among them) and are never normalised.
+///
+/// Operations are atomic per key and strongly consistent. An error other than
+/// [`BucketError::Unknown`] means that nothing was changed.
+pub trait Bucket {
+    /// `range` is cut at the end of the object; one that begins there or later gives an empty body.
+    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>>;
+
+    fn head(&self, key: &str) -> PortFuture<'_, Result<ObjectMeta, BucketError>>;
+
+    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>>;
+
+    /// Deleting what is not there succeeds. With `if_match` only that object is deleted;
+    /// a store that cannot ([`Capabilities::conditional_delete`]) is asked with HEAD first.
+    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>>;
+
+    /// Server-side copy with the object's tags. `if_match` guards the source.
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>>;
+
+    /// Keys that begin with `prefix`, in byte order, one page.
+    fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>>;
+
+    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>>;
+
+    /// Parts are numbered from 1. Sending a number again replaces the part.
+    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>>;
+
+    fn upload_complete(&self, key: &str, upload: &UploadId, parts: Vec<PartTag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>>;
+
+    /// Aborting what is not there succeeds.
+    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>>;
+
+    fn capabilities(&self) -> Capabilities;
+
+    /// How people and logs call it: scheme, bucket and prefix; never a credential.
+    fn describe(&self) -> String;
+}
+
+/// The store's tag of one object's content, without quotes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ETag(pub String);
+
+impl fmt::Display for ETag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The store's name of an unfinished multipart upload.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct UploadId(pub String);
+
+/// The store's receipt of one part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PartTag {
+    pub number: u32,
+    pub etag: String,
+}
+
+/// User metadata of an object (`x-amz-meta-*`): short ASCII names and values. Read back by HEAD and GET.
+pub type ObjectTags = Vec<(String, String)>;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectMeta {
+    pub etag: ETag,
+    pub len_bytes: u64,
+    /// Seconds since the epoch.
+    pub modified_secs: i64,
+    pub tags: ObjectTags,
+}
+
+#[derive(Clone, Debug)]
+pub struct Object {
+    pub meta: ObjectMeta,
+    pub body: Bytes,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Condition {
+    Always,
+    /// Only if no object has the key.
+    Absent,
+    /// Only if the object there has this tag.
+    Match(ETag),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListRequest {
+    pub prefix: String,
+    /// Keys with a `/` after the prefix are answered once, as the common prefix up to and with that `/`.
+    pub by_directory: bool,
+    /// Only keys and common prefixes greater than this.
+    pub after: Option<String>,
+    /// At most 1000.
+    pub limit: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListPage {
+    /// Objects and common prefixes in one byte order.
+    pub entries: Vec<ListEntry>,
+    /// False only when nothing follows the last entry.
+    pub more: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ListEntry {
+    Object { key: String, etag: ETag, len_bytes: u64, modified_secs: i64 },
+    /// Ends with `/`.
+    Prefix { key: String },
+}
+
+impl ListEntry {
+    pub fn key(&self) -> &str {
+        match self {
+            ListEntry::Object { key, .. } | ListEntry::Prefix { key } => key,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    pub conditional_put: bool,
+    pub conditional_delete: bool,
+    /// Smallest part of an upload except the last.
+    pub min_part_bytes: u64,
+    pub max_parts: u32,
+    pub max_object_bytes: u64,
+    pub max_key_bytes: usize,
+    /// Objects at most this long may be put with one request.
+    pub max_put_bytes: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum BucketError {
+    #[error("{key}: no such object")]
+    NotFound { key: String },
+    /// The condition did not hold.
+    #[error("{key}: changed by somebody else")]
+    Precondition { key: String },
+    #[error("{what}: access denied by the store")]
+    Forbidden { what: String },
+    /// The store does not take such a key, size or request; asking again is of no use.
+    #[error("{what}")]
+    Refused { what: String },
+    /// Nothing was done; ask again, not before `retry_after` where the store said so.
+    #[error("{what}")]
+    Unavailable { what: String, retry_after: Option<Duration> },
+    /// The request was sent and its answer lost: it may have taken effect, now or later.
+    #[error("{what}: outcome unknown")]
+    Unknown { what: String },
+}
