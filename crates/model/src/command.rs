@@ -33,29 +33,76 @@ pub struct Stamp {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Mutation {
     /// `create`, `mkdir`, `mknod` and `symlink` differ only in what is made. `mode` has the umask applied.
-    Make { parent: Ino, name: Name, ino: Ino, mode: u16, what: Make },
-    Link { ino: Ino, parent: Ino, name: Name },
+    Make {
+        parent: Ino,
+        name: Name,
+        ino: Ino,
+        mode: u16,
+        what: Make,
+    },
+    Link {
+        ino: Ino,
+        parent: Ino,
+        name: Name,
+    },
     /// `holders`: sessions that have the inode open, chosen by the leader.
-    Unlink { parent: Ino, name: Name, holders: Vec<SessionId> },
-    Rmdir { parent: Ino, name: Name, holders: Vec<SessionId> },
+    Unlink {
+        parent: Ino,
+        name: Name,
+        holders: Vec<SessionId>,
+    },
+    Rmdir {
+        parent: Ino,
+        name: Name,
+        holders: Vec<SessionId>,
+    },
     /// `holders`: sessions that have the replaced inode open.
-    Rename { from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode, holders: Vec<SessionId> },
-    SetAttr { ino: Ino, set: SetAttr },
-    SetXattr { ino: Ino, name: Bytes, value: Bytes, mode: XattrMode },
-    RemoveXattr { ino: Ino, name: Bytes },
+    Rename {
+        from: Ino,
+        name: Name,
+        to: Ino,
+        new_name: Name,
+        mode: RenameMode,
+        holders: Vec<SessionId>,
+    },
+    SetAttr {
+        ino: Ino,
+        set: SetAttr,
+    },
+    SetXattr {
+        ino: Ino,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        ino: Ino,
+        name: Bytes,
+    },
     /// Bytes that are in the store file already. `sums` are the checksums of the blocks
     /// that are covered whole, in order; a block covered in part has a void checksum
     /// until it is next read whole.
-    Write { ino: Ino, offset: u64, len_bytes: u64, sums: Vec<u32>, drop_set_id: bool },
+    Write {
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+        sums: Vec<u32>,
+        drop_set_id: bool,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Make {
     Regular,
     Directory,
-    Symlink { target: Bytes },
+    Symlink {
+        target: Bytes,
+    },
     /// FIFO, socket or device; `rdev` is 0 except for devices.
-    Special { kind: FileKind, rdev: u32 },
+    Special {
+        kind: FileKind,
+        rdev: u32,
+    },
 }
 
 impl Make {

@@ -8,35 +8,87 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// First request of a connection.
-    Attach { volume: String, client: String, previous: Option<SessionId>, read_only: bool },
-    Detach { session: SessionId },
+    Attach {
+        volume: String,
+        client: String,
+        previous: Option<SessionId>,
+        read_only: bool,
+    },
+    Detach {
+        session: SessionId,
+    },
     /// Renews the session.
-    Renew { session: SessionId },
+    Renew {
+        session: SessionId,
+    },
     /// Ends the client's right to cache after it has dropped what it had (see [`Notice::Share`]).
-    Shared { session: SessionId },
+    Shared {
+        session: SessionId,
+    },
 
-    Lookup { parent: Ino, name: Name },
-    GetAttr { ino: Ino },
-    ReadLink { ino: Ino },
-    ReadDir { dir: Ino, after: Cookie, limit: u32 },
-    GetXattr { ino: Ino, name: Bytes },
-    ListXattr { ino: Ino },
-    Access { caller: Caller, ino: Ino, access: Access },
+    Lookup {
+        parent: Ino,
+        name: Name,
+    },
+    GetAttr {
+        ino: Ino,
+    },
+    ReadLink {
+        ino: Ino,
+    },
+    ReadDir {
+        dir: Ino,
+        after: Cookie,
+        limit: u32,
+    },
+    GetXattr {
+        ino: Ino,
+        name: Bytes,
+    },
+    ListXattr {
+        ino: Ino,
+    },
+    Access {
+        caller: Caller,
+        ino: Ino,
+        access: Access,
+    },
     StatFs,
 
     /// Declares that the session has the inode open, so that it outlives its last name.
-    Open { session: SessionId, ino: Ino },
+    Open {
+        session: SessionId,
+        ino: Ino,
+    },
     /// Takes back as many opens.
-    Close { session: SessionId, ino: Ino, count: u32 },
-    Read { ino: Ino, offset: u64, len_bytes: u32 },
+    Close {
+        session: SessionId,
+        ino: Ino,
+        count: u32,
+    },
+    Read {
+        ino: Ino,
+        offset: u64,
+        len_bytes: u32,
+    },
 
     /// A mutation. `replay` is set when the client sends again what a node had answered
     /// and may have lost in a power cut.
-    Mutate { tx: TxId, caller: Caller, mutation: ClientMutation, replay: Option<Replay> },
+    Mutate {
+        tx: TxId,
+        caller: Caller,
+        mutation: ClientMutation,
+        replay: Option<Replay>,
+    },
     /// Forces the inode's data and every operation of the session.
-    Fsync { session: SessionId, ino: Ino },
+    Fsync {
+        session: SessionId,
+        ino: Ino,
+    },
     /// Forces everything.
-    SyncFs { session: SessionId },
+    SyncFs {
+        session: SessionId,
+    },
 
     Admin(AdminRequest),
 }
@@ -44,17 +96,59 @@ pub enum Request {
 /// What [`Mutation`] is before the leader has chosen ids and holders.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ClientMutation {
-    Make { parent: Ino, name: Name, mode: u16, what: Make, open: bool },
-    Link { ino: Ino, parent: Ino, name: Name },
-    Unlink { parent: Ino, name: Name },
-    Rmdir { parent: Ino, name: Name },
-    Rename { from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode },
-    SetAttr { ino: Ino, set: SetAttr },
-    SetXattr { ino: Ino, name: Bytes, value: Bytes, mode: XattrMode },
-    RemoveXattr { ino: Ino, name: Bytes },
-    Write { ino: Ino, offset: u64, data: Bytes, drop_set_id: bool },
+    Make {
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        what: Make,
+        open: bool,
+    },
+    Link {
+        ino: Ino,
+        parent: Ino,
+        name: Name,
+    },
+    Unlink {
+        parent: Ino,
+        name: Name,
+    },
+    Rmdir {
+        parent: Ino,
+        name: Name,
+    },
+    Rename {
+        from: Ino,
+        name: Name,
+        to: Ino,
+        new_name: Name,
+        mode: RenameMode,
+    },
+    SetAttr {
+        ino: Ino,
+        set: SetAttr,
+    },
+    SetXattr {
+        ino: Ino,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        ino: Ino,
+        name: Bytes,
+    },
+    Write {
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        drop_set_id: bool,
+    },
     /// Writes at the end of the file, wherever that is by then (O_APPEND).
-    Append { ino: Ino, data: Bytes, drop_set_id: bool },
+    Append {
+        ino: Ino,
+        data: Bytes,
+        drop_set_id: bool,
+    },
 }
 
 /// What the node had chosen for an operation that it answered.
@@ -73,14 +167,19 @@ pub enum Reply {
     Done,
     Attr(Attr),
     Link(Bytes),
-    Directory { entries: Vec<(DirEntry, Attr)>, end: bool },
+    Directory {
+        entries: Vec<(DirEntry, Attr)>,
+        end: bool,
+    },
     Xattr(Bytes),
     Xattrs(Vec<Bytes>),
     Stat(VolumeStat),
     Data(Bytes),
     Mutated(Mutated),
     /// All operations up to `durable` survive a power cut of the node.
-    Forced { durable: LogIndex },
+    Forced {
+        durable: LogIndex,
+    },
     Admin(AdminReply),
 }
 
@@ -127,11 +226,17 @@ pub enum Notice {
 pub enum AdminRequest {
     Status,
     /// Dirty files and directories, oldest first.
-    ListDirty { limit: u32 },
+    ListDirty {
+        limit: u32,
+    },
     /// Writes everything dirty at or below `path` to the bucket and waits for it.
-    Flush { path: Vec<Name> },
+    Flush {
+        path: Vec<Name>,
+    },
     /// Drops clean cached bytes at or below `path`.
-    Evict { path: Vec<Name> },
+    Evict {
+        path: Vec<Name>,
+    },
     /// Checks every invariant of namespace, extents and claims, and reads every cached
     /// block against its checksum.
     Fsck,

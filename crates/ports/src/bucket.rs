@@ -33,7 +33,13 @@ pub trait Bucket {
     /// Parts are numbered from 1. Sending a number again replaces the part.
     fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>>;
 
-    fn upload_complete(&self, key: &str, upload: &UploadId, parts: Vec<PartTag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>>;
+    fn upload_complete(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: Vec<PartTag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>>;
 
     /// Aborting what is not there succeeds.
     fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>>;
@@ -113,9 +119,16 @@ pub struct ListPage {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ListEntry {
-    Object { key: String, etag: ETag, len_bytes: u64, modified_secs: i64 },
+    Object {
+        key: String,
+        etag: ETag,
+        len_bytes: u64,
+        modified_secs: i64,
+    },
     /// Ends with `/`.
-    Prefix { key: String },
+    Prefix {
+        key: String,
+    },
 }
 
 impl ListEntry {
