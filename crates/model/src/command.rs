@@ -2,7 +2,7 @@
 //! state gives the same state and the same answers on every replica and after every
 //! restart, so a command carries everything that is not in the state: time, identity, choice.
 
-use crate::{Caller, Cookie, FileKind, Ino, Name, RenameMode, SessionId, SetAttr, Time, TxId, Version, XattrMode};
+use crate::{Caller, Cookie, FileKind, Ino, Name, RenameMode, Replay, SessionId, SetAttr, Time, TxId, Version, XattrMode};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -91,6 +91,18 @@ pub enum Mutation {
     },
 }
 
+impl Mutation {
+    /// What a client keeps so that it can ask for the very same again.
+    pub fn replay(&self, stamp: Stamp) -> Replay {
+        let (ino, offset) = match *self {
+            Mutation::Make { ino, .. } => (Some(ino), None),
+            Mutation::Write { offset, .. } => (None, Some(offset)),
+            _ => (None, None),
+        };
+        Replay { stamp, ino, offset }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Make {
     Regular,
@@ -157,6 +169,18 @@ pub enum BackingCommand {
     Replaced { ino: Ino, etag: String, len_bytes: u64, modified: Time, stamp: Stamp },
     /// The object is gone from the bucket, by somebody else's hand.
     Vanished { parent: Ino, name: Name, stamp: Stamp },
+}
+
+impl BackingCommand {
+    /// The stamp of a command that changes inodes.
+    pub fn stamp(&self) -> Option<Stamp> {
+        match self {
+            BackingCommand::Install { stamp, .. } | BackingCommand::Replaced { stamp, .. } | BackingCommand::Vanished { stamp, .. } => {
+                Some(*stamp)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A name found in the bucket, to be installed under an inode id that the leader chose.

@@ -1,0 +1,84 @@
+//! The namespace: inodes and dentries of a partition (C-9, C-10), POSIX to the letter and
+//! ignorant of bytes and buckets. Each operation has a file of its own.
+//!
+//! Laws:
+//! - A dentry refers to an inode that exists (C-14), and every inode other than the root
+//!   has a dentry or is an orphan, held open by a session.
+//! - `inode.links` are the dentries that refer to it. For what is not a directory, `nlink`
+//!   is at least their number (names that are not loaded yet count); a directory has one,
+//!   and `nlink` 2 plus its loaded subdirectories.
+//! - Cookies of a directory grow and are never reused.
+//! - An inode id is never reused.
+
+use crate::tree::Tree;
+use bytes::Bytes;
+use ebb_model::*;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone)]
+pub struct Namespace {
+    pub(crate) inodes: Tree<Ino, Inode>,
+    pub(crate) dentries: Tree<(Ino, Name), Dentry>,
+    /// The directory stream: (directory, cookie) to name.
+    pub(crate) order: Tree<(Ino, Cookie), Name>,
+    /// Inodes without a name, with the sessions that hold them.
+    pub(crate) orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
+    pub(crate) incarnation: Incarnation,
+    /// The next counter of an inode id in each slot that has any.
+    pub(crate) counters: BTreeMap<Slot, u32>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Inode {
+    pub attr: Attr,
+    pub xattrs: BTreeMap<Bytes, Bytes>,
+    /// Of a symbolic link.
+    pub target: Bytes,
+    /// Where the inode's names are, oldest first. The first one is primary: it decides the
+    /// key of the object.
+    pub links: Vec<Link>,
+    /// Of a directory: the last cookie given out.
+    pub last_cookie: Cookie,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Link {
+    pub parent: Ino,
+    pub cookie: Cookie,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Dentry {
+    pub ino: Ino,
+    pub kind: FileKind,
+    pub cookie: Cookie,
+}
+
+/// A fact about the namespace that extents, bucket and caches follow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// `name` now refers to `ino`. `primary`: it is the inode's first name.
+    Linked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
+    /// `name` no longer refers to `ino`. `primary`: it was the inode's first name.
+    Unlinked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
+    /// Attributes or extended attributes other than the size changed.
+    Touched { ino: Ino, stamp: Stamp },
+    /// Bytes were written; they are in the store file.
+    Written { ino: Ino, offset: u64, len_bytes: u64, sums: Vec<u32>, stamp: Stamp },
+    /// The size was set.
+    Resized { ino: Ino, old_bytes: u64, new_bytes: u64, stamp: Stamp },
+    /// The inode has neither name nor holder and has been removed.
+    Gone { ino: Ino, kind: FileKind },
+}
+
+impl Change {
+    /// The inodes of which a cache may hold something that the change made stale.
+    pub fn inodes(&self) -> impl Iterator<Item = Ino> {
+        let (first, second) = match *self {
+            Change::Linked { parent, ino, .. } | Change::Unlinked { parent, ino, .. } => (ino, Some(parent)),
+            Change::Touched { ino, .. } | Change::Written { ino, .. } | Change::Resized { ino, .. } | Change::Gone { ino, .. } => (ino, None),
+        };
+        std::iter::once(first).chain(second)
+    }
+}

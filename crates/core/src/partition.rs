@@ -1,0 +1,170 @@
+//! A partition: the state machine behind one replicated log.
+//!
+//! Laws:
+//! - [`Partition::apply`] is the only way to change it, and depends on nothing but the
+//!   state and the command.
+//! - A command that is refused changes nothing but the session table.
+//! - `applied` is the index of the last command applied; indices have no gaps.
+//! - Every version in the state is at most `version`.
+
+use crate::backing::Backing;
+use crate::extent::Extents;
+use crate::namespace::{Change, Namespace};
+use crate::session::{Sessions, Verdict};
+use ebb_model::*;
+
+#[derive(Clone)]
+pub struct Partition {
+    namespace: Namespace,
+    sessions: Sessions,
+    extents: Extents,
+    backing: Backing,
+    applied: LogIndex,
+    version: Version,
+}
+
+/// What a node does after a command has been applied. All of it can be repeated.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// The inode is gone: remove its store file.
+    Drop { ino: Ino },
+    /// The file was cut: bytes from `len_bytes` on are not to be seen again.
+    Cut { ino: Ino, len_bytes: u64 },
+}
+
+/// The outcome of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// The answer to [`Command::Client`]; `None` for other commands.
+    pub answer: Option<Result<Mutated, RpcError>>,
+    /// Inodes whose attributes, names or content changed, for the caches of other clients.
+    pub touched: Vec<Ino>,
+    pub effects: Vec<Effect>,
+}
+
+impl Partition {
+    /// An empty volume. `backed` says whether there is a bucket whose names are still unknown.
+    pub fn new(incarnation: Incarnation, root: InstalledRecord, backed: bool) -> Partition {
+        let namespace = Namespace::new(incarnation, root);
+        let backing = Backing::new(backed);
+        Partition { namespace, sessions: Sessions::default(), extents: Extents::default(), backing, applied: LogIndex(0), version: Version(0) }
+    }
+
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    pub fn extents(&self) -> &Extents {
+        &self.extents
+    }
+
+    pub fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    pub fn applied(&self) -> LogIndex {
+        self.applied
+    }
+
+    /// The version that the next command's stamp is to carry.
+    pub fn next_version(&self) -> Version {
+        Version(self.version.0 + 1)
+    }
+
+    pub fn apply(&mut self, index: LogIndex, command: &Command) -> Applied {
+        assert_eq!(index.0, self.applied.0 + 1, "log indices have no gaps");
+        self.applied = index;
+        let mut changes = Vec::new();
+        let answer = match command {
+            Command::SessionOpen { session, client, replaces } => {
+                if let Some(old) = replaces {
+                    self.close_session(*old, &mut changes);
+                }
+                self.sessions.open(*session, client.clone());
+                None
+            }
+            Command::SessionClose { session } => {
+                self.close_session(*session, &mut changes);
+                None
+            }
+            Command::Client { tx, caller, stamp, mutation } => Some(self.client(index, *tx, caller, *stamp, mutation, &mut changes)),
+            Command::Release { session, ino } => {
+                self.namespace.release(*session, *ino, &mut changes);
+                None
+            }
+            Command::Extent(command) => {
+                self.extents.apply(command);
+                None
+            }
+            Command::Backing(command) => {
+                self.advance(command.stamp());
+                self.backing.apply(command, &mut self.namespace, &mut self.extents, &mut changes);
+                None
+            }
+        };
+        let (touched, effects) = self.observe(&changes);
+        Applied { answer, touched, effects }
+    }
+
+    fn client(
+        &mut self,
+        index: LogIndex,
+        tx: TxId,
+        caller: &Caller,
+        stamp: Stamp,
+        mutation: &Mutation,
+        changes: &mut Vec<Change>,
+    ) -> Result<Mutated, RpcError> {
+        match self.sessions.check(tx) {
+            Verdict::New => {}
+            Verdict::Done(answer) => return answer,
+            Verdict::Misordered => return Err(RpcError::Misordered),
+            Verdict::Unknown => return Err(RpcError::SessionExpired),
+        }
+        let result = self.backing.admit(mutation, &self.namespace).and_then(|()| self.namespace.mutate(caller, stamp, mutation, changes));
+        if result.is_ok() {
+            self.advance(Some(stamp));
+        } else {
+            assert!(changes.is_empty(), "a refused mutation changes nothing");
+        }
+        let answer = result.map_err(RpcError::Refused).map(|attr| Mutated { attr, index, replay: mutation.replay(stamp) });
+        self.sessions.record(tx, answer.clone());
+        answer
+    }
+
+    fn close_session(&mut self, session: SessionId, changes: &mut Vec<Change>) {
+        self.sessions.close(session);
+        self.namespace.release_all(session, changes);
+    }
+
+    fn advance(&mut self, stamp: Option<Stamp>) {
+        if let Some(stamp) = stamp {
+            self.version = self.version.max(stamp.version);
+        }
+    }
+
+    /// Lets extents and backing follow what happened in the namespace, in order.
+    fn observe(&mut self, changes: &[Change]) -> (Vec<Ino>, Vec<Effect>) {
+        let mut touched = Vec::new();
+        let mut effects = Vec::new();
+        for change in changes {
+            self.backing.observe(change, &self.namespace, &self.extents);
+            self.extents.observe(change);
+            touched.extend(change.inodes());
+            match *change {
+                Change::Gone { ino, .. } => effects.push(Effect::Drop { ino }),
+                Change::Resized { ino, old_bytes, new_bytes, .. } if new_bytes < old_bytes => {
+                    effects.push(Effect::Cut { ino, len_bytes: new_bytes });
+                }
+                _ => {}
+            }
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        (touched, effects)
+    }
+}

@@ -1,0 +1,106 @@
+//! The session table: every mutation is executed exactly once (O-62, O-63).
+//!
+//! As in NFSv4.1 a session has a bounded number of slots, each carrying one mutation at a
+//! time; the slot remembers the last sequence and its answer. A client that got no answer
+//! sends the same sequence again and is given the stored one.
+
+use ebb_model::{Mutated, RpcError, SESSION_SLOTS, SessionId, TxId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Default, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sessions {
+    table: BTreeMap<SessionId, Session>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    pub client: String,
+    slots: BTreeMap<u16, Slot>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Slot {
+    sequence: u64,
+    answer: Result<Mutated, RpcError>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    New,
+    /// Executed before, with this answer.
+    Done(Result<Mutated, RpcError>),
+    /// Neither the slot's next sequence nor its last, or no such slot.
+    Misordered,
+    Unknown,
+}
+
+impl Sessions {
+    pub fn open(&mut self, id: SessionId, client: String) {
+        self.table.insert(id, Session { client, slots: BTreeMap::new() });
+    }
+
+    pub fn close(&mut self, id: SessionId) {
+        self.table.remove(&id);
+    }
+
+    pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.table.get(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.table.iter().map(|(id, session)| (*id, session))
+    }
+
+    /// The first sequence of a slot is 1.
+    pub fn check(&self, tx: TxId) -> Verdict {
+        let Some(session) = self.table.get(&tx.session) else { return Verdict::Unknown };
+        if tx.slot >= SESSION_SLOTS {
+            return Verdict::Misordered;
+        }
+        let last = session.slots.get(&tx.slot);
+        let sequence = last.map_or(0, |slot| slot.sequence);
+        match last {
+            Some(slot) if tx.sequence == sequence => Verdict::Done(slot.answer.clone()),
+            _ if Some(tx.sequence) == sequence.checked_add(1) => Verdict::New,
+            _ => Verdict::Misordered,
+        }
+    }
+
+    /// Remembers the answer to a mutation that [`Sessions::check`] found new.
+    pub fn record(&mut self, tx: TxId, answer: Result<Mutated, RpcError>) {
+        if let Some(session) = self.table.get_mut(&tx.session) {
+            session.slots.insert(tx.slot, Slot { sequence: tx.sequence, answer });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_model::FsError;
+
+    fn tx(slot: u16, sequence: u64) -> TxId {
+        TxId { session: SessionId(7), slot, sequence }
+    }
+
+    /// A reply is lost and the client sends again: it gets the first answer; a sequence
+    /// from the past or the future is refused, and so is an unknown session.
+    #[test]
+    fn a_slot_executes_each_sequence_once_and_in_order() {
+        let mut sessions = Sessions::default();
+        assert_eq!(sessions.check(tx(0, 1)), Verdict::Unknown);
+        sessions.open(SessionId(7), "test".into());
+        assert_eq!(sessions.check(tx(0, 0)), Verdict::Misordered);
+        assert_eq!(sessions.check(tx(0, 2)), Verdict::Misordered);
+        assert_eq!(sessions.check(tx(0, 1)), Verdict::New);
+        let answer = Err(RpcError::Refused(FsError::Exists));
+        sessions.record(tx(0, 1), answer.clone());
+        assert_eq!(sessions.check(tx(0, 1)), Verdict::Done(answer));
+        assert_eq!(sessions.check(tx(0, 2)), Verdict::New);
+        assert_eq!(sessions.check(tx(1, 1)), Verdict::New);
+        assert_eq!(sessions.check(tx(SESSION_SLOTS, 1)), Verdict::Misordered);
+        sessions.close(SessionId(7));
+        assert_eq!(sessions.check(tx(0, 2)), Verdict::Unknown);
+    }
+}
