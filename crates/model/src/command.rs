@@ -2,7 +2,7 @@
 //! state gives the same state and the same answers on every replica and after every
 //! restart, so a command carries everything that is not in the state: time, identity, choice.
 
-use crate::{Caller, Cookie, FileKind, Ino, Name, RenameMode, Replay, SessionId, SetAttr, Time, TxId, Version, XattrMode};
+use crate::{Caller, Cookie, FileKind, Ino, LogIndex, Name, RenameMode, Replay, SessionId, SetAttr, Time, TxId, Version, XattrMode};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -128,20 +128,21 @@ impl Make {
     }
 }
 
-/// Facts about store files, each logged only after the bytes it speaks of are forced,
-/// except `Unsynced`.
+/// Facts about store files. Each is logged after the bytes it speaks of were written, not
+/// after they were forced: what a power cut may take back is found at recovery as what no
+/// later `Synced` covers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExtentCommand {
     /// Blocks `first..first + sums.len()` hold the content of the object `etag`.
     Present { ino: Ino, etag: String, first: u64, sums: Vec<u32> },
-    /// Clean blocks that are about to be punched.
+    /// Clean blocks that are about to be punched; forced before they are.
     Absent { ino: Ino, first: u64, count: u64 },
-    /// All writes up to `version` are forced.
-    Synced { ino: Ino, version: Version },
+    /// The bytes that records up to `upto` speak of are forced: those of `ino`, or of all files.
+    Synced { ino: Option<Ino>, upto: LogIndex },
     /// Checksums of whole blocks that were void, computed while their content was at `version`.
     Summed { ino: Ino, version: Version, sums: Vec<(u64, u32)> },
-    /// After a power cut: a write that was acknowledged and not forced is gone. Its blocks
-    /// may hold anything; clean ones become absent, dirty ones lose their checksum.
+    /// After a power cut: bytes of these blocks were written and not forced, so they may
+    /// hold anything. Clean ones become absent, dirty ones lose their checksum.
     Unsynced { ino: Ino, first: u64, count: u64 },
 }
 
