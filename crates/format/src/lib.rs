@@ -1,1 +1,21 @@
-//! Bytes on disk and on the wire, and nothing else.
+//! Bytes on disk, in the bucket and on the wire, and nothing else: pure functions
+//! between `ebb_model`'s values and bytes. Each module is one format; its page under
+//! `docs/format/` or `docs/protocol/` is authoritative and its golden file under
+//! `crates/format/golden/` keeps both honest.
+//!
+//! Laws of every format: it carries its version; every bit that is stored is covered by
+//! a checksum; whatever bytes come in, decoding returns a value or a [`FormatError`],
+//! never panics, and allocates in proportion to what it was given.
+
+mod body;
+mod checksum;
+mod error;
+pub mod head;
+pub mod page;
+pub mod record;
+pub mod rpc;
+pub mod segment;
+pub mod snapshot;
+
+pub use checksum::crc32c;
+pub use error::{Format, FormatError};

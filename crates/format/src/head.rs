@@ -1,0 +1,133 @@
+//! Who serves a volume: the object `.ebb/head` (`docs/format/bucket.md`). JSON, so that
+//! people can read it with the store's own tools when something went wrong.
+
+use crate::{Format, FormatError, crc32c};
+use bytes::Bytes;
+use ebb_model::{Incarnation, Time};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Head {
+    pub cluster: ClusterId,
+    /// Grows with every take-over.
+    pub incarnation: Incarnation,
+    /// For people: host, process and data directory of the owner.
+    pub owner: String,
+    /// When the owner took over, to the second.
+    pub started: Time,
+    /// The owner has flushed everything and gone: anybody may take over at once.
+    pub released: bool,
+}
+
+/// Drawn at random when the volume is first served. Written as a UUID is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClusterId(pub u128);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.0;
+        write!(
+            f,
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            id >> 96,
+            id >> 80 & 0xffff,
+            id >> 64 & 0xffff,
+            id >> 48 & 0xffff,
+            id & 0xffff_ffff_ffff
+        )
+    }
+}
+
+impl ClusterId {
+    /// Reads what `Display` writes, and nothing else.
+    pub fn parse(text: &str) -> Option<ClusterId> {
+        let digits: String = text.split('-').collect();
+        let id = ClusterId(u128::from_str_radix(&digits, 16).ok()?);
+        (id.to_string() == text).then_some(id)
+    }
+}
+
+pub fn encode(head: &Head) -> Bytes {
+    let content = Content {
+        format: FORMAT,
+        cluster: head.cluster.to_string(),
+        incarnation: head.incarnation.0,
+        owner: head.owner.clone(),
+        started_secs: head.started.secs,
+        released: head.released,
+    };
+    let crc32c = content.checksum();
+    let mut json = serde_json::to_vec_pretty(&Sealed { content, crc32c }).expect(ALWAYS_JSON);
+    json.push(b'\n');
+    json.into()
+}
+
+/// Members that are not known are skipped: a format that is not to be read by this
+/// version has another `format`.
+pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
+    let FormatOnly { format } = parse(bytes)?;
+    if format != FORMAT {
+        return Err(FormatError::Version { format: Format::Head, found: format, known: FORMAT });
+    }
+    let Sealed { content, crc32c } = parse(bytes)?;
+    if content.checksum() != crc32c {
+        return Err(FormatError::Checksum { format: Format::Head, offset: 0, what: "the members" });
+    }
+    let Some(cluster) = ClusterId::parse(&content.cluster) else {
+        return Err(FormatError::Invalid { format: Format::Head, offset: 0, what: format!("{:?} is no cluster id", content.cluster) });
+    };
+    Ok(Head {
+        cluster,
+        incarnation: Incarnation(content.incarnation),
+        owner: content.owner,
+        started: Time::from_secs(content.started_secs),
+        released: content.released,
+    })
+}
+
+const FORMAT: u8 = 1;
+
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: u8,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Content {
+    format: u8,
+    cluster: String,
+    incarnation: u16,
+    owner: String,
+    started_secs: i64,
+    released: bool,
+}
+
+impl Content {
+    /// Of the members as JSON without white space, in the order of their declaration, so
+    /// that it does not depend on how the text is laid out.
+    fn checksum(&self) -> String {
+        format!("{:08x}", crc32c(&serde_json::to_vec(self).expect(ALWAYS_JSON)))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    #[serde(flatten)]
+    content: Content,
+    crc32c: String,
+}
+
+const ALWAYS_JSON: &str = "strings, numbers and booleans are always JSON";
+
+fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, FormatError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let line_start: usize = bytes.split_inclusive(|&byte| byte == b'\n').take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
+        let offset = (line_start + error.column().saturating_sub(1)) as u64;
+        if error.is_eof() {
+            FormatError::Truncated { format: Format::Head, offset: bytes.len() as u64, what: "the JSON text" }
+        } else {
+            FormatError::Invalid { format: Format::Head, offset, what: error.to_string() }
+        }
+    })
+}

@@ -1,0 +1,77 @@
+//! The header of a log segment file (`docs/format/log.md`).
+
+use crate::body::{bytes_at, u32_at, u64_at};
+use crate::{Format, FormatError, crc32c};
+use ebb_model::LogIndex;
+use std::fmt;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentHeader {
+    pub generation: Generation,
+    /// Index of the first record that was to be written to the segment.
+    pub first: LogIndex,
+    pub volume: VolumeId,
+}
+
+/// Number of a segment's life, from 1: a file that is recycled gets a new one, so that
+/// records of its earlier life are not taken for its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Generation(pub u32);
+
+/// Which volume a node's files belong to. Drawn at random when the volume is made.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct VolumeId(pub u128);
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Records begin here. A whole page, so that no write of a record touches the header's page.
+pub const SEGMENT_HEADER_BYTES: usize = 4096;
+
+pub fn encode(header: &SegmentHeader) -> Vec<u8> {
+    let mut out = Vec::with_capacity(SEGMENT_HEADER_BYTES);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&[VERSION, 0, 0, 0]);
+    out.extend_from_slice(&header.generation.0.to_le_bytes());
+    out.extend_from_slice(&header.first.0.to_le_bytes());
+    out.extend_from_slice(&header.volume.0.to_le_bytes());
+    out.resize(CRC_AT, 0);
+    let crc = crc32c(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    debug_assert_eq!(out.len(), SEGMENT_HEADER_BYTES);
+    out
+}
+
+/// Reads the first [`SEGMENT_HEADER_BYTES`] of a segment; more may follow.
+pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
+    let format = Format::Segment;
+    if !bytes.starts_with(&MAGIC[..bytes.len().min(MAGIC.len())]) {
+        return Err(FormatError::Foreign { format });
+    }
+    let Some(header) = bytes.get(..SEGMENT_HEADER_BYTES) else {
+        return Err(FormatError::Truncated { format, offset: bytes.len() as u64, what: "the header" });
+    };
+    if crc32c(&header[..CRC_AT]) != u32_at(header, CRC_AT) {
+        return Err(FormatError::Checksum { format, offset: 0, what: "the header" });
+    }
+    if header[VERSION_AT] != VERSION {
+        return Err(FormatError::Version { format, found: header[VERSION_AT], known: VERSION });
+    }
+    Ok(SegmentHeader {
+        generation: Generation(u32_at(header, GENERATION_AT)),
+        first: LogIndex(u64_at(header, FIRST_AT)),
+        volume: VolumeId(u128::from_le_bytes(bytes_at(header, VOLUME_AT))),
+    })
+}
+
+/// `magic 8 | version u8 | zeros 3 | generation u32 | first u64 | volume u128 | zeros | crc32c u32`
+const MAGIC: &[u8; 8] = b"EBBLOG\0\x01";
+const VERSION: u8 = 1;
+const VERSION_AT: usize = 8;
+const GENERATION_AT: usize = 12;
+const FIRST_AT: usize = 16;
+const VOLUME_AT: usize = 24;
+const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
