@@ -12,10 +12,18 @@ pub struct Head {
     pub cluster: ClusterId,
     /// Grows with every take-over.
     pub incarnation: Incarnation,
+    /// The data directory of the owner: a node that restarts finds its own.
+    pub node: u128,
+    /// One run of the owner's process: tells its own lost answer from a copied data directory.
+    pub run: u64,
     /// For people: host, process and data directory of the owner.
     pub owner: String,
     /// When the owner took over, to the second.
     pub started: Time,
+    /// The owner renews well within this time, or is gone.
+    pub term_secs: u32,
+    /// Counts renewals.
+    pub beat: u64,
     /// The owner has flushed everything and gone: anybody may take over at once.
     pub released: bool,
 }
@@ -53,8 +61,12 @@ pub fn encode(head: &Head) -> Bytes {
         format: FORMAT,
         cluster: head.cluster.to_string(),
         incarnation: head.incarnation.0,
+        node: format!("{:032x}", head.node),
+        run: format!("{:016x}", head.run),
         owner: head.owner.clone(),
         started_secs: head.started.secs,
+        term_secs: head.term_secs,
+        beat: head.beat,
         released: head.released,
     };
     let crc32c = content.checksum();
@@ -77,11 +89,19 @@ pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
     let Some(cluster) = ClusterId::parse(&content.cluster) else {
         return Err(FormatError::Invalid { format: Format::Head, offset: 0, what: format!("{:?} is no cluster id", content.cluster) });
     };
+    let hex = |what: &str, digits: &str, most: usize| {
+        let parsed = (digits.len() == most).then(|| u128::from_str_radix(digits, 16).ok()).flatten();
+        parsed.ok_or_else(|| FormatError::Invalid { format: Format::Head, offset: 0, what: format!("{digits:?} is no {what}") })
+    };
     Ok(Head {
         cluster,
+        node: hex("node id", &content.node, 32)?,
+        run: hex("run id", &content.run, 16)? as u64,
         incarnation: Incarnation(content.incarnation),
         owner: content.owner,
         started: Time::from_secs(content.started_secs),
+        term_secs: content.term_secs,
+        beat: content.beat,
         released: content.released,
     })
 }
@@ -98,8 +118,12 @@ struct Content {
     format: u8,
     cluster: String,
     incarnation: u16,
+    node: String,
+    run: String,
     owner: String,
     started_secs: i64,
+    term_secs: u32,
+    beat: u64,
     released: bool,
 }
 
