@@ -4,17 +4,7 @@
 use crate::body::{self, u32_at};
 use crate::{Format, FormatError, crc32c};
 use bytes::Bytes;
-use ebb_model::{Ino, Installed, InstalledRecord};
-use serde::{Deserialize, Serialize};
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Page {
-    pub dir: Ino,
-    /// Of the directory itself.
-    pub record: InstalledRecord,
-    /// Sorted by name, no name twice.
-    pub entries: Vec<Installed>,
-}
+pub use ebb_model::DirectoryPage as Page;
 
 /// Entries that are not sorted by name, or have one name twice, are invalid.
 pub fn encode(page: &Page) -> Result<Bytes, FormatError> {

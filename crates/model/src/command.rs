@@ -217,6 +217,23 @@ pub struct InstalledRecord {
     pub ctime: Time,
     pub btime: Time,
     pub xattrs: Vec<(Bytes, Bytes)>,
+    /// Every name of an inode that has several (directory and name), primary first; empty
+    /// for an inode with one. An inode is changed only when all its names are known.
+    pub links: Vec<(Ino, Name)>,
+}
+
+/// What objects cannot say about a directory and the names in it, stored as `.ebb/d/<inode>`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirectoryPage {
+    pub dir: Ino,
+    /// Where the directory is, so that it can be found from its inode id; `None` for the root.
+    pub parent: Option<(Ino, Name)>,
+    /// Of the directory itself.
+    pub record: InstalledRecord,
+    /// Segments below the directory's prefix that are another directory's redirect.
+    pub hidden: Vec<String>,
+    /// Sorted by name, no name twice.
+    pub entries: Vec<Installed>,
 }
 
 /// How much of a directory's names the namespace holds after an install.
