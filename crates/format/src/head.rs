@@ -89,14 +89,10 @@ pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
     let Some(cluster) = ClusterId::parse(&content.cluster) else {
         return Err(FormatError::Invalid { format: Format::Head, offset: 0, what: format!("{:?} is no cluster id", content.cluster) });
     };
-    let hex = |what: &str, digits: &str, most: usize| {
-        let parsed = (digits.len() == most).then(|| u128::from_str_radix(digits, 16).ok()).flatten();
-        parsed.ok_or_else(|| FormatError::Invalid { format: Format::Head, offset: 0, what: format!("{digits:?} is no {what}") })
-    };
     Ok(Head {
         cluster,
-        node: hex("node id", &content.node, 32)?,
-        run: hex("run id", &content.run, 16)? as u64,
+        node: from_hex("node id", &content.node, 32)?,
+        run: from_hex("run id", &content.run, 16)? as u64,
         incarnation: Incarnation(content.incarnation),
         owner: content.owner,
         started: Time::from_secs(content.started_secs),
@@ -143,6 +139,13 @@ struct Sealed {
 }
 
 const ALWAYS_JSON: &str = "strings, numbers and booleans are always JSON";
+
+/// Exactly `digits` hexadecimal digits; at most 16 of them fit a `u64`.
+fn from_hex(what: &str, text: &str, digits: usize) -> Result<u128, FormatError> {
+    let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+    number.ok_or_else(|| FormatError::Invalid { format: Format::Head, offset: 0, what: format!("{text:?} is no {what}") })
+}
 
 fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, FormatError> {
     serde_json::from_slice(bytes).map_err(|error| {

@@ -1,0 +1,94 @@
+//! Bytes that a released version may have written must be read for ever, so the bytes of
+//! sample values are kept under `golden/`, one line each: name, hex, and what they mean.
+//! A line that is no longer read as it says, or no longer written as it is, means that
+//! the format has changed: give it a new version and keep reading the old.
+//! `EBB_REGENERATE_GOLDEN=1 cargo test -p ebb-format` adds lines for new variants and
+//! replaces those that no longer hold; after a release only additions may be kept.
+
+use crate::samples::{self, Draw};
+use crate::{head, page, record, rpc, segment, snapshot};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// Situation: a node starts on a log, snapshot or bucket of an earlier build, or talks to one.
+/// Danger: a change of a type has silently moved a field. Expectation: the same bytes as
+/// ever, with the same meaning.
+#[test]
+fn bytes_are_those_of_the_golden_files() {
+    check("record", record::golden(), record::reread);
+    check("segment", segment::golden(), segment::reread);
+    check("snapshot", snapshot::golden(), snapshot::reread);
+    check("rpc", rpc::golden(), rpc::reread);
+    check("page", page::golden(), page::reread);
+    check("head", head::golden(), head::reread);
+}
+
+#[test]
+fn every_variant_has_a_sample() {
+    let mut draw = Draw(0);
+    let names = |names: Vec<&'static str>| names.into_iter().collect::<BTreeSet<_>>();
+    let listed = |names: &[&'static str]| names.iter().copied().collect::<BTreeSet<_>>();
+    assert_eq!(names(draw.payloads().iter().map(samples::payload_name).collect()), listed(samples::PAYLOADS));
+    assert_eq!(names(draw.messages().iter().map(samples::message_name).collect()), listed(samples::MESSAGES));
+    assert_eq!(names(draw.installed_kinds().iter().map(samples::installed_name).collect()), listed(samples::INSTALLED));
+    assert_eq!(names(samples::ALL_KINDS.iter().map(samples::kind_name).collect()), listed(samples::KINDS));
+}
+
+/// Numbers the samples that share a name.
+pub fn named(samples: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
+    let mut seen = BTreeMap::new();
+    let number = |(name, bytes): (&'static str, Vec<u8>)| {
+        let count = seen.entry(name).and_modify(|count| *count += 1).or_insert(1);
+        (format!("{name}-{count}"), bytes)
+    };
+    samples.into_iter().map(number).collect()
+}
+
+/// What bytes mean and how they are written today; `None` if they cannot be read.
+pub type Reread = fn(&[u8]) -> Option<(String, Vec<u8>)>;
+
+fn check(format: &str, samples: Vec<(String, Vec<u8>)>, reread: Reread) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{format}.txt"));
+    let regenerate = std::env::var_os("EBB_REGENERATE_GOLDEN").is_some();
+    let golden =
+        std::fs::read_to_string(&path).unwrap_or_else(|error| if regenerate { String::new() } else { panic!("{format}: {error}") });
+
+    let holds = |line: &str| {
+        let mut fields = line.splitn(3, ' ').skip(1);
+        let bytes = from_hex(fields.next()?)?;
+        let (meaning, again) = reread(&bytes)?;
+        (fields.next() == Some(meaning.as_str()) && again == bytes).then_some(())
+    };
+    let mut kept: BTreeMap<&str, String> = BTreeMap::new();
+    for line in golden.lines() {
+        assert!(regenerate || holds(line).is_some(), "{format}: no longer read or written as it was: {line}");
+        if holds(line).is_some() {
+            kept.insert(line.split(' ').next().unwrap_or_default(), line.to_string());
+        }
+    }
+    let mut text = String::new();
+    for (name, bytes) in samples {
+        assert!(regenerate || kept.contains_key(name.as_str()), "{format}: {name} has no golden line");
+        let (meaning, again) = reread(&bytes).expect("what was just written can be read");
+        assert_eq!(again, bytes, "{format}: {name}");
+        let line = kept.remove(name.as_str()).unwrap_or_else(|| format!("{name} {} {meaning}", to_hex(&bytes)));
+        text.push_str(&line);
+        text.push('\n');
+    }
+    assert!(regenerate || kept.is_empty(), "{format}: golden lines without a sample: {:?}", kept.keys());
+    if regenerate {
+        std::fs::write(&path, text).expect("the golden directory is writable");
+    }
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("strings take everything");
+        hex
+    })
+}
+
+fn from_hex(hex: &str) -> Option<Vec<u8>> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()).collect()
+}

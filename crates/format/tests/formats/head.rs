@@ -1,0 +1,101 @@
+use ebb_format::FormatError;
+use ebb_format::head::{self, ClusterId, Head};
+use ebb_model::{Incarnation, Time};
+use proptest::prelude::*;
+
+fn sample() -> Head {
+    Head {
+        cluster: ClusterId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
+        incarnation: Incarnation(12),
+        node: 0xfeed << 112 | 1,
+        run: 0xbeef,
+        owner: "host \"a\", pid 7, /var/lib/ebb".into(),
+        started: Time::from_secs(1_795_000_000),
+        term_secs: 30,
+        beat: 99,
+        released: false,
+    }
+}
+
+pub fn golden() -> Vec<(String, Vec<u8>)> {
+    let released = Head { released: true, ..sample() };
+    vec![("held".into(), head::encode(&sample()).to_vec()), ("released".into(), head::encode(&released).to_vec())]
+}
+
+pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
+    let head = head::decode(bytes).ok()?;
+    Some((format!("{head:?}"), head::encode(&head).to_vec()))
+}
+
+proptest! {
+    #[test]
+    fn a_head_is_read_as_it_was_written(ids: (u128, u128, u64), incarnation: u16, owner: String, times: (i64, u32, u64), released: bool) {
+        let head = Head {
+            cluster: ClusterId(ids.0),
+            incarnation: Incarnation(incarnation),
+            node: ids.1,
+            run: ids.2,
+            owner,
+            started: Time::from_secs(times.0),
+            term_secs: times.1,
+            beat: times.2,
+            released,
+        };
+        prop_assert_eq!(head::decode(&head::encode(&head)), Ok(head));
+    }
+
+    /// White space may change; what the text says may not.
+    #[test]
+    fn a_flipped_bit_never_gives_another_head(bit: prop::sample::Index) {
+        let mut bytes = head::encode(&sample()).to_vec();
+        let bit = bit.index(bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(head) = head::decode(&bytes) {
+            prop_assert_eq!(head, sample());
+        }
+    }
+
+    #[test]
+    fn any_text_is_answered(text: String) {
+        prop_assert!(head::decode(text.as_bytes()).is_err());
+    }
+}
+
+#[test]
+fn it_reads_well() {
+    let text = String::from_utf8(head::encode(&sample()).to_vec()).expect("JSON is UTF-8");
+    assert!(text.contains("\"cluster\": \"01234567-89ab-cdef-0011-223344556677\""), "{text}");
+    assert!(text.ends_with("}\n"));
+}
+
+/// Each thing that can be wrong says so in words that help.
+#[test]
+fn what_is_wrong_is_told_apart() {
+    let whole = String::from_utf8(head::encode(&sample()).to_vec()).expect("JSON is UTF-8");
+    let error = |text: &str| head::decode(text.as_bytes()).expect_err("it is wrong");
+    assert!(matches!(error(&whole[..40]), FormatError::Truncated { offset: 40, .. }));
+    assert!(matches!(error(""), FormatError::Truncated { offset: 0, .. }));
+    assert!(matches!(error("{\"format\": 2}"), FormatError::Version { found: 2, known: 1, .. }));
+    assert!(matches!(error(&whole.replace("\"incarnation\": 12", "\"incarnation\": 13")), FormatError::Checksum { .. }));
+    assert!(error("{\"format\": 1}").to_string().contains("missing field"));
+    assert!(matches!(error("{\n  \"format\": x}"), FormatError::Invalid { offset: 14, .. }));
+    assert!(error("[]").to_string().starts_with("volume head: invalid"));
+}
+
+/// A later version of the same format may add members.
+#[test]
+fn unknown_members_are_skipped() {
+    let whole = String::from_utf8(head::encode(&sample()).to_vec()).expect("JSON is UTF-8");
+    let more = whole.replacen('{', "{ \"snapshot\": \"x\",", 1);
+    assert_eq!(head::decode(more.as_bytes()), Ok(sample()));
+}
+
+#[test]
+fn cluster_ids_have_one_spelling() {
+    assert_eq!(ClusterId::parse("01234567-89ab-cdef-0011-223344556677"), Some(sample().cluster));
+    for wrong in
+        ["", "0123", "0123456789abcdef0011223344556677", "01234567-89AB-cdef-0011-223344556677", "+1234567-89ab-cdef-0011-223344556677"]
+    {
+        assert_eq!(ClusterId::parse(wrong), None, "{wrong}");
+    }
+}

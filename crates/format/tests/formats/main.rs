@@ -1,0 +1,11 @@
+//! One binary for all formats, so that they share their sample values.
+
+mod golden;
+mod head;
+mod hostile;
+mod page;
+mod record;
+mod rpc;
+mod samples;
+mod segment;
+mod snapshot;
