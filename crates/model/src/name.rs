@@ -2,11 +2,13 @@ use crate::FsError;
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::fmt;
+use std::sync::Arc;
 
 /// A file name that can be one: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
+/// Cloning shares the bytes: the namespace holds each name several times.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
-pub struct Name(Box<[u8]>);
+pub struct Name(Arc<[u8]>);
 
 pub const MAX_NAME_BYTES: usize = 255;
 
@@ -42,7 +44,7 @@ impl TryFrom<Vec<u8>> for Name {
 
 impl From<Name> for Vec<u8> {
     fn from(name: Name) -> Vec<u8> {
-        name.0.into_vec()
+        name.0.to_vec()
     }
 }
 

@@ -3,12 +3,39 @@
 //!
 //! Laws:
 //! - A dentry refers to an inode that exists (C-14), and every inode other than the root
-//!   has a dentry or is an orphan, held open by a session.
+//!   has a dentry, or names that are not loaded yet, or is an orphan: `nlink` 0, empty if it
+//!   is a directory, held open by a session.
 //! - `inode.links` are the dentries that refer to it. For what is not a directory, `nlink`
 //!   is at least their number (names that are not loaded yet count); a directory has one,
 //!   and `nlink` 2 plus its loaded subdirectories.
-//! - Cookies of a directory grow and are never reused.
+//! - Every directory is below the root.
+//! - Cookies of a directory grow. A name keeps its cookie when a rename makes it refer to
+//!   another inode, since a directory stream in progress is to show it once; a cookie is
+//!   never given to another name.
 //! - An inode id is never reused.
+//! - An operation that is refused has changed nothing: it validates all before it changes.
+//!
+//! [`Namespace::check`] proves all of them that can be seen in one state.
+
+mod access;
+mod check;
+mod entry;
+mod hold;
+mod install;
+mod item;
+mod link;
+mod lookup;
+mod make;
+mod readdir;
+mod rename;
+mod rmdir;
+mod setattr;
+mod unlink;
+mod write;
+mod xattr;
+
+pub use item::{Inconsistent, NamespaceItem};
+pub use readdir::FIRST_COOKIE;
 
 use crate::tree::Tree;
 use bytes::Bytes;
@@ -55,12 +82,57 @@ pub struct Dentry {
     pub cookie: Cookie,
 }
 
+impl Namespace {
+    /// An empty volume.
+    pub fn new(incarnation: Incarnation, root: InstalledRecord) -> Namespace {
+        let mut inodes = Tree::new();
+        inodes.insert(Ino::ROOT, Inode::recorded(Ino::ROOT, &Make::Directory, 0, root));
+        Namespace {
+            inodes,
+            dentries: Tree::new(),
+            order: Tree::new(),
+            orphans: BTreeMap::new(),
+            incarnation,
+            counters: BTreeMap::from([(Ino::ROOT.slot(), Ino::ROOT.counter() + 1)]),
+        }
+    }
+
+    /// Carries out what a client asks for, or refuses it and changes nothing. Answers with
+    /// the attributes of the inode made, linked, changed or written.
+    pub fn mutate(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        mutation: &Mutation,
+        changes: &mut Vec<Change>,
+    ) -> Result<Option<Attr>, FsError> {
+        match mutation {
+            Mutation::Make { parent, name, ino, mode, what } => {
+                self.make(caller, stamp, *parent, name, *ino, *mode, what, changes).map(Some)
+            }
+            Mutation::Link { ino, parent, name } => self.link(caller, stamp, *ino, *parent, name, changes).map(Some),
+            Mutation::Unlink { parent, name, holders } => self.unlink(caller, stamp, *parent, name, holders, changes).map(|()| None),
+            Mutation::Rmdir { parent, name, holders } => self.rmdir(caller, stamp, *parent, name, holders, changes).map(|()| None),
+            Mutation::Rename { from, name, to, new_name, mode, holders } => {
+                self.rename(caller, stamp, (*from, name), (*to, new_name), *mode, holders, changes).map(|()| None)
+            }
+            Mutation::SetAttr { ino, set } => self.set_attr(caller, stamp, *ino, set, changes).map(Some),
+            Mutation::SetXattr { ino, name, value, mode } => self.set_xattr(caller, stamp, *ino, name, value, *mode, changes).map(Some),
+            Mutation::RemoveXattr { ino, name } => self.remove_xattr(caller, stamp, *ino, name, changes).map(Some),
+            Mutation::Write { ino, offset, len_bytes, sums, drop_set_id } => {
+                self.write(caller, stamp, *ino, (*offset, *len_bytes), sums, *drop_set_id, changes).map(Some)
+            }
+        }
+    }
+}
+
 /// A fact about the namespace that extents, bucket and caches follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// `name` now refers to `ino`. `primary`: it is the inode's first name.
     Linked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
-    /// `name` no longer refers to `ino`. `primary`: it was the inode's first name.
+    /// `name` no longer refers to `ino`. `primary`: it was the inode's first name; if others
+    /// are left, the oldest of them is now.
     Unlinked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
     /// Attributes or extended attributes other than the size changed.
     Touched { ino: Ino, stamp: Stamp },
@@ -77,7 +149,9 @@ impl Change {
     pub fn inodes(&self) -> impl Iterator<Item = Ino> {
         let (first, second) = match *self {
             Change::Linked { parent, ino, .. } | Change::Unlinked { parent, ino, .. } => (ino, Some(parent)),
-            Change::Touched { ino, .. } | Change::Written { ino, .. } | Change::Resized { ino, .. } | Change::Gone { ino, .. } => (ino, None),
+            Change::Touched { ino, .. } | Change::Written { ino, .. } | Change::Resized { ino, .. } | Change::Gone { ino, .. } => {
+                (ino, None)
+            }
         };
         std::iter::once(first).chain(second)
     }

@@ -1,0 +1,59 @@
+//! Permission checks of POSIX, for callers that the kernel has not checked already.
+
+use super::{Inode, Namespace};
+use ebb_model::*;
+
+pub(super) const SET_UID: u16 = 0o4000;
+pub(super) const SET_GID: u16 = 0o2000;
+pub(super) const STICKY: u16 = 0o1000;
+pub(super) const GROUP_EXECUTE: u16 = 0o0010;
+const ANY_EXECUTE: u16 = 0o0111;
+
+impl Namespace {
+    /// `access(2)`: evaluates the mode bits whether or not the kernel has done so.
+    pub fn access(&self, caller: &Caller, ino: Ino, access: Access) -> Result<(), FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        if allows(&inode.attr, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
+    }
+}
+
+/// Refuses a caller whose rights to the inode are not `access`.
+pub(super) fn require(caller: &Caller, inode: &Inode, access: Access) -> Result<(), FsError> {
+    if caller.checked || allows(&inode.attr, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
+}
+
+/// Refuses a caller who is neither the owner of the inode nor root.
+pub(super) fn require_owner(caller: &Caller, inode: &Inode) -> Result<(), FsError> {
+    if is_privileged(caller) || caller.uid == inode.attr.uid { Ok(()) } else { Err(FsError::NotPermitted) }
+}
+
+/// Refuses a caller who may not remove or rename `victim` in `dir`.
+pub(super) fn require_removable(caller: &Caller, dir: &Inode, victim: &Inode) -> Result<(), FsError> {
+    require(caller, dir, Access::WRITE)?;
+    if dir.attr.mode & STICKY != 0 && caller.uid != dir.attr.uid {
+        require_owner(caller, victim)?;
+    }
+    Ok(())
+}
+
+/// Nothing is left to be checked: the kernel has, or the caller is root.
+pub(super) fn is_privileged(caller: &Caller) -> bool {
+    caller.checked || caller.uid == 0
+}
+
+fn allows(attr: &Attr, caller: &Caller, access: Access) -> bool {
+    let Access(asked) = access;
+    if caller.uid == 0 {
+        let executable = attr.kind == FileKind::Directory || attr.mode & ANY_EXECUTE != 0;
+        return executable || asked & Access::EXECUTE.0 == 0;
+    }
+    let shift = if caller.uid == attr.uid {
+        6
+    } else if caller.in_group(attr.gid) {
+        3
+    } else {
+        0
+    };
+    let granted = (attr.mode >> shift & 7) as u8;
+    asked & !granted == 0
+}

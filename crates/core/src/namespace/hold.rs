@@ -1,0 +1,33 @@
+//! Open-but-unlinked inodes live as long as a session holds them.
+
+use super::{Change, Namespace};
+use ebb_model::*;
+
+impl Namespace {
+    /// The session has no descriptor on the inode any more. Of an inode that has a name, or
+    /// that the session does not hold, this says nothing new.
+    pub fn release(&mut self, session: SessionId, ino: Ino, changes: &mut Vec<Change>) {
+        let Some(holders) = self.orphans.get_mut(&ino) else { return };
+        holders.remove(&session);
+        if !holders.is_empty() {
+            return;
+        }
+        self.orphans.remove(&ino);
+        if let Some(inode) = self.inodes.remove(&ino) {
+            changes.push(Change::Gone { ino, kind: inode.attr.kind });
+        }
+    }
+
+    /// The session has ended.
+    pub fn release_all(&mut self, session: SessionId, changes: &mut Vec<Change>) {
+        let held: Vec<Ino> = self.orphans.iter().filter(|(_, holders)| holders.contains(&session)).map(|(ino, _)| *ino).collect();
+        for ino in held {
+            self.release(session, ino, changes);
+        }
+    }
+
+    /// Inodes without a name, with the sessions that hold them.
+    pub fn orphans(&self) -> impl Iterator<Item = (Ino, impl Iterator<Item = SessionId>)> {
+        self.orphans.iter().map(|(ino, holders)| (*ino, holders.iter().copied()))
+    }
+}

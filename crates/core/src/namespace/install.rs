@@ -1,0 +1,93 @@
+//! Names and content that come from the bucket. Nobody has changed anything by them: they
+//! were there and have now been seen.
+
+use super::{Change, Inode, Namespace};
+use ebb_model::*;
+
+impl Namespace {
+    /// Adds a name found in the bucket, and its inode unless another name has brought it
+    /// already. A name that exists stays what it is: it is newer. False if nothing was added.
+    pub fn install(&mut self, parent: Ino, found: &Installed, stamp: Stamp) -> bool {
+        let Installed { name, ino, what, record } = found;
+        if self.directory(parent).is_err() || self.dentry(parent, name).is_some() {
+            return false;
+        }
+        let (kind, at_own_key) = match what {
+            InstalledKind::Object { key, .. } => (FileKind::Regular, key.is_none()),
+            InstalledKind::Directory { .. } => (FileKind::Directory, false),
+            InstalledKind::Recorded(make) => (make.kind(), false),
+        };
+        let primary = match record.as_ref().and_then(|record| record.links.first()) {
+            Some((primary_parent, primary_name)) => (*primary_parent, primary_name) == (parent, name),
+            None => at_own_key,
+        };
+        match self.inode(*ino) {
+            None if !self.may_be_made(*ino) => return false,
+            None => {
+                let inode = self.installed_inode(*ino, what, record.as_ref(), stamp);
+                self.add_inode(inode);
+            }
+            Some(inode) if kind == FileKind::Directory || inode.attr.kind != kind || inode.attr.nlink == 0 => return false,
+            Some(_) => {}
+        }
+        let link = self.enter(parent, name, *ino, kind);
+        if kind == FileKind::Directory {
+            let dir = self.inode_mut(parent);
+            dir.attr.nlink += 1;
+            dir.attr.version = dir.attr.version.max(stamp.version);
+        }
+        let inode = self.inode_mut(*ino);
+        inode.links.insert(if primary { 0 } else { inode.links.len() }, link);
+        if kind != FileKind::Directory {
+            inode.attr.nlink = inode.attr.nlink.max(inode.links.len() as u32);
+        }
+        true
+    }
+
+    /// Somebody else has put other content under the file's key (O-55). Nothing if it is not
+    /// a regular file.
+    pub fn replace_content(&mut self, ino: Ino, len_bytes: u64, modified: Time, stamp: Stamp) {
+        if let Some(inode) = self.inodes.get_mut(&ino)
+            && inode.attr.kind == FileKind::Regular
+        {
+            inode.attr.size_bytes = len_bytes;
+            inode.changed(stamp);
+            inode.attr.mtime = modified;
+        }
+    }
+
+    /// Somebody else has deleted the object of this name. False if there is no such name, or
+    /// it is a directory that has names in it. Who has the inode open finds it stale.
+    pub fn remove_installed(&mut self, parent: Ino, name: &Name, stamp: Stamp, changes: &mut Vec<Change>) -> bool {
+        let Some(dentry) = self.dentry(parent, name) else { return false };
+        if dentry.kind == FileKind::Directory && !self.is_empty_directory(dentry.ino) {
+            return false;
+        }
+        self.remove(parent, name, dentry, stamp, &[], changes);
+        true
+    }
+
+    fn installed_inode(&self, ino: Ino, what: &InstalledKind, record: Option<&InstalledRecord>, stamp: Stamp) -> Inode {
+        let (make, len_bytes, modified) = match what {
+            InstalledKind::Object { len_bytes, modified, .. } => (&Make::Regular, *len_bytes, *modified),
+            InstalledKind::Directory { .. } => (&Make::Directory, 0, stamp.time),
+            InstalledKind::Recorded(make) => (make, 0, stamp.time),
+        };
+        let record = record.cloned().unwrap_or_else(|| self.default_record(make.kind(), modified));
+        let mut inode = Inode::recorded(ino, make, len_bytes, record);
+        inode.attr.version = stamp.version;
+        inode
+    }
+
+    /// Attributes of what others have put into the bucket: they belong to who owns the volume.
+    fn default_record(&self, kind: FileKind, modified: Time) -> InstalledRecord {
+        let (uid, gid) = self.inode(Ino::ROOT).map_or((0, 0), |root| (root.attr.uid, root.attr.gid));
+        let mode = match kind {
+            FileKind::Directory => 0o755,
+            FileKind::Symlink => 0o777,
+            _ => 0o644,
+        };
+        let (atime, mtime, ctime, btime) = (modified, modified, modified, modified);
+        InstalledRecord { mode, nlink: 1, uid, gid, atime, mtime, ctime, btime, xattrs: Vec::new(), links: Vec::new() }
+    }
+}

@@ -1,0 +1,42 @@
+//! link: another name for an inode.
+
+use super::access::require;
+use super::{Change, Namespace};
+use ebb_model::*;
+
+impl Namespace {
+    pub(super) fn link(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        ino: Ino,
+        parent: Ino,
+        name: &Name,
+        changes: &mut Vec<Change>,
+    ) -> Result<Attr, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        let dir = self.searchable(caller, parent)?;
+        if self.dentry(parent, name).is_some() {
+            return Err(FsError::Exists);
+        }
+        require(caller, dir, Access::WRITE)?;
+        let kind = inode.attr.kind;
+        if kind == FileKind::Directory {
+            return Err(FsError::NotPermitted);
+        }
+        if inode.attr.nlink == 0 {
+            return Err(FsError::NotFound);
+        }
+        if inode.attr.nlink >= MAX_LINKS {
+            return Err(FsError::TooManyLinks);
+        }
+        let link = self.enter(parent, name, ino, kind);
+        self.dir_changed(parent, stamp, 0);
+        let inode = self.inode_mut(ino);
+        inode.links.push(link);
+        inode.attr.nlink += 1;
+        inode.changed(stamp);
+        changes.push(Change::Linked { parent, name: name.clone(), ino, primary: inode.links.len() == 1, stamp });
+        Ok(inode.attr.clone())
+    }
+}

@@ -1,0 +1,76 @@
+//! What can be asked of one inode or name.
+
+use super::{Inode, Namespace};
+use bytes::Bytes;
+use ebb_model::*;
+
+impl Namespace {
+    /// The inode that `name` refers to. A directory that is not loaded whole may still hold
+    /// the name in the bucket: that is for the caller to know.
+    pub fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr, FsError> {
+        self.directory(parent)?;
+        let dentry = self.dentry(parent, name).ok_or(FsError::NotFound)?;
+        self.attr(dentry.ino)
+    }
+
+    pub fn attr(&self, ino: Ino) -> Result<Attr, FsError> {
+        self.inode(ino).map(|inode| inode.attr.clone()).ok_or(FsError::Stale)
+    }
+
+    pub fn read_link(&self, ino: Ino) -> Result<Bytes, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        if inode.attr.kind == FileKind::Symlink { Ok(inode.target.clone()) } else { Err(FsError::Invalid) }
+    }
+
+    pub fn inode(&self, ino: Ino) -> Option<&Inode> {
+        self.inodes.get(&ino)
+    }
+
+    /// How many inodes there are.
+    pub fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Never: there is a root.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty()
+    }
+
+    /// The directory that `dir` is in, for `..`; the root is in itself. `None` for what is
+    /// not a directory or has been removed.
+    pub fn parent_of(&self, dir: Ino) -> Option<Ino> {
+        if dir == Ino::ROOT {
+            return Some(dir);
+        }
+        let inode = self.inode(dir)?;
+        if inode.attr.kind != FileKind::Directory {
+            return None;
+        }
+        inode.links.first().map(|link| link.parent)
+    }
+
+    /// From the root to the inode by its primary name; `None` if it has none.
+    pub fn path_of(&self, ino: Ino) -> Option<Vec<Name>> {
+        let mut path = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT {
+            let link = self.inode(at)?.links.first()?;
+            path.push(self.order.get(&(link.parent, link.cookie))?.clone());
+            at = link.parent;
+        }
+        path.reverse();
+        Some(path)
+    }
+
+    /// Whether `dir` is `ancestor` or below it.
+    pub(super) fn is_within(&self, dir: Ino, ancestor: Ino) -> bool {
+        let mut at = dir;
+        while at != ancestor {
+            match self.parent_of(at) {
+                Some(parent) if parent != at => at = parent,
+                _ => return false,
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,156 @@
+//! create, mkdir, mknod and symlink: one rule for a new inode under a new name.
+
+use super::access::{GROUP_EXECUTE, SET_GID, STICKY, is_privileged, require};
+use super::readdir::FIRST_COOKIE;
+use super::{Change, Inode, Namespace};
+use bytes::Bytes;
+use ebb_model::*;
+use std::collections::BTreeMap;
+
+/// What `stat` says of a directory's size; ext4 starts with the same.
+const DIRECTORY_BYTES: u64 = 4096;
+
+impl Namespace {
+    /// The id for an inode that is made in `parent`: the smallest counter never used in the
+    /// directory's slot (C-17), or in the next slot that has one left.
+    pub fn next_ino(&self, parent: Ino) -> Ino {
+        let home = parent.slot().0;
+        (0..=u16::MAX)
+            .map(|distance| Slot(home.wrapping_add(distance)))
+            .map(|slot| Ino::new(self.incarnation, slot, self.counters.get(&slot).copied().unwrap_or(FIRST_COUNTER)))
+            .find(|ino| ino.counter() != FULL_SLOT)
+            .expect("2^48 inodes do not fit any memory")
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
+    pub(super) fn make(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        parent: Ino,
+        name: &Name,
+        ino: Ino,
+        mode: u16,
+        what: &Make,
+        changes: &mut Vec<Change>,
+    ) -> Result<Attr, FsError> {
+        let dir = self.searchable(caller, parent)?;
+        if self.dentry(parent, name).is_some() || self.inode(ino).is_some() {
+            return Err(FsError::Exists);
+        }
+        require(caller, dir, Access::WRITE)?;
+        validate(caller, what)?;
+        if !self.may_be_made(ino) {
+            return Err(FsError::Invalid);
+        }
+        let kind = what.kind();
+        let record = InstalledRecord {
+            mode: inherited_mode(caller, &dir.attr, kind, mode),
+            nlink: 1,
+            uid: caller.uid,
+            gid: if dir.attr.mode & SET_GID != 0 { dir.attr.gid } else { caller.gid },
+            atime: stamp.time,
+            mtime: stamp.time,
+            ctime: stamp.time,
+            btime: stamp.time,
+            xattrs: Vec::new(),
+            links: Vec::new(),
+        };
+        let mut inode = Inode::recorded(ino, what, 0, record);
+        inode.attr.version = stamp.version;
+        let attr = inode.attr.clone();
+        inode.links.push(self.enter(parent, name, ino, kind));
+        self.add_inode(inode);
+        self.dir_changed(parent, stamp, i32::from(kind == FileKind::Directory));
+        changes.push(Change::Linked { parent, name: name.clone(), ino, primary: true, stamp });
+        Ok(attr)
+    }
+
+    /// Adds an inode whose id was chosen elsewhere; the id is not chosen again.
+    pub(super) fn add_inode(&mut self, inode: Inode) {
+        let ino = inode.attr.ino;
+        if ino.incarnation() == self.incarnation {
+            let next = self.counters.entry(ino.slot()).or_insert(FIRST_COUNTER);
+            *next = (*next).max(ino.counter() + 1);
+        }
+        self.inodes.insert(ino, inode);
+    }
+
+    /// Whether an inode may get this id. A replay brings ids from before a restart, below
+    /// the next counter or of an earlier incarnation.
+    pub(super) fn may_be_made(&self, ino: Ino) -> bool {
+        ino.incarnation() <= self.incarnation && (FIRST_COUNTER..FULL_SLOT).contains(&ino.counter())
+    }
+}
+
+impl Inode {
+    /// An inode with the attributes of `record` and no names yet. Of a directory `nlink` is
+    /// what it is without subdirectories, whatever the record says.
+    pub(super) fn recorded(ino: Ino, what: &Make, len_bytes: u64, record: InstalledRecord) -> Inode {
+        let kind = what.kind();
+        let (target, rdev) = match what {
+            Make::Symlink { target } => (target.clone(), 0),
+            Make::Special { kind: FileKind::CharDevice | FileKind::BlockDevice, rdev } => (Bytes::new(), *rdev),
+            _ => (Bytes::new(), 0),
+        };
+        let size_bytes = match kind {
+            FileKind::Directory => DIRECTORY_BYTES,
+            FileKind::Symlink => target.len() as u64,
+            FileKind::Regular => len_bytes,
+            _ => 0,
+        };
+        let attr = Attr {
+            ino,
+            kind,
+            mode: record.mode & 0o7777,
+            nlink: if kind == FileKind::Directory { 2 } else { record.nlink.max(1) },
+            uid: record.uid,
+            gid: record.gid,
+            rdev,
+            size_bytes,
+            atime: record.atime,
+            mtime: record.mtime,
+            ctime: record.ctime,
+            btime: record.btime,
+            version: Version(0),
+        };
+        let xattrs = record.xattrs.into_iter().collect::<BTreeMap<_, _>>();
+        Inode { attr, xattrs, target, links: Vec::new(), last_cookie: Cookie(FIRST_COOKIE.0 - 1) }
+    }
+}
+
+fn validate(caller: &Caller, what: &Make) -> Result<(), FsError> {
+    match what {
+        Make::Regular | Make::Directory => Ok(()),
+        Make::Symlink { target } if target.is_empty() => Err(FsError::NotFound),
+        Make::Symlink { target } if target.len() > MAX_SYMLINK_BYTES => Err(FsError::NameTooLong),
+        Make::Symlink { target } if target.contains(&0) => Err(FsError::Invalid),
+        Make::Symlink { .. } => Ok(()),
+        Make::Special { kind, .. } => match kind {
+            FileKind::Fifo | FileKind::Socket => Ok(()),
+            FileKind::CharDevice | FileKind::BlockDevice if is_privileged(caller) => Ok(()),
+            FileKind::CharDevice | FileKind::BlockDevice => Err(FsError::NotPermitted),
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink => Err(FsError::Invalid),
+        },
+    }
+}
+
+/// As Linux does: a directory inherits set-gid; an executable file does not get set-gid of
+/// a group that its maker is not in.
+fn inherited_mode(caller: &Caller, dir: &Attr, kind: FileKind, mode: u16) -> u16 {
+    let inherits = dir.mode & SET_GID != 0;
+    match kind {
+        FileKind::Symlink => 0o777,
+        FileKind::Directory => mode & (0o777 | STICKY) | dir.mode & SET_GID,
+        _ => {
+            let foreign = inherits && !is_privileged(caller) && !caller.in_group(dir.gid);
+            let both = SET_GID | GROUP_EXECUTE;
+            if foreign && mode & both == both { mode & !SET_GID } else { mode }
+        }
+    }
+}
+
+const FIRST_COUNTER: u32 = 1;
+
+/// Never given out, so that the next counter fits its type.
+const FULL_SLOT: u32 = u32::MAX;

@@ -1,0 +1,147 @@
+//! rename: moves a name, over another one or in exchange for it. Refusals come in the
+//! order in which Linux finds them.
+
+use super::access::{require, require_removable};
+use super::{Change, Dentry, Inode, Link, Namespace};
+use ebb_model::*;
+
+/// A name in a directory.
+type Place<'a> = (Ino, &'a Name);
+
+impl Namespace {
+    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
+    pub(super) fn rename(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        from: Place,
+        to: Place,
+        mode: RenameMode,
+        holders: &[SessionId],
+        changes: &mut Vec<Change>,
+    ) -> Result<(), FsError> {
+        self.searchable(caller, from.0)?;
+        self.searchable(caller, to.0)?;
+        let source = self.dentry(from.0, from.1).ok_or(FsError::NotFound)?;
+        let target = self.dentry(to.0, to.1);
+        match (mode, target) {
+            (RenameMode::KeepTarget, Some(_)) => return Err(FsError::Exists),
+            (RenameMode::Exchange, None) => return Err(FsError::NotFound),
+            _ => {}
+        }
+        self.require_no_loop(from.0, to.0, source, target, mode)?;
+        if target.is_some_and(|target| target.ino == source.ino) {
+            return Ok(());
+        }
+        self.require_movable(caller, from.0, to.0, source)?;
+        match target {
+            None => require(caller, self.directory(to.0)?, Access::WRITE)?,
+            Some(target) if mode == RenameMode::Exchange => self.require_movable(caller, to.0, from.0, target)?,
+            Some(target) => self.require_replaceable(caller, to.0, source, target)?,
+        }
+        match target {
+            Some(target) if mode == RenameMode::Exchange => self.exchange(stamp, from, to, source, target, changes),
+            _ => self.replace(stamp, from, to, source, target, holders, changes),
+        }
+        Ok(())
+    }
+
+    /// Refuses to move a directory below itself, or over a directory that it is in.
+    fn require_no_loop(&self, from: Ino, to: Ino, source: Dentry, target: Option<Dentry>, mode: RenameMode) -> Result<(), FsError> {
+        if from == to {
+            return Ok(());
+        }
+        if source.kind == FileKind::Directory && self.is_within(to, source.ino) {
+            return Err(FsError::Invalid);
+        }
+        match target {
+            Some(target) if target.kind == FileKind::Directory && self.is_within(from, target.ino) => match mode {
+                RenameMode::Exchange => Err(FsError::Invalid),
+                RenameMode::Replace | RenameMode::KeepTarget => Err(FsError::NotEmpty),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a caller who may not take the entry out of `from`; a directory that gets
+    /// another `..` must be writable itself.
+    fn require_movable(&self, caller: &Caller, from: Ino, to: Ino, entry: Dentry) -> Result<(), FsError> {
+        let inode = self.inode(entry.ino).ok_or(FsError::Stale)?;
+        require_removable(caller, self.directory(from)?, inode)?;
+        if from != to && entry.kind == FileKind::Directory {
+            require(caller, inode, Access::WRITE)?;
+        }
+        Ok(())
+    }
+
+    fn require_replaceable(&self, caller: &Caller, dir: Ino, source: Dentry, target: Dentry) -> Result<(), FsError> {
+        let inode = self.inode(target.ino).ok_or(FsError::Stale)?;
+        require_removable(caller, self.directory(dir)?, inode)?;
+        match (source.kind == FileKind::Directory, target.kind == FileKind::Directory) {
+            (true, false) => Err(FsError::NotDirectory),
+            (false, true) => Err(FsError::IsDirectory),
+            (true, true) if !self.is_empty_directory(target.ino) => Err(FsError::NotEmpty),
+            _ => Ok(()),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one per fact that the checks have found")]
+    fn replace(
+        &mut self,
+        stamp: Stamp,
+        from: Place,
+        to: Place,
+        source: Dentry,
+        target: Option<Dentry>,
+        holders: &[SessionId],
+        changes: &mut Vec<Change>,
+    ) {
+        let subdirectory = i32::from(source.kind == FileKind::Directory);
+        self.strike(from.0, from.1);
+        self.dir_changed(from.0, stamp, -subdirectory);
+        let link = match target {
+            None => self.enter(to.0, to.1, source.ino, source.kind),
+            Some(target) => {
+                let link = Link { parent: to.0, cookie: target.cookie };
+                self.lose_name(target.ino, link, to.1, stamp, holders, changes);
+                self.redirect(to, link, source);
+                link
+            }
+        };
+        let replaced = target.map_or(0, |target| i32::from(target.kind == FileKind::Directory));
+        self.dir_changed(to.0, stamp, subdirectory - replaced);
+        let inode = self.inode_mut(source.ino);
+        let primary = inode.move_link(Link { parent: from.0, cookie: source.cookie }, link);
+        inode.changed(stamp);
+        changes.push(Change::Unlinked { parent: from.0, name: from.1.clone(), ino: source.ino, primary, stamp });
+        changes.push(Change::Linked { parent: to.0, name: to.1.clone(), ino: source.ino, primary, stamp });
+    }
+
+    fn exchange(&mut self, stamp: Stamp, from: Place, to: Place, source: Dentry, target: Dentry, changes: &mut Vec<Change>) {
+        let left = Link { parent: from.0, cookie: source.cookie };
+        let right = Link { parent: to.0, cookie: target.cookie };
+        self.redirect(from, left, target);
+        self.redirect(to, right, source);
+        let moves = i32::from(source.kind == FileKind::Directory) - i32::from(target.kind == FileKind::Directory);
+        self.dir_changed(from.0, stamp, -moves);
+        self.dir_changed(to.0, stamp, moves);
+        let mut turn = |ino, from, to| {
+            let inode: &mut Inode = self.inode_mut(ino);
+            inode.changed(stamp);
+            inode.move_link(from, to)
+        };
+        let source_primary = turn(source.ino, left, right);
+        let target_primary = turn(target.ino, right, left);
+        changes.extend([
+            Change::Unlinked { parent: from.0, name: from.1.clone(), ino: source.ino, primary: source_primary, stamp },
+            Change::Unlinked { parent: to.0, name: to.1.clone(), ino: target.ino, primary: target_primary, stamp },
+            Change::Linked { parent: to.0, name: to.1.clone(), ino: source.ino, primary: source_primary, stamp },
+            Change::Linked { parent: from.0, name: from.1.clone(), ino: target.ino, primary: target_primary, stamp },
+        ]);
+    }
+
+    /// Makes the name refer to what `entry` refers to, at the place that it has in its directory.
+    fn redirect(&mut self, place: Place, link: Link, entry: Dentry) {
+        self.dentries.insert((place.0, place.1.clone()), Dentry { cookie: link.cookie, ..entry });
+    }
+}

@@ -1,0 +1,28 @@
+//! rmdir: removes an empty directory.
+
+use super::{Change, Namespace};
+use ebb_model::*;
+
+impl Namespace {
+    /// Names that are still only in the bucket count as much as loaded ones: the caller has
+    /// made sure that the directory is loaded whole.
+    pub(super) fn rmdir(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        parent: Ino,
+        name: &Name,
+        holders: &[SessionId],
+        changes: &mut Vec<Change>,
+    ) -> Result<(), FsError> {
+        let (dentry, _) = self.removable(caller, parent, name)?;
+        if dentry.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        if !self.is_empty_directory(dentry.ino) {
+            return Err(FsError::NotEmpty);
+        }
+        self.remove(parent, name, dentry, stamp, holders, changes);
+        Ok(())
+    }
+}

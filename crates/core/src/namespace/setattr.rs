@@ -1,0 +1,150 @@
+//! chmod, chown, utimens and truncate.
+
+use super::access::{GROUP_EXECUTE, SET_GID, SET_UID, is_privileged, require, require_owner};
+use super::xattr::CAPABILITY;
+use super::{Change, Inode, Namespace};
+use ebb_model::*;
+
+impl Namespace {
+    /// All that is asked for, or nothing. An empty request changes nothing, not even ctime.
+    pub(super) fn set_attr(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        ino: Ino,
+        set: &SetAttr,
+        changes: &mut Vec<Change>,
+    ) -> Result<Attr, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        validate(inode, set)?;
+        require_rights(caller, inode, set)?;
+        let old = inode.attr.clone();
+        if *set == SetAttr::default() || *set == DROP_SET_ID && inode.without_set_id(caller) == old.mode {
+            return Ok(old);
+        }
+
+        let inode = self.inode_mut(ino);
+        inode.attr.mode = new_mode(caller, inode, set);
+        if is_chown(set) || set.size_bytes.is_some() {
+            inode.drop_capability();
+        }
+        inode.attr.uid = set.uid.unwrap_or(old.uid);
+        inode.attr.gid = set.gid.unwrap_or(old.gid);
+        inode.attr.size_bytes = set.size_bytes.unwrap_or(old.size_bytes);
+        if set.size_bytes.is_some() {
+            inode.attr.mtime = stamp.time;
+        }
+        inode.attr.atime = set.atime.map_or(inode.attr.atime, |time| resolve(time, stamp));
+        inode.attr.mtime = set.mtime.map_or(inode.attr.mtime, |time| resolve(time, stamp));
+        inode.changed(stamp);
+
+        let new = inode.attr.clone();
+        if new.size_bytes != old.size_bytes {
+            changes.push(Change::Resized { ino, old_bytes: old.size_bytes, new_bytes: new.size_bytes, stamp });
+        }
+        if new.size_bytes == old.size_bytes || (SetAttr { size_bytes: None, ..*set }) != SetAttr::default() {
+            changes.push(Change::Touched { ino, stamp });
+        }
+        Ok(new)
+    }
+}
+
+impl Inode {
+    /// The mode after a write, truncation or change of owner: no set-uid, and set-gid only
+    /// where it cannot mean the group of a running program. Set-gid of a directory is no
+    /// privilege.
+    pub(super) fn without_set_id(&self, caller: &Caller) -> u16 {
+        let Attr { mode, gid, kind, .. } = self.attr;
+        if kind == FileKind::Directory {
+            return mode;
+        }
+        let keeps_set_gid = mode & GROUP_EXECUTE == 0 && (is_privileged(caller) || caller.in_group(gid));
+        mode & !SET_UID & if keeps_set_gid { !0 } else { !SET_GID }
+    }
+
+    /// File capabilities go whenever content or owner change, whoever does it.
+    pub(super) fn drop_capability(&mut self) {
+        self.xattrs.remove(CAPABILITY);
+    }
+}
+
+fn is_chown(set: &SetAttr) -> bool {
+    set.uid.is_some() || set.gid.is_some()
+}
+
+/// Refuses what makes no sense of this inode, whoever asks.
+fn validate(inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
+    if set.mode.is_some() && inode.attr.kind == FileKind::Symlink {
+        return Err(FsError::NotSupported);
+    }
+    if set.size_bytes.is_some() {
+        require_file(inode)?;
+    }
+    let times = [set.atime, set.mtime];
+    let impossible = times.iter().any(|time| matches!(time, Some(SetTime::To(time)) if time.nanos >= 1_000_000_000));
+    if impossible || set.uid == Some(NOBODY) || set.gid == Some(NOBODY) {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}
+
+/// Refuses to treat anything but a regular file as one.
+pub(super) fn require_file(inode: &Inode) -> Result<(), FsError> {
+    match inode.attr.kind {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(FsError::IsDirectory),
+        _ => Err(FsError::Invalid),
+    }
+}
+
+fn require_rights(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
+    let attr = &inode.attr;
+    if let Some(size_bytes) = set.size_bytes {
+        require(caller, inode, Access::WRITE)?;
+        if size_bytes > MAX_FILE_BYTES {
+            return Err(FsError::TooLarge);
+        }
+    }
+    if is_privileged(caller) {
+        return Ok(());
+    }
+    if set.uid.is_some_and(|uid| uid != attr.uid || caller.uid != attr.uid) {
+        return Err(FsError::NotPermitted);
+    }
+    if let Some(gid) = set.gid
+        && (caller.uid != attr.uid || gid != attr.gid && !caller.in_group(gid))
+    {
+        return Err(FsError::NotPermitted);
+    }
+    if set.mode.is_some() {
+        require_owner(caller, inode)?;
+    }
+    match (set.atime, set.mtime) {
+        (None, None) => Ok(()),
+        // `touch`: whoever may write may set both times to now.
+        (Some(SetTime::Now), Some(SetTime::Now)) if caller.uid != attr.uid => require(caller, inode, Access::WRITE),
+        _ => require_owner(caller, inode),
+    }
+}
+
+fn new_mode(caller: &Caller, inode: &Inode, set: &SetAttr) -> u16 {
+    if let Some(mode) = set.mode {
+        let gid = set.gid.unwrap_or(inode.attr.gid);
+        let foreign = !is_privileged(caller) && !caller.in_group(gid);
+        return mode & 0o7777 & if foreign { !SET_GID } else { !0 };
+    }
+    let cut_by_user = set.size_bytes.is_some() && !is_privileged(caller);
+    if is_chown(set) || cut_by_user || set.drop_set_id { inode.without_set_id(caller) } else { inode.attr.mode }
+}
+
+fn resolve(time: SetTime, stamp: Stamp) -> Time {
+    match time {
+        SetTime::Now => stamp.time,
+        SetTime::To(time) => time,
+    }
+}
+
+const DROP_SET_ID: SetAttr = SetAttr { mode: None, uid: None, gid: None, size_bytes: None, atime: None, mtime: None, drop_set_id: true };
+
+/// `(uid_t)-1` names nobody: to `chown` it means "leave it".
+const NOBODY: u32 = u32::MAX;

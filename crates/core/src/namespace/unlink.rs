@@ -1,0 +1,47 @@
+//! unlink: removes a name of what is not a directory.
+
+use super::access::require_removable;
+use super::{Change, Dentry, Inode, Link, Namespace};
+use ebb_model::*;
+
+impl Namespace {
+    pub(super) fn unlink(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        parent: Ino,
+        name: &Name,
+        holders: &[SessionId],
+        changes: &mut Vec<Change>,
+    ) -> Result<(), FsError> {
+        let (dentry, _) = self.removable(caller, parent, name)?;
+        if dentry.kind == FileKind::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        self.remove(parent, name, dentry, stamp, holders, changes);
+        Ok(())
+    }
+
+    /// What `name` refers to, if `caller` may remove it.
+    pub(super) fn removable(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<(Dentry, &Inode), FsError> {
+        let dir = self.searchable(caller, parent)?;
+        let dentry = self.dentry(parent, name).ok_or(FsError::NotFound)?;
+        let inode = self.inode(dentry.ino).ok_or(FsError::Stale)?;
+        require_removable(caller, dir, inode)?;
+        Ok((dentry, inode))
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        dentry: Dentry,
+        stamp: Stamp,
+        holders: &[SessionId],
+        changes: &mut Vec<Change>,
+    ) {
+        self.strike(parent, name);
+        self.dir_changed(parent, stamp, -i32::from(dentry.kind == FileKind::Directory));
+        self.lose_name(dentry.ino, Link { parent, cookie: dentry.cookie }, name, stamp, holders, changes);
+    }
+}

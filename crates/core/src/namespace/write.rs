@@ -1,0 +1,45 @@
+//! write: bytes have reached the store file; what `stat` says of them follows.
+
+use super::access::is_privileged;
+use super::setattr::require_file;
+use super::{Change, Namespace};
+use ebb_model::*;
+
+impl Namespace {
+    /// Rights are those of the descriptor and were checked when it was opened: a file may be
+    /// written by who has it open, whatever its mode is now. `span` is offset and length; to
+    /// write nothing changes nothing.
+    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
+    pub(super) fn write(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        ino: Ino,
+        span: (u64, u64),
+        sums: &[u32],
+        drop_set_id: bool,
+        changes: &mut Vec<Change>,
+    ) -> Result<Attr, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        require_file(inode)?;
+        let (offset, len_bytes) = span;
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
+        if len_bytes == 0 {
+            return Ok(inode.attr.clone());
+        }
+        let inode = self.inode_mut(ino);
+        let privileges = (inode.attr.mode, inode.xattrs.len());
+        if drop_set_id || !is_privileged(caller) {
+            inode.attr.mode = inode.without_set_id(caller);
+        }
+        inode.drop_capability();
+        let dropped = privileges != (inode.attr.mode, inode.xattrs.len());
+        inode.attr.size_bytes = inode.attr.size_bytes.max(end);
+        inode.modified(stamp);
+        changes.push(Change::Written { ino, offset, len_bytes, sums: sums.to_vec(), stamp });
+        if dropped {
+            changes.push(Change::Touched { ino, stamp });
+        }
+        Ok(inode.attr.clone())
+    }
+}

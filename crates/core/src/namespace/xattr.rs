@@ -1,0 +1,112 @@
+//! Extended attributes. ACLs (`system.posix_acl_*`) are refused, so that nobody believes
+//! in an ACL that nothing checks.
+
+use super::access::{STICKY, is_privileged, require, require_owner};
+use super::{Change, Inode, Namespace};
+use bytes::Bytes;
+use ebb_model::*;
+
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+impl Namespace {
+    pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        Prefix::of(name)?;
+        inode.xattrs.get(name).cloned().ok_or(FsError::NoAttribute)
+    }
+
+    pub fn list_xattr(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        Ok(inode.xattrs.keys().cloned().collect())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
+    pub(super) fn set_xattr(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        ino: Ino,
+        name: &Bytes,
+        value: &Bytes,
+        mode: XattrMode,
+        changes: &mut Vec<Change>,
+    ) -> Result<Attr, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        if value.len() > MAX_XATTR_VALUE_BYTES {
+            return Err(FsError::ValueTooLarge);
+        }
+        require_changeable(caller, inode, name)?;
+        let exists = inode.xattrs.contains_key(name);
+        match mode {
+            XattrMode::Create if exists => return Err(FsError::Exists),
+            XattrMode::Replace if !exists => return Err(FsError::NoAttribute),
+            _ => {}
+        }
+        let listed_bytes: usize = inode.xattrs.keys().map(|name| name.len() + 1).sum();
+        if !exists && listed_bytes + name.len() + 1 > MAX_XATTR_LIST_BYTES {
+            return Err(FsError::NoSpace);
+        }
+        let inode = self.inode_mut(ino);
+        inode.xattrs.insert(name.clone(), value.clone());
+        inode.changed(stamp);
+        changes.push(Change::Touched { ino, stamp });
+        Ok(inode.attr.clone())
+    }
+
+    pub(super) fn remove_xattr(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        ino: Ino,
+        name: &Bytes,
+        changes: &mut Vec<Change>,
+    ) -> Result<Attr, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        require_changeable(caller, inode, name)?;
+        if !inode.xattrs.contains_key(name) {
+            return Err(FsError::NoAttribute);
+        }
+        let inode = self.inode_mut(ino);
+        inode.xattrs.remove(name);
+        inode.changed(stamp);
+        changes.push(Change::Touched { ino, stamp });
+        Ok(inode.attr.clone())
+    }
+}
+
+enum Prefix {
+    User,
+    /// Of the administrator: `trusted.` and, without a security module to ask, `security.`
+    Privileged,
+}
+
+impl Prefix {
+    fn of(name: &[u8]) -> Result<Prefix, FsError> {
+        if name.is_empty() || name.len() > MAX_XATTR_NAME_BYTES {
+            return Err(FsError::Range);
+        }
+        if name.contains(&0) {
+            return Err(FsError::Invalid);
+        }
+        let known: [(&[u8], Prefix); 3] = [(b"user.", Prefix::User), (b"trusted.", Prefix::Privileged), (b"security.", Prefix::Privileged)];
+        let (start, prefix) = known.into_iter().find(|(start, _)| name.starts_with(start)).ok_or(FsError::NotSupported)?;
+        if name.len() == start.len() { Err(FsError::Invalid) } else { Ok(prefix) }
+    }
+}
+
+fn require_changeable(caller: &Caller, inode: &Inode, name: &[u8]) -> Result<(), FsError> {
+    match Prefix::of(name)? {
+        Prefix::Privileged if is_privileged(caller) => Ok(()),
+        Prefix::Privileged => Err(FsError::NotPermitted),
+        Prefix::User => match inode.attr.kind {
+            FileKind::Regular => require(caller, inode, Access::WRITE),
+            FileKind::Directory => {
+                if inode.attr.mode & STICKY != 0 {
+                    require_owner(caller, inode)?;
+                }
+                require(caller, inode, Access::WRITE)
+            }
+            _ => Err(FsError::NotPermitted),
+        },
+    }
+}
