@@ -36,6 +36,7 @@ pub enum Format {
     Message,
     Page,
     Head,
+    Identity,
 }
 
 impl fmt::Display for Format {
@@ -47,6 +48,7 @@ impl fmt::Display for Format {
             Format::Message => "message",
             Format::Page => "directory page",
             Format::Head => "volume head",
+            Format::Identity => "node identity",
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Who serves a volume: the object `.ebb/head` (`docs/format/bucket.md`). JSON, so that
 //! people can read it with the store's own tools when something went wrong.
 
-use crate::{Format, FormatError, crc32c};
+use crate::json;
+use crate::{Format, FormatError};
 use bytes::Bytes;
 use ebb_model::{Incarnation, Time};
 use serde::{Deserialize, Serialize};
@@ -69,30 +70,20 @@ pub fn encode(head: &Head) -> Bytes {
         beat: head.beat,
         released: head.released,
     };
-    let crc32c = content.checksum();
-    let mut json = serde_json::to_vec_pretty(&Sealed { content, crc32c }).expect(ALWAYS_JSON);
-    json.push(b'\n');
-    json.into()
+    json::seal(&content)
 }
 
 /// Members that are not known are skipped: a format that is not to be read by this
 /// version has another `format`.
 pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
-    let FormatOnly { format } = parse(bytes)?;
-    if format != FORMAT {
-        return Err(FormatError::Version { format: Format::Head, found: format, known: FORMAT });
-    }
-    let Sealed { content, crc32c } = parse(bytes)?;
-    if content.checksum() != crc32c {
-        return Err(FormatError::Checksum { format: Format::Head, offset: 0, what: "the members" });
-    }
+    let content: Content = json::unseal(Format::Head, FORMAT, bytes)?;
     let Some(cluster) = ClusterId::parse(&content.cluster) else {
         return Err(FormatError::Invalid { format: Format::Head, offset: 0, what: format!("{:?} is no cluster id", content.cluster) });
     };
     Ok(Head {
         cluster,
-        node: from_hex("node id", &content.node, 32)?,
-        run: from_hex("run id", &content.run, 16)? as u64,
+        node: json::from_hex(Format::Head, "node id", &content.node, 32)?,
+        run: json::from_hex(Format::Head, "run id", &content.run, 16)? as u64,
         incarnation: Incarnation(content.incarnation),
         owner: content.owner,
         started: Time::from_secs(content.started_secs),
@@ -103,11 +94,6 @@ pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
 }
 
 const FORMAT: u8 = 1;
-
-#[derive(Deserialize)]
-struct FormatOnly {
-    format: u8,
-}
 
 #[derive(Serialize, Deserialize)]
 struct Content {
@@ -121,40 +107,4 @@ struct Content {
     term_secs: u32,
     beat: u64,
     released: bool,
-}
-
-impl Content {
-    /// Of the members as JSON without white space, in the order of their declaration, so
-    /// that it does not depend on how the text is laid out.
-    fn checksum(&self) -> String {
-        format!("{:08x}", crc32c(&serde_json::to_vec(self).expect(ALWAYS_JSON)))
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct Sealed {
-    #[serde(flatten)]
-    content: Content,
-    crc32c: String,
-}
-
-const ALWAYS_JSON: &str = "strings, numbers and booleans are always JSON";
-
-/// Exactly `digits` hexadecimal digits; at most 16 of them fit a `u64`.
-fn from_hex(what: &str, text: &str, digits: usize) -> Result<u128, FormatError> {
-    let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-    number.ok_or_else(|| FormatError::Invalid { format: Format::Head, offset: 0, what: format!("{text:?} is no {what}") })
-}
-
-fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, FormatError> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        let line_start: usize = bytes.split_inclusive(|&byte| byte == b'\n').take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
-        let offset = (line_start + error.column().saturating_sub(1)) as u64;
-        if error.is_eof() {
-            FormatError::Truncated { format: Format::Head, offset: bytes.len() as u64, what: "the JSON text" }
-        } else {
-            FormatError::Invalid { format: Format::Head, offset, what: error.to_string() }
-        }
-    })
 }

@@ -11,6 +11,8 @@ mod body;
 mod checksum;
 mod error;
 pub mod head;
+pub mod identity;
+mod json;
 pub mod page;
 pub mod record;
 pub mod rpc;

@@ -1,0 +1,65 @@
+//! Whose data directory it is: the file `identity` (`docs/format/data-directory.md`).
+
+use crate::head::ClusterId;
+use crate::json;
+use crate::{Format, FormatError};
+use bytes::Bytes;
+use ebb_model::Incarnation;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Drawn at random when the directory is first used.
+    pub node: u128,
+    /// The volume whose log and bytes are here, and the take-over that they belong to.
+    pub serves: Option<Serves>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Serves {
+    pub cluster: ClusterId,
+    pub incarnation: Incarnation,
+    /// Where the volume lives, as people call it.
+    pub backing: String,
+}
+
+const FORMAT: u8 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Content {
+    format: u8,
+    node: String,
+    cluster: Option<String>,
+    incarnation: u16,
+    backing: String,
+}
+
+pub fn encode(identity: &Identity) -> Bytes {
+    let serves = identity.serves.as_ref();
+    let content = Content {
+        format: FORMAT,
+        node: format!("{:032x}", identity.node),
+        cluster: serves.map(|serves| serves.cluster.to_string()),
+        incarnation: serves.map_or(0, |serves| serves.incarnation.0),
+        backing: serves.map_or_else(String::new, |serves| serves.backing.clone()),
+    };
+    json::seal(&content)
+}
+
+pub fn decode(bytes: &[u8]) -> Result<Identity, FormatError> {
+    let format = Format::Identity;
+    let content: Content = json::unseal(format, FORMAT, bytes)?;
+    let node = json::from_hex(format, "node id", &content.node, 32)?;
+    let serves = match content.cluster {
+        None => None,
+        Some(text) => {
+            let cluster = ClusterId::parse(&text).ok_or_else(|| FormatError::Invalid {
+                format,
+                offset: 0,
+                what: format!("{text:?} is no cluster id"),
+            })?;
+            Some(Serves { cluster, incarnation: Incarnation(content.incarnation), backing: content.backing })
+        }
+    };
+    Ok(Identity { node, serves })
+}

@@ -1,0 +1,67 @@
+//! JSON text that people can read and nobody can damage unseen: members with a checksum.
+
+use crate::{Format, FormatError, crc32c};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+struct Sealed<T> {
+    #[serde(flatten)]
+    content: T,
+    crc32c: String,
+}
+
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: u8,
+}
+
+const ALWAYS_JSON: &str = "strings, numbers and booleans are always JSON";
+
+/// `content` has a member `format`.
+pub fn seal<T: Serialize>(content: &T) -> Bytes {
+    let crc32c = checksum(content);
+    let mut json = serde_json::to_vec_pretty(&Sealed { content, crc32c }).expect(ALWAYS_JSON);
+    json.push(b'\n');
+    json.into()
+}
+
+/// Members that are not known are skipped: a format that is not to be read by this
+/// version has another `format`.
+pub fn unseal<T: Serialize + DeserializeOwned>(format: Format, known: u8, bytes: &[u8]) -> Result<T, FormatError> {
+    let FormatOnly { format: found } = parse(format, bytes)?;
+    if found != known {
+        return Err(FormatError::Version { format, found, known });
+    }
+    let Sealed { content, crc32c } = parse(format, bytes)?;
+    if checksum(&content) != crc32c {
+        return Err(FormatError::Checksum { format, offset: 0, what: "the members" });
+    }
+    Ok(content)
+}
+
+/// Exactly `digits` hexadecimal digits.
+pub fn from_hex(format: Format, what: &str, text: &str, digits: usize) -> Result<u128, FormatError> {
+    let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+    number.ok_or_else(|| FormatError::Invalid { format, offset: 0, what: format!("{text:?} is no {what}") })
+}
+
+/// Of the members as JSON without white space, in the order of their declaration, so that
+/// it does not depend on how the text is laid out.
+fn checksum<T: Serialize>(content: &T) -> String {
+    format!("{:08x}", crc32c(&serde_json::to_vec(content).expect(ALWAYS_JSON)))
+}
+
+fn parse<'a, T: Deserialize<'a>>(format: Format, bytes: &'a [u8]) -> Result<T, FormatError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let line_start: usize = bytes.split_inclusive(|&byte| byte == b'\n').take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
+        let offset = (line_start + error.column().saturating_sub(1)) as u64;
+        if error.is_eof() {
+            FormatError::Truncated { format, offset: bytes.len() as u64, what: "the JSON text" }
+        } else {
+            FormatError::Invalid { format, offset, what: error.to_string() }
+        }
+    })
+}
