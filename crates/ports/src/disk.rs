@@ -41,6 +41,7 @@ pub trait Disk {
 }
 
 /// An open file.
+#[allow(clippy::len_without_is_empty, reason = "asking for the length is an operation that may fail")]
 pub trait DiskFile {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
     fn read_at(&self, offset: u64, len: usize) -> PortFuture<'_, Result<Bytes, DiskError>>;

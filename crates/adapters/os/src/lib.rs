@@ -1,1 +1,32 @@
-//! Ports over Linux: disk, net, clock, entropy, spawn.
+//! The ports over Linux. Nothing here decides anything: each method is one thing that
+//! the operating system does, its errors put into the words of the ports.
+//!
+//! To be used inside a tokio `LocalSet` (or local runtime) with I/O and time enabled.
+
+mod clock;
+mod disk;
+mod entropy;
+mod file;
+mod net;
+mod spawn;
+
+pub use clock::OsClock;
+pub use disk::OsDisk;
+pub use entropy::OsEntropy;
+pub use net::OsNet;
+pub use spawn::OsSpawn;
+
+use ebb_ports::{DiskError, Ports};
+use std::path::Path;
+use std::rc::Rc;
+
+/// The world, with `data_dir` as the disk. The directory is made if it is missing.
+pub fn ports(data_dir: &Path) -> Result<Ports, DiskError> {
+    Ok(Ports {
+        disk: Rc::new(OsDisk::open(data_dir)?),
+        net: Rc::new(OsNet),
+        clock: Rc::new(OsClock),
+        entropy: Rc::new(OsEntropy),
+        spawn: Rc::new(OsSpawn),
+    })
+}

@@ -1,0 +1,234 @@
+//! Frames over TCP: `length u32, little endian | frame` (`docs/protocol/rpc.md`).
+
+use bytes::{Bytes, BytesMut};
+use ebb_format::rpc::MAX_MESSAGE_BYTES;
+use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, MAX_FRAME_BYTES, Net, NetError, PortFuture};
+use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+// What the format lets pass, the transport must carry.
+const _: () = assert!(MAX_MESSAGE_BYTES == MAX_FRAME_BYTES);
+
+pub struct OsNet;
+
+impl Net for OsNet {
+    fn connect(&self, address: &str) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
+        let address = address.to_string();
+        Box::pin(async move {
+            let stream = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await {
+                Ok(result) => result.map_err(|error| unreachable(&address, error))?,
+                Err(_) => {
+                    return Err(NetError::Unreachable { address, what: format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()) });
+                }
+            };
+            TcpConnection::new(stream, address)
+        })
+    }
+
+    fn listen(&self, address: &str) -> PortFuture<'_, Result<Box<dyn Listener>, NetError>> {
+        let address = address.to_string();
+        Box::pin(async move {
+            let listener = TcpListener::bind(&address).await.map_err(|error| unreachable(&address, error))?;
+            let bound = listener.local_addr().map_err(|error| unreachable(&address, error))?;
+            let listener: Box<dyn Listener> = Box::new(Accepting { listener, address: bound.to_string() });
+            Ok(listener)
+        })
+    }
+}
+
+struct Accepting {
+    listener: TcpListener,
+    address: String,
+}
+
+impl Listener for Accepting {
+    fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
+        Box::pin(async {
+            loop {
+                match self.listener.accept().await {
+                    Ok((stream, peer)) => match TcpConnection::new(stream, peer.to_string()) {
+                        Ok(connection) => return Ok(connection),
+                        Err(error) => tracing::debug!("{error}"),
+                    },
+                    Err(error) => match error.raw_os_error() {
+                        // Of the connection, which went away while it waited; accept(2) lists them.
+                        Some(
+                            libc::ECONNABORTED
+                            | libc::ECONNRESET
+                            | libc::EINTR
+                            | libc::EPERM
+                            | libc::EPROTO
+                            | libc::ENETDOWN
+                            | libc::EHOSTDOWN
+                            | libc::EHOSTUNREACH
+                            | libc::ENETUNREACH
+                            | libc::ENONET
+                            | libc::ENOPROTOOPT,
+                        ) => {}
+                        // Of this process. Giving up would turn a shortage into an outage.
+                        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                            tracing::warn!("{}: cannot accept a connection: {error}; trying again", self.address);
+                            tokio::time::sleep(SHORTAGE_PAUSE).await;
+                        }
+                        _ => return Err(NetError::Broken { what: format!("{}: {error}", self.address) }),
+                    },
+                }
+            }
+        })
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+}
+
+struct TcpConnection {
+    stream: TcpStream,
+    peer: String,
+}
+
+impl TcpConnection {
+    #[allow(clippy::new_ret_no_self, reason = "callers only ever want the port's type")]
+    fn new(stream: TcpStream, peer: String) -> Result<Box<dyn Connection>, NetError> {
+        match tune(&stream) {
+            Ok(()) => Ok(Box::new(TcpConnection { stream, peer })),
+            Err(error) => Err(broken(&peer, error)),
+        }
+    }
+}
+
+impl Connection for TcpConnection {
+    fn split(self: Box<Self>) -> (Box<dyn FrameSender>, Box<dyn FrameReceiver>) {
+        let (read, write) = self.stream.into_split();
+        let sender = Sender { write, peer: self.peer.clone(), whole: true };
+        (Box::new(sender), Box::new(Receiver { read, peer: self.peer, buffer: BytesMut::new() }))
+    }
+}
+
+/// Dropping it tells the peer that no more frames come.
+struct Sender {
+    write: OwnedWriteHalf,
+    peer: String,
+    /// The last frame was sent to its end. One whose future was dropped, or that failed, may
+    /// stand half on the wire, and whatever followed would be taken for its rest.
+    whole: bool,
+}
+
+impl FrameSender for Sender {
+    fn send(&mut self, parts: Vec<Bytes>) -> PortFuture<'_, Result<(), NetError>> {
+        Box::pin(async move {
+            let len: usize = parts.iter().map(Bytes::len).sum();
+            if len > MAX_FRAME_BYTES {
+                return Err(NetError::Protocol { what: format!("not sent to {}: {}", self.peer, too_long(len)) });
+            }
+            if !self.whole {
+                return Err(NetError::Broken { what: format!("{}: an earlier frame was sent only in part", self.peer) });
+            }
+            self.whole = false;
+            let length = (len as u32).to_le_bytes();
+            let mut slices = vec![IoSlice::new(&length)];
+            slices.extend(parts.iter().filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)));
+            let mut rest = &mut slices[..];
+            while !rest.is_empty() {
+                match self.write.write_vectored(rest).await {
+                    Ok(0) => return Err(broken(&self.peer, io::ErrorKind::WriteZero.into())),
+                    Ok(written) => IoSlice::advance_slices(&mut rest, written),
+                    Err(error) => return Err(broken(&self.peer, error)),
+                }
+            }
+            self.whole = true;
+            Ok(())
+        })
+    }
+}
+
+struct Receiver {
+    read: OwnedReadHalf,
+    peer: String,
+    /// What has arrived of the next frames. Here and not in the future, so that a receive
+    /// that is dropped half way loses nothing.
+    buffer: BytesMut,
+}
+
+impl FrameReceiver for Receiver {
+    fn receive(&mut self) -> PortFuture<'_, Result<Option<Bytes>, NetError>> {
+        Box::pin(async {
+            loop {
+                let missing = match self.buffer.first_chunk() {
+                    None => LENGTH_BYTES,
+                    Some(&length) => {
+                        let len = u32::from_le_bytes(length) as usize;
+                        if len > MAX_FRAME_BYTES {
+                            return Err(NetError::Protocol { what: format!("{} sent {}", self.peer, too_long(len)) });
+                        }
+                        if self.buffer.len() >= LENGTH_BYTES + len {
+                            let mut frame = self.buffer.split_to(LENGTH_BYTES + len);
+                            return Ok(Some(frame.split_off(LENGTH_BYTES).freeze()));
+                        }
+                        LENGTH_BYTES + len - self.buffer.len()
+                    }
+                };
+                self.buffer.reserve(missing.max(READ_BYTES));
+                match self.read.read_buf(&mut self.buffer).await {
+                    Ok(0) if self.buffer.is_empty() => return Ok(None),
+                    Ok(0) => return Err(NetError::Broken { what: format!("{} closed in the middle of a frame", self.peer) }),
+                    Ok(_) => {}
+                    Err(error) => return Err(broken(&self.peer, error)),
+                }
+            }
+        })
+    }
+}
+
+const LENGTH_BYTES: usize = 4;
+
+/// Room for a read of small frames, many at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// A host that does not answer in this time is tried again by the caller, which knows better how long to go on.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Long enough not to spin, short enough for a client not to notice.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// A silent peer is probed after this many seconds, every so many, so many times: about
+/// 30 s until a vanished host is noticed, below any session's term.
+const KEEP_ALIVE_IDLE_SECS: i32 = 15;
+const KEEP_ALIVE_INTERVAL_SECS: i32 = 5;
+const KEEP_ALIVE_PROBES: i32 = 3;
+
+/// The same for bytes that are sent and never acknowledged.
+const UNACKNOWLEDGED_MS: i32 = 30_000;
+
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    // A frame is always written whole; waiting for more only delays it (by 40 ms, with delayed acknowledgements).
+    stream.set_nodelay(true)?;
+    let fd = stream.as_raw_fd();
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEP_ALIVE_IDLE_SECS)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEP_ALIVE_INTERVAL_SECS)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEP_ALIVE_PROBES)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+}
+
+fn set_option(fd: i32, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of `value`.
+    let result = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), size_of::<i32>() as libc::socklen_t) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn unreachable(address: &str, error: io::Error) -> NetError {
+    NetError::Unreachable { address: address.into(), what: error.to_string() }
+}
+
+fn broken(peer: &str, error: io::Error) -> NetError {
+    NetError::Broken { what: format!("{peer}: {error}") }
+}
+
+fn too_long(len: usize) -> String {
+    format!("a frame of {len} bytes, more than the {MAX_FRAME_BYTES} that are allowed")
+}

@@ -1,0 +1,11 @@
+use ebb_ports::{PortFuture, Spawn};
+
+/// Tasks of tokio's current `LocalSet`.
+pub struct OsSpawn;
+
+impl Spawn for OsSpawn {
+    fn spawn(&self, task: PortFuture<'static, ()>) {
+        // The task ends by itself, as the port says; nobody waits for it by its handle.
+        drop(tokio::task::spawn_local(task));
+    }
+}

@@ -1,0 +1,57 @@
+use crate::run;
+use bytes::Bytes;
+use ebb_os::OsDisk;
+use ebb_ports::{Disk, DiskError, OpenMode};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use tempfile::TempDir;
+
+/// A file system of its own of this many bytes.
+struct Small(TempDir);
+
+impl Small {
+    /// `None` where the tests may not mount.
+    fn mount(bytes: usize) -> Option<Small> {
+        let dir = crate::temporary();
+        let target = CString::new(dir.path().as_os_str().as_bytes()).expect("paths have no NUL");
+        let options = CString::new(format!("size={bytes}")).expect("no NUL");
+        // SAFETY: all pointers are to texts that end in NUL.
+        let result = unsafe { libc::mount(c"none".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, options.as_ptr().cast()) };
+        if result == 0 {
+            return Some(Small(dir));
+        }
+        let error = std::io::Error::last_os_error();
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
+        None
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let target = CString::new(self.0.path().as_os_str().as_bytes()).expect("paths have no NUL");
+        // SAFETY: the pointer is to a text that ends in NUL.
+        let result = unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+/// Situation: the node's disk is full. Danger: a write that was done in part counts as done,
+/// or the error cannot be told from a broken disk. Expectation: `NoSpace`, and room again
+/// after a punch. (tmpfs also has no RWF_NOWAIT in older kernels, so reads take the slow way.)
+#[test]
+fn a_full_disk_says_so_and_recovers() {
+    let Some(small) = Small::mount(1 << 20) else {
+        eprintln!("skipped: mounting needs root");
+        return;
+    };
+    run(async {
+        let disk = OsDisk::open(small.0.path()).expect("it opens");
+        let file = disk.open("f", OpenMode::Create).await.expect("created");
+        file.write_at(0, vec![1; 512 << 10].into()).await.expect("there is room");
+        assert_eq!(file.write_at(512 << 10, vec![2; 1 << 20].into()).await, Err(DiskError::NoSpace));
+        assert_eq!(disk.space().await.expect("it is known").free_bytes, 0);
+        assert_eq!(file.read_at(0, 512 << 10).await.expect("read"), vec![1; 512 << 10]);
+        file.punch(0, 256 << 10).await.expect("punched");
+        disk.open("g", OpenMode::Create).await.expect("created").write_at(0, Bytes::from_static(b"fits")).await.expect("there is room");
+    });
+}
