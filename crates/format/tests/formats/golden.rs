@@ -6,7 +6,7 @@
 //! replaces those that no longer hold; after a release only additions may be kept.
 
 use crate::samples::{self, Draw};
-use crate::{head, page, record, rpc, segment, snapshot};
+use crate::{head, identity, page, record, rpc, segment, snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ fn bytes_are_those_of_the_golden_files() {
     check("rpc", rpc::golden(), rpc::reread);
     check("page", page::golden(), page::reread);
     check("head", head::golden(), head::reread);
+    check("identity", identity::golden(), identity::reread);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod golden;
 mod head;
 mod hostile;
+mod identity;
 mod page;
 mod record;
 mod rpc;

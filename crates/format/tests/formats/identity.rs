@@ -1,0 +1,54 @@
+use ebb_format::FormatError;
+use ebb_format::head::ClusterId;
+use ebb_format::identity::{self, Identity, Serves};
+use ebb_model::Incarnation;
+use proptest::prelude::*;
+
+fn sample() -> Identity {
+    let serves = Serves { cluster: ClusterId(0xabcd << 80 | 7), incarnation: Incarnation(3), backing: "s3://bucket/prefix".into() };
+    Identity { node: 0xfeed << 112 | 1, serves: Some(serves) }
+}
+
+pub fn golden() -> Vec<(String, Vec<u8>)> {
+    let fresh = Identity { serves: None, ..sample() };
+    vec![("serving".into(), identity::encode(&sample()).to_vec()), ("fresh".into(), identity::encode(&fresh).to_vec())]
+}
+
+pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
+    let identity = identity::decode(bytes).ok()?;
+    Some((format!("{identity:?}"), identity::encode(&identity).to_vec()))
+}
+
+proptest! {
+    #[test]
+    fn an_identity_is_read_as_it_was_written(node: u128, cluster: u128, incarnation: u16, backing: String, serving: bool) {
+        let serves = Serves { cluster: ClusterId(cluster), incarnation: Incarnation(incarnation), backing };
+        let identity = Identity { node, serves: serving.then_some(serves) };
+        prop_assert_eq!(identity::decode(&identity::encode(&identity)), Ok(identity));
+    }
+
+    /// White space may change; what the text says may not.
+    #[test]
+    fn a_flipped_bit_never_gives_another_identity(bit: prop::sample::Index) {
+        let mut bytes = identity::encode(&sample()).to_vec();
+        let bit = bit.index(bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(identity) = identity::decode(&bytes) {
+            prop_assert_eq!(identity, sample());
+        }
+    }
+
+    #[test]
+    fn any_text_is_answered(text: String) {
+        prop_assert!(identity::decode(text.as_bytes()).is_err());
+    }
+}
+
+/// A short or later file is named as what it is, in words that name the file.
+#[test]
+fn what_is_wrong_is_told_apart() {
+    let whole = identity::encode(&sample());
+    let cut = identity::decode(&whole[..30]).expect_err("it is short");
+    assert!(matches!(cut, FormatError::Truncated { offset: 30, .. }) && cut.to_string().starts_with("node identity"), "{cut}");
+    assert!(matches!(identity::decode(b"{\"format\": 9}"), Err(FormatError::Version { found: 9, known: 1, .. })));
+}
