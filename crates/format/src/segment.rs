@@ -1,20 +1,17 @@
 //! The header of a log segment file (`docs/format/log.md`).
 
-use crate::body::{bytes_at, u32_at, u64_at};
+use crate::body::{bytes_at, u32_at};
 use crate::{Format, FormatError, crc32c};
-use ebb_model::LogIndex;
 use std::fmt;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
     pub generation: Generation,
-    /// Index of the first record that was to be written to the segment.
-    pub first: LogIndex,
     pub volume: VolumeId,
 }
 
-/// Number of a segment's life, from 1: a file that is recycled gets a new one, so that
-/// records of its earlier life are not taken for its own.
+/// Number of a segment's life, from 1 and growing: a file that is recycled gets a new one, so
+/// that records of its earlier life are never taken for its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Generation(pub u32);
 
@@ -36,7 +33,6 @@ pub fn encode(header: &SegmentHeader) -> Vec<u8> {
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&[VERSION, 0, 0, 0]);
     out.extend_from_slice(&header.generation.0.to_le_bytes());
-    out.extend_from_slice(&header.first.0.to_le_bytes());
     out.extend_from_slice(&header.volume.0.to_le_bytes());
     out.resize(CRC_AT, 0);
     let crc = crc32c(&out);
@@ -62,16 +58,14 @@ pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
     }
     Ok(SegmentHeader {
         generation: Generation(u32_at(header, GENERATION_AT)),
-        first: LogIndex(u64_at(header, FIRST_AT)),
         volume: VolumeId(u128::from_le_bytes(bytes_at(header, VOLUME_AT))),
     })
 }
 
-/// `magic 8 | version u8 | zeros 3 | generation u32 | first u64 | volume u128 | zeros | crc32c u32`
+/// `magic 8 | version u8 | zeros 3 | generation u32 | volume u128 | zeros | crc32c u32`
 const MAGIC: &[u8; 8] = b"EBBLOG\0\x01";
 const VERSION: u8 = 1;
 const VERSION_AT: usize = 8;
 const GENERATION_AT: usize = 12;
-const FIRST_AT: usize = 16;
-const VOLUME_AT: usize = 24;
+const VOLUME_AT: usize = 16;
 const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;

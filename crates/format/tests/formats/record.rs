@@ -1,13 +1,21 @@
 use crate::golden::named;
 use crate::samples::{self, Draw};
+use bytes::Bytes;
 use ebb_format::FormatError;
-use ebb_format::record::{self, Decoded, GroupId, MAX_PAYLOAD_BYTES, MAX_RECORD_BYTES, Payload, RecordHeader, Term};
+use ebb_format::record::{self, Decoded, GroupId, LINE_BYTES, MARKER_BYTES, MAX_PAYLOAD_BYTES, Payload, Position, RecordHeader, Term};
 use ebb_format::segment::Generation;
 use ebb_model::*;
 use proptest::prelude::*;
 
-fn header(index: u64) -> RecordHeader {
-    RecordHeader { group: GroupId(3), term: Term(7), index: LogIndex(index), generation: Generation(5) }
+fn header(position: u64) -> RecordHeader {
+    RecordHeader {
+        generation: Generation(5),
+        group: GroupId(3),
+        position: Position(position),
+        synced: Position(position / 2),
+        term: Term(7),
+        index: LogIndex(position - 1),
+    }
 }
 
 fn encoded(header: &RecordHeader, payload: &Payload) -> Vec<u8> {
@@ -16,8 +24,8 @@ fn encoded(header: &RecordHeader, payload: &Payload) -> Vec<u8> {
     out
 }
 
-fn forced(index: u64) -> Vec<u8> {
-    encoded(&header(index), &Payload::Forced { upto: LogIndex(index - 1) })
+fn forced(position: u64) -> Vec<u8> {
+    encoded(&header(position), &Payload::Forced { upto: LogIndex(position - 1) })
 }
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
@@ -35,7 +43,8 @@ proptest! {
     fn a_log_is_read_as_it_was_written(seed: u64, group: u32, term: u64, first in 1..u64::MAX / 2, generation: u32) {
         let payloads = Draw(seed).payloads();
         let header = |at: usize| RecordHeader {
-            group: GroupId(group), term: Term(term), index: LogIndex(first + at as u64), generation: Generation(generation),
+            generation: Generation(generation), group: GroupId(group), position: Position(first + at as u64),
+            synced: Position(first - 1), term: Term(term), index: LogIndex(first + at as u64),
         };
         let mut log = Vec::new();
         for (at, payload) in payloads.iter().enumerate() {
@@ -49,69 +58,66 @@ proptest! {
             prop_assert_eq!(&record.payload, payload);
             offset += record.consumed;
         }
-        prop_assert_eq!(record::decode(&log[offset..]), Decoded::EndOfLog);
+        prop_assert_eq!(record::decode(&log[offset..]), Decoded::End);
     }
 
-    /// Any flipped bit, in length, checksum, content or padding, makes the record torn,
-    /// or, where its length becomes zero, the end of the log: never another record.
+    /// Any flipped bit, in header, tags, content or padding, is damage. Danger: it is taken
+    /// for an interrupted write, and an acknowledged command is cut.
     #[test]
-    fn a_flipped_bit_is_noticed(seed: u64, pick: prop::sample::Index, bit: prop::sample::Index) {
+    fn a_flipped_bit_is_damage(seed: u64, pick: prop::sample::Index, bit: prop::sample::Index) {
         let payloads = Draw(seed).payloads();
         let mut bytes = encoded(&header(9), pick.get(&payloads));
         let bit = bit.index(bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
-        prop_assert!(matches!(record::decode(&bytes), Decoded::Torn(_) | Decoded::EndOfLog));
+        prop_assert!(matches!(record::decode(&bytes), Decoded::Corrupt(_)));
     }
 
-    /// An interrupted write of any length is torn or nothing, never a record.
+    /// A write of which any lines did not arrive is torn or nothing. Danger: it is taken for
+    /// damage, and a node does not start after an ordinary power cut.
     #[test]
-    fn a_torn_write_is_noticed(seed: u64, pick: prop::sample::Index, keep: prop::sample::Index, zeros: bool) {
+    fn missing_lines_are_an_interrupted_write(seed: u64, pick: prop::sample::Index, lost: u64) {
         let payloads = Draw(seed).payloads();
-        let whole = encoded(&header(9), pick.get(&payloads));
-        // Cut before the payload's last byte: its tail may be zero, and the padding is.
-        let mut bytes = whole[..keep.index(whole.len() - 9)].to_vec();
-        if zeros {
-            bytes.resize(whole.len() + 64, 0);
+        let mut bytes = encoded(&header(9), pick.get(&payloads));
+        let mut any = false;
+        for (at, line) in bytes.chunks_exact_mut(LINE_BYTES).enumerate() {
+            if lost >> (at % 64) & 1 == 1 {
+                line.fill(0);
+                any = true;
+            }
         }
-        let decoded = record::decode(&bytes);
-        prop_assert!(matches!(decoded, Decoded::Torn(_) | Decoded::EndOfLog) || bytes.starts_with(&whole), "{decoded:?}");
+        match record::decode(&bytes) {
+            Decoded::Record(_) => prop_assert!(!any),
+            Decoded::Torn(_) => prop_assert!(any && lost & 1 == 0),
+            Decoded::End => prop_assert!(lost & 1 == 1),
+            Decoded::Corrupt(error) => prop_assert!(false, "{error}"),
+        }
     }
 
     #[test]
     fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(!matches!(record::decode(&bytes), Decoded::Record(_)));
+        prop_assert_eq!(record::later(&bytes, Generation(5), Position(0)).count(), 0);
     }
 }
 
-/// Situation: record 11 of 10, 11, 12 is damaged. Danger: the log is cut there and 12 is
-/// lost in silence. Expectation: 12 is found behind it.
-#[test]
-fn a_later_record_is_found_behind_damage() {
-    let records = [forced(10), forced(11), forced(12)];
-    let mut log = records.concat();
-    log[records[0].len() + 20] ^= 1;
-    let rest = &log[records[0].len()..];
-    assert!(matches!(record::decode(rest), Decoded::Torn(FormatError::Checksum { .. })));
-    assert_eq!(record::find(rest, Generation(5), LogIndex(10)), Some(records[1].len()));
-}
-
-/// Situation: the device lost a whole block, which reads as zeros. Danger: it looks like
-/// the end of the log. Expectation: the record behind it is found.
+/// Situation: record 11 of 10, 11, 12 did not arrive. Danger: nobody asks whether it was once
+/// whole. Expectation: 12 is found behind it, with what it knew.
 #[test]
 fn a_later_record_is_found_behind_zeros() {
-    let mut log = vec![0; 4096];
-    log.extend(forced(12));
-    assert_eq!(record::decode(&log), Decoded::EndOfLog);
-    assert_eq!(record::find(&log, Generation(5), LogIndex(10)), Some(4096));
+    let mut log = [forced(11), forced(12)].concat();
+    log[..LINE_BYTES].fill(0);
+    assert_eq!(record::decode(&log), Decoded::End);
+    let later: Vec<_> = record::later(&log, Generation(5), Position(10)).collect();
+    assert_eq!(later, vec![header(12)]);
 }
 
-/// Situation: a recycled segment whose new records end in the middle of old ones.
-/// Danger: an old record is taken for proof of damage. Expectation: it is not.
+/// Situation: bytes of another generation, or of a position already read, stand behind the end.
+/// Danger: they are taken for proof of damage. Expectation: they are not.
 #[test]
-fn what_an_earlier_life_left_proves_nothing() {
+fn other_records_prove_nothing() {
     let old = RecordHeader { generation: Generation(4), ..header(30) };
     let log = [vec![0xff; 64], encoded(&old, &Payload::Forced { upto: LogIndex(1) }), forced(10)].concat();
-    assert_eq!(record::find(&log, Generation(5), LogIndex(10)), None);
+    assert_eq!(record::later(&log, Generation(5), Position(10)).count(), 0);
 }
 
 /// Situation: a record by a later version of ebb. Danger: it is taken for a torn tail and cut.
@@ -119,13 +125,13 @@ fn what_an_earlier_life_left_proves_nothing() {
 #[test]
 fn a_later_version_is_not_cut() {
     let mut bytes = forced(10);
-    bytes[33] = 2;
+    bytes[53] = 2;
     reseal(&mut bytes);
     assert!(matches!(record::decode(&bytes), Decoded::Corrupt(FormatError::Version { found: 2, known: 1, .. })));
     let mut bytes = forced(10);
-    bytes[32] = 9;
+    bytes[52] = 9;
     reseal(&mut bytes);
-    assert!(matches!(record::decode(&bytes), Decoded::Corrupt(FormatError::Invalid { offset: 32, .. })));
+    assert!(matches!(record::decode(&bytes), Decoded::Corrupt(FormatError::Invalid { offset: 52, .. })));
 }
 
 #[test]
@@ -134,26 +140,35 @@ fn a_record_that_is_too_long_is_refused_and_leaves_the_buffer_alone() {
     let mutation = Mutation::SetXattr { ino: Ino(1), name: Bytes::new(), value, mode: XattrMode::Set };
     let tx = TxId { session: SessionId(1), slot: 0, sequence: 1 };
     let stamp = Stamp { time: Time::default(), version: Version(1) };
-    let payload = Payload::Command(Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
+    let payload: Payload = Payload::Command(Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
     let mut out = forced(10);
     let before = out.clone();
     assert!(matches!(record::encode(&header(11), &payload, &mut out), Err(FormatError::TooLong { .. })));
     assert_eq!(out, before);
 }
 
-/// Situation: damage makes the length larger than any record. Expectation: torn, and
-/// not a read or an allocation of that size.
+/// Markers have room reserved for them, so the longest must not outgrow it.
 #[test]
-fn a_length_beyond_all_records_is_torn() {
-    let mut bytes = vec![0; MAX_RECORD_BYTES + 64];
-    bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert!(matches!(record::decode(&bytes), Decoded::Torn(FormatError::Invalid { .. })));
+fn markers_are_as_long_as_they_say() {
+    let start = Payload::Start { boot_id: u128::MAX, incarnation: Incarnation(u16::MAX), forced: LogIndex(u64::MAX) };
+    assert_eq!(encoded(&header(1), &start).len(), MARKER_BYTES);
+    assert_eq!(encoded(&header(1), &Payload::Forced { upto: LogIndex(u64::MAX) }).len(), MARKER_BYTES);
 }
 
-/// Gives altered bytes a checksum that fits.
+/// Situation: a header that fits its checksum says a length that no segment holds. Expectation:
+/// damage, and not a read or an allocation of that size.
+#[test]
+fn a_length_beyond_the_segment_is_damage() {
+    for length in [1000, u32::MAX] {
+        let mut bytes = forced(10);
+        bytes[4..8].copy_from_slice(&length.to_le_bytes());
+        reseal(&mut bytes);
+        assert!(matches!(record::decode(&bytes), Decoded::Corrupt(FormatError::Invalid { offset: 4, .. })));
+    }
+}
+
+/// Gives an altered header a checksum that fits.
 fn reseal(bytes: &mut [u8]) {
-    let crc = ebb_format::crc32c(&[&bytes[..4], &bytes[8..]].concat());
-    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    let crc = ebb_format::crc32c(&bytes[4..LINE_BYTES]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
 }
-
-use bytes::Bytes;

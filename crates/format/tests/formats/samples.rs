@@ -415,7 +415,10 @@ impl Draw {
     /// At least one of every kind of log payload.
     pub fn payloads(&mut self) -> Vec<Payload> {
         let boot_id = u128::from(self.u64()) << 64 | u128::from(self.u64());
-        let mut all = vec![Payload::Forced { upto: self.index() }, Payload::Start { boot_id, incarnation: Incarnation(self.u16()) }];
+        let mut all = vec![
+            Payload::Forced { upto: self.index() },
+            Payload::Start { boot_id, incarnation: Incarnation(self.u16()), forced: self.index() },
+        ];
         all.extend(self.commands().into_iter().map(Payload::Command));
         all
     }
