@@ -1,0 +1,372 @@
+//! The simulated store: [`Store`] behind a network that loses, delays and refuses.
+
+mod store;
+
+use crate::clock::true_wall_secs;
+use crate::executor::{Executor, Owner};
+use crate::faults::Faults;
+use crate::net::Network;
+use crate::rng::Rng;
+use bytes::Bytes;
+use ebb_ports::{
+    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, PortFuture,
+    UploadId,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+pub use store::{Mutation, UnfinishedUpload};
+use store::{Request, Store};
+
+/// One bucket, which all machines share. Scenarios break it and look into it here.
+///
+/// A request travels for a while, takes effect at one instant, and its answer travels
+/// back. What was sent takes effect even if its process is dead by then.
+#[derive(Clone)]
+pub struct SimBucket {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    name: String,
+    executor: Executor,
+    faults: Faults,
+    net: Network,
+    rng: Rng,
+    store: RefCell<Store>,
+    requests: RefCell<BTreeMap<&'static str, u64>>,
+    forbidden_until: Cell<Duration>,
+    gone_until: Cell<Duration>,
+}
+
+/// What becomes of one request.
+enum Fate {
+    Served,
+    Refused(BucketError),
+    /// The answer is lost. The change is made at once, after a while, or (`None`) never.
+    Lost(Option<Duration>),
+}
+
+impl SimBucket {
+    pub(crate) fn new(name: &str, executor: Executor, faults: Faults, net: Network, rng: Rng) -> SimBucket {
+        SimBucket {
+            shared: Rc::new(Shared {
+                name: name.to_owned(),
+                executor,
+                faults,
+                net,
+                rng,
+                store: RefCell::new(Store::new()),
+                requests: RefCell::default(),
+                forbidden_until: Cell::new(Duration::ZERO),
+                gone_until: Cell::new(Duration::ZERO),
+            }),
+        }
+    }
+
+    pub fn set_capabilities(&self, capabilities: Capabilities) {
+        self.shared.store.borrow_mut().capabilities = capabilities;
+    }
+
+    /// Every request is answered [`BucketError::Forbidden`] for a while.
+    pub fn forbid_for(&self, duration: Duration) {
+        self.shared.forbidden_until.set(self.shared.executor.now() + duration);
+    }
+
+    /// The store cannot be reached for a while.
+    pub fn vanish_for(&self, duration: Duration) {
+        self.shared.gone_until.set(self.shared.executor.now() + duration);
+    }
+
+    /// What the bucket holds now.
+    pub fn objects(&self) -> BTreeMap<String, Object> {
+        self.shared.store.borrow().objects().clone()
+    }
+
+    /// Puts an object at once, as somebody else would who uses the bucket too.
+    pub fn put_as_outsider(&self, key: &str, body: impl Into<Bytes>, tags: ObjectTags) -> Result<ETag, BucketError> {
+        self.perform(OUTSIDER, |store, request| store.put(request, key, body.into(), &Condition::Always, tags))
+    }
+
+    /// Deletes an object at once, as somebody else would who uses the bucket too.
+    pub fn delete_as_outsider(&self, key: &str) {
+        self.perform(OUTSIDER, |store, request| store.delete(request, key, None)).expect("deleting unconditionally succeeds");
+    }
+
+    /// Every change that was made, in order.
+    pub fn history(&self) -> Vec<Mutation> {
+        self.shared.store.borrow().history.clone()
+    }
+
+    pub fn unfinished_uploads(&self) -> Vec<UnfinishedUpload> {
+        self.shared.store.borrow().unfinished_uploads()
+    }
+
+    /// Requests sent so far, by kind: `get`, `put`, `list` and so on.
+    pub fn requests(&self) -> BTreeMap<&'static str, u64> {
+        self.shared.requests.borrow().clone()
+    }
+
+    pub(crate) fn port(&self, owner: &Owner, machine: &str) -> Rc<dyn Bucket> {
+        Rc::new(ProcessBucket { bucket: self.clone(), owner: owner.clone(), machine: machine.to_owned() })
+    }
+
+    fn perform<T>(&self, process: &str, effect: impl FnOnce(&mut Store, &Request<'_>) -> T) -> T {
+        let executor = &self.shared.executor;
+        let request = Request { at: executor.now(), wall_secs: true_wall_secs(executor), process };
+        effect(&mut self.shared.store.borrow_mut(), &request)
+    }
+
+    fn latency(&self) -> Duration {
+        self.shared.faults.plan().bucket.slow.latency(&self.shared.rng, LATENCY_MIN, LATENCY_MAX)
+    }
+
+    /// Decides, as a request arrives, what becomes of it.
+    fn draw_fate(&self, what: &str, changes: bool) -> Fate {
+        let Shared { rng, executor, forbidden_until, gone_until, .. } = &*self.shared;
+        let (plan, now) = (self.shared.faults.plan().bucket, executor.now());
+        let outage = |rate, until: &Cell<Duration>| {
+            if rng.chance(rate) {
+                until.set(until.get().max(now + rng.duration(Duration::ZERO, plan.outage_limit)));
+            }
+            now < until.get()
+        };
+        if outage(plan.gone, gone_until) {
+            return Fate::Refused(unavailable(what, "connection refused"));
+        }
+        if outage(plan.forbidden, forbidden_until) {
+            return Fate::Refused(BucketError::Forbidden { what: what.to_owned() });
+        }
+        if rng.chance(plan.unavailable) {
+            return Fate::Refused(unavailable(what, "internal error, try again"));
+        }
+        if rng.chance(plan.throttled) {
+            let retry_after = Some(rng.duration(Duration::ZERO, plan.retry_after_limit));
+            return Fate::Refused(BucketError::Unavailable { what: format!("{what}: slow down"), retry_after });
+        }
+        match () {
+            () if !changes => Fate::Served,
+            () if rng.chance(plan.lost_request) => Fate::Lost(None),
+            () if rng.chance(plan.lost_answer) => Fate::Lost(Some(Duration::ZERO)),
+            () if rng.chance(plan.late) => Fate::Lost(Some(rng.duration(Duration::ZERO, plan.late_limit))),
+            () => Fate::Served,
+        }
+    }
+}
+
+/// The bucket as one process has it.
+#[derive(Clone)]
+struct ProcessBucket {
+    bucket: SimBucket,
+    owner: Owner,
+    machine: String,
+}
+
+/// Whether a lost answer leaves the outcome unknown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Reads(&'static str),
+    Changes(&'static str),
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Reads(name) | Kind::Changes(name) => name,
+        }
+    }
+}
+
+impl ProcessBucket {
+    async fn request<T: 'static>(
+        &self,
+        kind: Kind,
+        key: &str,
+        effect: impl FnOnce(&mut Store, &Request<'_>) -> Result<T, BucketError> + 'static,
+    ) -> Result<T, BucketError> {
+        self.owner.lives().await;
+        let Shared { executor, net, requests, .. } = &*self.bucket.shared;
+        let what = format!("{} {key}", kind.name());
+        *requests.borrow_mut().entry(kind.name()).or_default() += 1;
+        if net.is_blocked(&self.machine, BUCKET_HOST) {
+            executor.sleep(&self.owner, PATIENCE).await;
+            return Err(unavailable(&what, "connection timed out"));
+        }
+        let (port, asked) = (self.clone(), what.clone());
+        let arrive = move || port.arrive(kind, asked, effect);
+        let answer = executor.after(executor.world(), self.bucket.latency(), arrive).await;
+        executor.sleep(&self.owner, self.bucket.latency()).await;
+        if net.is_blocked(BUCKET_HOST, &self.machine) {
+            executor.sleep(&self.owner, PATIENCE).await;
+            return Err(match kind {
+                Kind::Reads(_) => unavailable(&what, "answer timed out"),
+                Kind::Changes(_) => BucketError::Unknown { what },
+            });
+        }
+        answer
+    }
+
+    /// The request has reached the store.
+    fn arrive<T: 'static>(
+        &self,
+        kind: Kind,
+        what: String,
+        effect: impl FnOnce(&mut Store, &Request<'_>) -> Result<T, BucketError> + 'static,
+    ) -> Result<T, BucketError> {
+        let executor = &self.bucket.shared.executor;
+        match self.bucket.draw_fate(&what, matches!(kind, Kind::Changes(_))) {
+            Fate::Served => self.serve(&what, effect),
+            Fate::Refused(error) => {
+                executor.note(&self.owner, "bucket.refused", format_args!("{error}"));
+                Err(error)
+            }
+            Fate::Lost(done) => {
+                executor.note(&self.owner, "bucket.lost", format_args!("{what}, takes effect after {done:?}"));
+                if let Some(delay) = done {
+                    let (port, what) = (self.clone(), what.clone());
+                    // Nobody hears whether it succeeded: the trace has it.
+                    executor.schedule(executor.world(), executor.now() + delay, move || drop(port.serve(&what, effect)));
+                }
+                Err(BucketError::Unknown { what })
+            }
+        }
+    }
+
+    fn serve<T>(&self, what: &str, effect: impl FnOnce(&mut Store, &Request<'_>) -> Result<T, BucketError>) -> Result<T, BucketError> {
+        let result = self.bucket.perform(self.owner.name(), effect);
+        let outcome = result.as_ref().err().map_or_else(|| "ok".to_owned(), BucketError::to_string);
+        self.bucket.shared.executor.note(&self.owner, "bucket", format_args!("{what}: {outcome}"));
+        result
+    }
+}
+
+impl Bucket for ProcessBucket {
+    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
+        let (key, if_match) = (key.to_owned(), if_match.cloned());
+        Box::pin(async move {
+            let asked = key.clone();
+            self.request(Kind::Reads("get"), &key, move |store, _| store.get(&asked, range, if_match.as_ref())).await
+        })
+    }
+
+    fn head(&self, key: &str) -> PortFuture<'_, Result<ObjectMeta, BucketError>> {
+        let key = key.to_owned();
+        Box::pin(async move {
+            let asked = key.clone();
+            self.request(Kind::Reads("head"), &key, move |store, _| store.head(&asked)).await
+        })
+    }
+
+    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
+        let key = key.to_owned();
+        Box::pin(async move {
+            let asked = key.clone();
+            self.request(Kind::Changes("put"), &key, move |store, request| store.put(request, &asked, body, &condition, tags)).await
+        })
+    }
+
+    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
+        let (key, mut if_match) = (key.to_owned(), if_match.cloned());
+        Box::pin(async move {
+            if !self.capabilities().conditional_delete
+                && let Some(expected) = if_match.take()
+            {
+                match self.head(&key).await {
+                    Ok(meta) if meta.etag == expected => {}
+                    Ok(_) => return Err(BucketError::Precondition { key }),
+                    Err(BucketError::NotFound { .. }) => return Ok(()),
+                    Err(error) => return Err(error),
+                }
+            }
+            let asked = key.clone();
+            self.request(Kind::Changes("delete"), &key, move |store, request| store.delete(request, &asked, if_match.as_ref())).await
+        })
+    }
+
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
+        let (from, to, if_match) = (from.to_owned(), to.to_owned(), if_match.cloned());
+        Box::pin(async move {
+            let what = format!("{from} to {to}");
+            self.request(Kind::Changes("copy"), &what, move |store, request| store.copy(request, &from, &to, if_match.as_ref())).await
+        })
+    }
+
+    fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
+        Box::pin(async move {
+            let prefix = request.prefix.clone();
+            self.request(Kind::Reads("list"), &prefix, move |store, _| Ok(store.list(&request))).await
+        })
+    }
+
+    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
+        let key = key.to_owned();
+        Box::pin(async move {
+            let asked = key.clone();
+            self.request(Kind::Changes("upload_begin"), &key, move |store, request| store.upload_begin(request, &asked, tags)).await
+        })
+    }
+
+    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        let (key, upload) = (key.to_owned(), upload.clone());
+        Box::pin(async move {
+            let asked = key.clone();
+            self.request(Kind::Changes("upload_part"), &key, move |store, _| store.upload_part(&asked, &upload, number, body)).await
+        })
+    }
+
+    fn upload_complete(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: Vec<PartTag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
+        let (key, upload) = (key.to_owned(), upload.clone());
+        Box::pin(async move {
+            let asked = key.clone();
+            self.request(Kind::Changes("upload_complete"), &key, move |store, request| {
+                store.upload_complete(request, &asked, &upload, &parts, &condition)
+            })
+            .await
+        })
+    }
+
+    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
+        let (key, upload) = (key.to_owned(), upload.clone());
+        Box::pin(async move {
+            let asked = key.clone();
+            self.request(Kind::Changes("upload_abort"), &key, move |store, _| {
+                store.upload_abort(&asked, &upload);
+                Ok(())
+            })
+            .await
+        })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.bucket.shared.store.borrow().capabilities
+    }
+
+    fn describe(&self) -> String {
+        format!("sim://{}", self.bucket.shared.name)
+    }
+}
+
+fn unavailable(what: &str, why: &str) -> BucketError {
+    BucketError::Unavailable { what: format!("{what}: {why}"), retry_after: None }
+}
+
+/// The bucket's name in [`Network::partition`].
+pub const BUCKET_HOST: &str = "bucket";
+
+/// Who changed what no process of this world did.
+const OUTSIDER: &str = "outsider";
+
+/// One way to a store in the same region, and its work.
+const LATENCY_MIN: Duration = Duration::from_millis(1);
+const LATENCY_MAX: Duration = Duration::from_millis(20);
+
+/// How long a request into silence takes to give up.
+const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,57 @@
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+/// Every event of a run, as one rolling hash, and the last of them as text for a report.
+///
+/// Law: two runs of one seed end with the same hash. A difference means that something
+/// besides the seed decided, which makes every other finding unrepeatable.
+pub(crate) struct Trace {
+    hash: u64,
+    tail: VecDeque<String>,
+}
+
+impl Trace {
+    pub(crate) fn new() -> Trace {
+        Trace { hash: FNV_OFFSET, tail: VecDeque::with_capacity(TAIL_EVENTS) }
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Takes in that a task was polled. Only hashed: as text, polls would push out everything else.
+    pub(crate) fn poll(&mut self, at: Duration, task: u64) {
+        self.hash = fold(self.hash, &at.as_nanos().to_le_bytes());
+        self.hash = fold(self.hash, &task.to_le_bytes());
+    }
+
+    pub(crate) fn event(&mut self, at: Duration, process: &str, kind: &str, details: fmt::Arguments<'_>) {
+        let mut line = if self.tail.len() < TAIL_EVENTS { String::new() } else { self.tail.pop_front().unwrap_or_default() };
+        line.clear();
+        write!(line, "{:>14.9} {process:<12} {kind:<14} {details}", at.as_secs_f64()).expect("a String takes all text");
+        self.hash = fold(self.hash, &at.as_nanos().to_le_bytes());
+        self.hash = fold(self.hash, line.as_bytes());
+        self.tail.push_back(line);
+    }
+
+    /// The last events, oldest first, one a line.
+    pub(crate) fn tail(&self) -> String {
+        self.tail.iter().map(|line| format!("{line}\n")).collect()
+    }
+}
+
+/// A short name of some bytes for traces and tags (FNV-1a). It tells accidents apart, not attackers.
+pub fn fingerprint(bytes: &[u8]) -> u64 {
+    fold(FNV_OFFSET, bytes)
+}
+
+fn fold(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME))
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// Enough to see how a run got where it failed, short enough to read.
+const TAIL_EVENTS: usize = 200;
