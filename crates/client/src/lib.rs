@@ -1,1 +1,34 @@
-//! The client library: sessions, retries, replay, caching rules.
+//! The client library: the one way to use a volume, in the process of its node or over
+//! the wire, for FUSE, command line and tests alike.
+//!
+//! A [`Client`] is one session. It sends every request until there is an answer, executes
+//! every mutation exactly once, keeps what the node could still lose and asks for it
+//! again after the node's restart ([`journal`]), and says what its user may cache
+//! ([`Client::cache_rule`]). It knows a node only through a [`Link`], and the world only
+//! through ports.
+
+mod backoff;
+mod caching;
+mod call;
+mod client;
+mod errors;
+mod gate;
+mod holds;
+mod journal;
+mod keeper;
+mod link;
+mod local;
+mod mutate;
+mod operations;
+mod pool;
+mod session;
+mod wire;
+
+pub use caching::{CacheRule, Change};
+pub use client::{AttachError, Client, ClientPorts, Options};
+pub use journal::{KEPT_BYTES, KEPT_OPERATIONS};
+pub use link::{Link, LinkEvent};
+pub use local::LocalLink;
+pub use mutate::MUTATIONS_UNDER_WAY;
+pub use operations::{Page, Written};
+pub use wire::{EVENTS_WAITING, REQUESTS_UNDER_WAY, WireLink};

@@ -3,6 +3,10 @@
 //! As in NFSv4.1 a session has a bounded number of slots, each carrying one mutation at a
 //! time; the slot remembers the last sequence and its answer. A client that got no answer
 //! sends the same sequence again and is given the stored one.
+//!
+//! Sequences only grow, but need not be dense as NFS has them: a client uses a slot again
+//! only once it knows the outcome, so a gap is a mutation that was never sent, or whose
+//! refusal the node has forgotten in a power cut and which is not to be repeated.
 
 use ebb_model::{Mutated, RpcError, SESSION_SLOTS, SessionId, TxId};
 use serde::{Deserialize, Serialize};
@@ -30,7 +34,7 @@ pub enum Verdict {
     New,
     /// Executed before, with this answer.
     Done(Result<Mutated, RpcError>),
-    /// Neither the slot's next sequence nor its last, or no such slot.
+    /// A sequence before the slot's last, or no such slot.
     Misordered,
     Unknown,
 }
@@ -52,7 +56,7 @@ impl Sessions {
         self.table.iter().map(|(id, session)| (*id, session))
     }
 
-    /// The first sequence of a slot is 1.
+    /// Sequences begin with 1.
     pub fn check(&self, tx: TxId) -> Verdict {
         let Some(session) = self.table.get(&tx.session) else { return Verdict::Unknown };
         if tx.slot >= SESSION_SLOTS {
@@ -62,7 +66,7 @@ impl Sessions {
         let sequence = last.map_or(0, |slot| slot.sequence);
         match last {
             Some(slot) if tx.sequence == sequence => Verdict::Done(slot.answer.clone()),
-            _ if Some(tx.sequence) == sequence.checked_add(1) => Verdict::New,
+            _ if tx.sequence > sequence => Verdict::New,
             _ => Verdict::Misordered,
         }
     }
@@ -85,19 +89,22 @@ mod tests {
     }
 
     /// A reply is lost and the client sends again: it gets the first answer; a sequence
-    /// from the past or the future is refused, and so is an unknown session.
+    /// from the past is refused, and so is an unknown session. The node has forgotten a
+    /// refusal: the sequence after it is new all the same.
     #[test]
-    fn a_slot_executes_each_sequence_once_and_in_order() {
+    fn a_slot_executes_each_sequence_once_and_never_goes_back() {
         let mut sessions = Sessions::default();
         assert_eq!(sessions.check(tx(0, 1)), Verdict::Unknown);
         sessions.open(SessionId(7), "test".into());
         assert_eq!(sessions.check(tx(0, 0)), Verdict::Misordered);
-        assert_eq!(sessions.check(tx(0, 2)), Verdict::Misordered);
         assert_eq!(sessions.check(tx(0, 1)), Verdict::New);
         let answer = Err(RpcError::Refused(FsError::Exists));
         sessions.record(tx(0, 1), answer.clone());
         assert_eq!(sessions.check(tx(0, 1)), Verdict::Done(answer));
         assert_eq!(sessions.check(tx(0, 2)), Verdict::New);
+        sessions.record(tx(0, 4), Err(RpcError::Refused(FsError::Exists)));
+        assert_eq!(sessions.check(tx(0, 3)), Verdict::Misordered);
+        assert_eq!(sessions.check(tx(0, 1)), Verdict::Misordered);
         assert_eq!(sessions.check(tx(1, 1)), Verdict::New);
         assert_eq!(sessions.check(tx(SESSION_SLOTS, 1)), Verdict::Misordered);
         sessions.close(SessionId(7));

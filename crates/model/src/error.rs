@@ -63,7 +63,7 @@ pub enum RpcError {
     /// The session is unknown or has expired. Nothing was executed; attach again.
     #[error("session expired")]
     SessionExpired,
-    /// A sequence number that is neither the next nor the last of its slot.
+    /// A sequence number before the last of its slot: executed, and its answer is forgotten.
     #[error("session slot out of sequence")]
     Misordered,
     /// Too much is under way; send it again later. Nothing was executed.

@@ -60,7 +60,7 @@ pub enum Request {
         session: SessionId,
         ino: Ino,
     },
-    /// Takes back as many opens.
+    /// Takes back as many opens; more than there are take all.
     Close {
         session: SessionId,
         ino: Ino,
@@ -187,9 +187,16 @@ pub enum Reply {
 pub struct Attached {
     pub session: SessionId,
     pub incarnation: Incarnation,
+    /// Drawn at random when the node started. If it is not the one that the client knows,
+    /// everything that it was answered and that was not durable may be lost, and is to be
+    /// replayed under its transaction ids: the session table tells what is lost. What the
+    /// node was told of opens is to be told again, before replay and after it.
+    pub start: u64,
     /// The session is a new one: `previous` was unknown or has expired, its holds are gone.
     pub fresh: bool,
-    /// Last index of the node's log: of what the client was answered, later indices are to be replayed.
+    /// Last index of the node's log when it started, before it wrote anything. What an
+    /// earlier start answered with a later index is lost for certain, and may be replayed
+    /// even under a fresh session.
     pub recovered: LogIndex,
     /// No other client is attached: names, attributes and pages may be cached without term
     /// until [`Notice::Share`].

@@ -515,6 +515,7 @@ impl Draw {
                 incarnation: Incarnation(self.u16()),
                 fresh: self.flag(),
                 recovered: self.index(),
+                start: self.u64(),
                 sole: self.flag(),
                 read_only: self.flag(),
                 session_term_ms: self.u32(),

@@ -1,0 +1,142 @@
+//! What the client's user may cache, and what it is told when that ends. As long as
+//! there are no finer leases the whole volume is one (DESIGN §6): a sole client caches
+//! without term, several cache nothing (O-49).
+
+use crate::gate::Gate;
+use ebb_model::Ino;
+use ebb_ports::PortFuture;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// What may be cached of what the client answers now. To be asked when an answer is
+/// handed on, not before the request: a change of the rule overtakes requests under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheRule {
+    /// Names, attributes and pages, without term: what ends it comes as a [`Change`].
+    Sole,
+    /// Nothing: time-outs of zero and direct I/O.
+    Shared,
+}
+
+/// What is to be dropped from caches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Every name, attribute and page. The rule may have changed with it.
+    All,
+    /// Attributes and pages of the inode, and its names if it is a directory.
+    Inode(Ino),
+}
+
+/// Drops what [`Change`] says and completes when that is done. Requests of the same user
+/// are served meanwhile, so it may wait for them.
+pub(crate) type Handler = Rc<dyn Fn(Change) -> PortFuture<'static, ()>>;
+
+pub(crate) struct Caching {
+    state: Cell<State>,
+    pending: RefCell<Pending>,
+    pub(crate) changed: Gate,
+    handler: RefCell<Option<Handler>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Sole,
+    /// Sole when the node was last heard of, which is too long ago to be sure.
+    Fenced,
+    Shared,
+}
+
+#[derive(Default)]
+struct Pending {
+    all: bool,
+    inodes: BTreeSet<Ino>,
+    /// The node waits for [`ebb_model::Request::Shared`].
+    answer: bool,
+}
+
+/// What the task that drops is to do next.
+pub(crate) struct Drops {
+    pub(crate) changes: Vec<Change>,
+    pub(crate) answer: bool,
+}
+
+impl Caching {
+    pub(crate) fn new(sole: bool) -> Caching {
+        let state = if sole { State::Sole } else { State::Shared };
+        Caching { state: Cell::new(state), pending: RefCell::default(), changed: Gate::default(), handler: RefCell::new(None) }
+    }
+
+    pub(crate) fn rule(&self) -> CacheRule {
+        match self.state.get() {
+            State::Sole => CacheRule::Sole,
+            State::Fenced | State::Shared => CacheRule::Shared,
+        }
+    }
+
+    pub(crate) fn set_handler(&self, handler: Handler) {
+        *self.handler.borrow_mut() = Some(handler);
+    }
+
+    pub(crate) fn handler(&self) -> Option<Handler> {
+        self.handler.borrow().clone()
+    }
+
+    /// Another client waits for this one to give up caching.
+    pub(crate) fn share(&self) {
+        self.state.set(State::Shared);
+        let mut pending = self.pending.borrow_mut();
+        pending.all = true;
+        pending.answer = true;
+        drop(pending);
+        self.changed.changed();
+    }
+
+    /// The node has not been heard of for the session's term: others may have been let in.
+    pub(crate) fn fence(&self) {
+        if self.state.get() == State::Sole {
+            self.state.set(State::Fenced);
+            self.drop_all();
+        }
+    }
+
+    /// The node still knows the session, so nobody has been let in.
+    pub(crate) fn heard(&self) {
+        if self.state.get() == State::Fenced {
+            self.state.set(State::Sole);
+        }
+    }
+
+    /// Attached again. `stale`: others may have made changes meanwhile.
+    pub(crate) fn attached(&self, sole: bool, stale: bool) {
+        let cached = self.state.replace(if sole { State::Sole } else { State::Shared }) == State::Sole;
+        if stale || (cached && !sole) {
+            self.drop_all();
+        }
+    }
+
+    pub(crate) fn invalidate(&self, ino: Ino) {
+        let mut pending = self.pending.borrow_mut();
+        if pending.inodes.len() < INODES_PENDING {
+            pending.inodes.insert(ino);
+        } else {
+            pending.all = true;
+        }
+        drop(pending);
+        self.changed.changed();
+    }
+
+    fn drop_all(&self) {
+        self.pending.borrow_mut().all = true;
+        self.changed.changed();
+    }
+
+    pub(crate) fn take(&self) -> Option<Drops> {
+        let Pending { all, inodes, answer } = self.pending.take();
+        let changes: Vec<Change> = if all { vec![Change::All] } else { inodes.into_iter().map(Change::Inode).collect() };
+        (answer || !changes.is_empty()).then_some(Drops { changes, answer })
+    }
+}
+
+/// With more inodes than this to drop, everything is dropped.
+const INODES_PENDING: usize = 4096;

@@ -1,0 +1,80 @@
+//! Sending until there is an answer (O-58).
+
+use crate::backoff::Backoff;
+use crate::client::{Attachment, Shared};
+use ebb_model::{FsError, Reply, Request, RpcError, SessionId};
+use futures_util::future::{Either, select};
+use std::time::Duration;
+
+/// Why one sending of a request got no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Rpc(RpcError),
+    /// Nothing came in time, and something still may.
+    Silent,
+}
+
+impl Failure {
+    /// The request may have been executed, now or later.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        matches!(self, Failure::Silent | Failure::Rpc(RpcError::Lost))
+    }
+}
+
+impl Shared {
+    /// Sends a request that may be executed more than once.
+    pub(crate) async fn ask(&self, request: impl Fn(SessionId) -> Request) -> Result<Reply, FsError> {
+        self.within(self.ask_patiently(Some(self.options.request_timeout), request)).await
+    }
+
+    /// As [`Shared::ask`], without bound on the wait for the node.
+    pub(crate) async fn ask_patiently(&self, patience: Option<Duration>, request: impl Fn(SessionId) -> Request) -> Result<Reply, FsError> {
+        let mut backoff = Backoff::new();
+        loop {
+            let attachment = self.attached().await?;
+            match self.send(request(attachment.session), patience).await {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => self.weather(failure, attachment, &mut backoff).await?,
+            }
+        }
+    }
+
+    /// Sends once. A node in this process always answers, so it is given all the time it wants.
+    pub(crate) async fn send(&self, request: Request, patience: Option<Duration>) -> Result<Reply, Failure> {
+        let answer = self.link.call(request);
+        let result = match patience.filter(|_| !self.link.is_local()) {
+            None => answer.await,
+            Some(patience) => match select(answer, self.ports.clock.sleep(patience)).await {
+                Either::Left((result, _)) => result,
+                Either::Right(_) => return Err(Failure::Silent),
+            },
+        };
+        result.map_err(Failure::Rpc)
+    }
+
+    /// Waits until it makes sense to send again, or says what the caller gets.
+    pub(crate) async fn weather(&self, failure: Failure, attachment: Attachment, backoff: &mut Backoff) -> Result<(), FsError> {
+        match failure {
+            Failure::Rpc(RpcError::Refused(error)) => return Err(error),
+            Failure::Rpc(RpcError::Denied(why)) => {
+                tracing::warn!(%why, "the node denies a request");
+                return Err(FsError::AccessDenied);
+            }
+            Failure::Rpc(RpcError::Misordered) => {
+                tracing::error!("the node takes a request for one of the past");
+                return Err(FsError::Io);
+            }
+            Failure::Silent => return Ok(()),
+            Failure::Rpc(RpcError::Overloaded) => {}
+            Failure::Rpc(RpcError::Lost | RpcError::SessionExpired | RpcError::NotServing(_)) => self.broken(attachment),
+        }
+        backoff.pause(&self.ports).await;
+        Ok(())
+    }
+}
+
+/// A reply of another kind than the request asks for.
+pub(crate) fn wrong_reply() -> FsError {
+    tracing::error!("the node broke the protocol: a reply of the wrong kind");
+    FsError::Io
+}

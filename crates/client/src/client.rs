@@ -1,0 +1,309 @@
+//! The client and its parts.
+
+use crate::caching::{CacheRule, Caching, Change};
+use crate::errors::Errors;
+use crate::gate::Gate;
+use crate::holds::Holds;
+use crate::journal::Journal;
+use crate::keeper;
+use crate::link::Link;
+use crate::session::Slots;
+use ebb_model::{FsError, Incarnation, Ino, Request, SessionId};
+use ebb_ports::{Clock, Entropy, PortFuture, Ports, Spawn};
+use futures_util::future::{Either, select};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// What a client is given of the world beside its link.
+#[derive(Clone)]
+pub struct ClientPorts {
+    pub clock: Rc<dyn Clock>,
+    pub entropy: Rc<dyn Entropy>,
+    pub spawn: Rc<dyn Spawn>,
+}
+
+impl From<&Ports> for ClientPorts {
+    fn from(ports: &Ports) -> ClientPorts {
+        ClientPorts { clock: ports.clock.clone(), entropy: ports.entropy.clone(), spawn: ports.spawn.clone() }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub volume: String,
+    /// For people: host, process and mount point.
+    pub name: String,
+    pub read_only: bool,
+    /// How long the first attach may take. Another client that died without a word is
+    /// waited for until its session expires.
+    pub attach_timeout: Duration,
+    /// Over the wire: a request that has no answer after this time is sent again as it was.
+    pub request_timeout: Duration,
+    /// How long an operation waits for a node that does not answer before its caller gets
+    /// [`FsError::TimedOut`]; for ever if `None`, as a hard mount of NFS does.
+    pub unavailable_timeout: Option<Duration>,
+}
+
+impl Options {
+    pub fn new(volume: impl Into<String>, name: impl Into<String>) -> Options {
+        Options {
+            volume: volume.into(),
+            name: name.into(),
+            read_only: false,
+            attach_timeout: Duration::from_secs(120),
+            request_timeout: Duration::from_secs(30),
+            unavailable_timeout: None,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum AttachError {
+    /// The node refuses this client, and will again.
+    #[error("the node refuses: {0}")]
+    Denied(String),
+    /// There is no node, or none that serves the volume now.
+    #[error("the node cannot be reached: {0}")]
+    Unreachable(String),
+    /// The node is there and does not answer.
+    #[error("the node has not answered for {} s", .0.as_secs())]
+    TimedOut(Duration),
+    /// What answered is not a node of this version.
+    #[error("the node broke the protocol")]
+    Protocol,
+}
+
+/// One attached client of a volume. Clones are the same client. Once the last is dropped
+/// nothing more is sent; a client that has not been detached leaves its session to expire.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) shared: Rc<Shared>,
+    _alive: Rc<Alive>,
+}
+
+impl Client {
+    /// Attaches to a volume.
+    pub async fn attach(link: Rc<dyn Link>, ports: ClientPorts, options: Options) -> Result<Client, AttachError> {
+        let (attached, heard) = keeper::first_attach(&*link, &ports, &options).await?;
+        let shared = Rc::new(Shared {
+            link,
+            ports,
+            standing: RefCell::new(Standing::Attached(Attachment { session: attached.session, generation: 1 })),
+            standing_changed: Gate::default(),
+            generation: Cell::new(1),
+            identity: Cell::new(Identity { session: attached.session, start: attached.start, incarnation: attached.incarnation }),
+            term: Cell::new(keeper::term(&attached)),
+            heard: Cell::new(heard),
+            read_only: attached.read_only,
+            slots: RefCell::new(Rc::new(Slots::new(attached.session))),
+            journal: Journal::default(),
+            holds: Holds::default(),
+            errors: Errors::default(),
+            caching: Caching::new(attached.sole),
+            mutations: Cell::new(0),
+            in_flight: Cell::new(0),
+            idle: Gate::default(),
+            options,
+        });
+        keeper::start(&shared);
+        Ok(Client { _alive: Rc::new(Alive { shared: shared.clone() }), shared })
+    }
+
+    /// Waits for what is under way, forces everything and ends the session, for at most
+    /// `patience`. Afterwards every operation fails. `TimedOut` means that the node could
+    /// not be asked: what it had not forced may be lost if its machine goes down before it
+    /// forces by itself. Other errors are those of [`Client::sync_fs`].
+    pub async fn detach(&self, patience: Duration) -> Result<(), FsError> {
+        let deadline = self.shared.ports.clock.sleep(patience);
+        let result = match select(pin!(self.leave()), deadline).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(FsError::TimedOut),
+        };
+        self.shared.end();
+        result
+    }
+
+    async fn leave(&self) -> Result<(), FsError> {
+        self.shared.no_mutations().await;
+        let result = self.sync_fs().await;
+        let session = self.shared.attached().await?.session;
+        if let Err(failure) = self.shared.send(Request::Detach { session }, Some(self.shared.options.request_timeout)).await {
+            tracing::info!(?failure, "the session is left to expire");
+        }
+        result
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.shared.read_only
+    }
+
+    /// What may be cached of answers. To be asked when an answer is handed on to a cache,
+    /// not before.
+    pub fn cache_rule(&self) -> CacheRule {
+        self.shared.caching.rule()
+    }
+
+    /// `handler` is called for every change that the user's caches cannot know of, one
+    /// after the other; the next comes when its future has completed. When another client
+    /// attaches the rule is [`CacheRule::Shared`] already when [`Change::All`] is called
+    /// for, and the other client waits until that has completed. The future may wait for
+    /// other operations of this client.
+    pub fn on_change(&self, handler: impl Fn(Change) -> PortFuture<'static, ()> + 'static) {
+        self.shared.caching.set_handler(Rc::new(handler));
+    }
+
+    /// What went wrong with the inode behind an answer that had been given: an operation
+    /// lost in a crash of the node that could not be repeated, or one whose outcome stays
+    /// unknown. While it stands, writes to the inode and fsync fail with it. It goes when
+    /// the inode is closed for the last time, or [taken](Client::take_error).
+    pub fn error(&self, ino: Ino) -> Option<FsError> {
+        self.shared.errors.get(ino)
+    }
+
+    /// As [`Client::error`], and forgets it.
+    pub fn take_error(&self, ino: Ino) -> Option<FsError> {
+        self.shared.errors.take(ino)
+    }
+}
+
+/// Ends the client's tasks with its last clone.
+struct Alive {
+    shared: Rc<Shared>,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+/// What all tasks of a client share.
+pub(crate) struct Shared {
+    pub(crate) link: Rc<dyn Link>,
+    pub(crate) ports: ClientPorts,
+    pub(crate) options: Options,
+    standing: RefCell<Standing>,
+    standing_changed: Gate,
+    /// Of the last attachment.
+    generation: Cell<u64>,
+    /// As of the last answer to an attach.
+    pub(crate) identity: Cell<Identity>,
+    pub(crate) term: Cell<Duration>,
+    /// When the last attach or renewal was sent that has been answered.
+    pub(crate) heard: Cell<Duration>,
+    pub(crate) read_only: bool,
+    /// Of the present session.
+    pub(crate) slots: RefCell<Rc<Slots>>,
+    pub(crate) journal: Journal,
+    pub(crate) holds: Holds,
+    pub(crate) errors: Errors,
+    pub(crate) caching: Caching,
+    /// Mutations that have been asked for and are not settled.
+    pub(crate) mutations: Cell<usize>,
+    /// Mutations whose answer may come any moment.
+    pub(crate) in_flight: Cell<usize>,
+    /// Changes when either of them becomes zero.
+    pub(crate) idle: Gate,
+}
+
+/// Who the client and the node are to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity {
+    pub(crate) session: SessionId,
+    pub(crate) start: u64,
+    pub(crate) incarnation: Incarnation,
+}
+
+#[derive(Clone, Copy)]
+enum Standing {
+    Attached(Attachment),
+    /// The keeper is attaching again.
+    Broken,
+    Ended,
+}
+
+/// One stretch of being attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Attachment {
+    pub(crate) session: SessionId,
+    /// Grows with every attach.
+    pub(crate) generation: u64,
+}
+
+impl Shared {
+    /// Waits until requests can be sent.
+    pub(crate) async fn attached(&self) -> Result<Attachment, FsError> {
+        self.standing_changed
+            .until(|| match *self.standing.borrow() {
+                Standing::Attached(attachment) => Some(Ok(attachment)),
+                Standing::Broken => None,
+                Standing::Ended => Some(Err(FsError::Io)),
+            })
+            .await
+    }
+
+    pub(crate) fn attachment(&self) -> Option<Attachment> {
+        match *self.standing.borrow() {
+            Standing::Attached(attachment) => Some(attachment),
+            Standing::Broken | Standing::Ended => None,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(*self.standing.borrow(), Standing::Ended)
+    }
+
+    /// Waits until requests can no longer be sent.
+    pub(crate) async fn interrupted(&self) {
+        self.standing_changed.until(|| self.attachment().is_none().then_some(())).await;
+    }
+
+    pub(crate) async fn ended(&self) {
+        self.standing_changed.until(|| self.has_ended().then_some(())).await;
+    }
+
+    /// `attachment` turned out to be over.
+    pub(crate) fn broken(&self, attachment: Attachment) {
+        if self.attachment() == Some(attachment) {
+            self.set_standing(Standing::Broken);
+        }
+    }
+
+    pub(crate) fn set_attached(&self, session: SessionId) {
+        if !self.has_ended() {
+            let generation = self.generation.get() + 1;
+            self.generation.set(generation);
+            self.set_standing(Standing::Attached(Attachment { session, generation }));
+        }
+    }
+
+    /// Every operation fails from now on, and every task ends.
+    pub(crate) fn end(&self) {
+        self.set_standing(Standing::Ended);
+        self.slots.borrow().end();
+        self.journal.room.changed();
+        self.holds.changed.changed();
+    }
+
+    fn set_standing(&self, standing: Standing) {
+        *self.standing.borrow_mut() = standing;
+        self.standing_changed.changed();
+    }
+
+    pub(crate) fn spawn(self: &Rc<Shared>, task: impl Future<Output = ()> + 'static) {
+        self.ports.spawn.spawn(Box::pin(task));
+    }
+
+    /// Bounds how long a caller waits for a node that does not answer.
+    pub(crate) async fn within<T>(&self, operation: impl Future<Output = Result<T, FsError>>) -> Result<T, FsError> {
+        let Some(limit) = self.options.unavailable_timeout else { return operation.await };
+        match select(pin!(operation), self.ports.clock.sleep(limit)).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(FsError::TimedOut),
+        }
+    }
+}

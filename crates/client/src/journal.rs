@@ -1,0 +1,171 @@
+//! The client's operation log: mutations that the node has answered and could lose in a
+//! power cut, kept until they are durable (DESIGN §3).
+//!
+//! Laws:
+//! - An operation is in it from its answer until the node says that its index is durable.
+//! - `lost` is what is to be asked for again, in the order of the log that may have lost
+//!   it. While a replay runs, everything in `answered` precedes it in that order.
+//! - No new mutation is sent while `lost` is not empty.
+
+use crate::gate::Gate;
+use ebb_model::{Caller, ClientMutation, FsError, LogIndex, Replay, TxId};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) tx: TxId,
+    pub(crate) caller: Caller,
+    pub(crate) mutation: ClientMutation,
+    pub(crate) replay: Replay,
+    pub(crate) index: LogIndex,
+}
+
+#[derive(Default)]
+pub(crate) struct Journal {
+    state: RefCell<State>,
+    /// Changes when operations leave.
+    pub(crate) room: Gate,
+    pub(crate) forcing: Cell<bool>,
+    /// Of the last force.
+    pub(crate) force_error: Cell<Option<FsError>>,
+}
+
+#[derive(Default)]
+struct State {
+    answered: BTreeMap<LogIndex, Operation>,
+    lost: VecDeque<Operation>,
+    /// The first of `lost` has been sent and has no answer yet.
+    first_sent: bool,
+    bytes: usize,
+    durable: LogIndex,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    Plenty,
+    /// A force is due, but nobody needs to wait for it.
+    Half,
+    Full,
+}
+
+impl Journal {
+    pub(crate) fn keep(&self, operation: Operation) {
+        let mut state = self.state.borrow_mut();
+        if operation.index > state.durable {
+            state.bytes += size(&operation);
+            if let Some(replaced) = state.answered.insert(operation.index, operation) {
+                state.bytes -= size(&replaced);
+            }
+        }
+    }
+
+    /// What is durable once stays so: a node recovers at least that much.
+    pub(crate) fn durable(&self, durable: LogIndex) {
+        let mut state = self.state.borrow_mut();
+        state.durable = state.durable.max(durable);
+        let first_kept = LogIndex(state.durable.0.saturating_add(1));
+        let rest = state.answered.split_off(&first_kept);
+        let gone = std::mem::replace(&mut state.answered, rest);
+        state.bytes -= gone.values().map(size).sum::<usize>();
+        drop(state);
+        self.room.changed();
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        let state = self.state.borrow();
+        let full = |of: usize| state.answered.len() >= KEPT_OPERATIONS / of || state.bytes >= KEPT_BYTES / of;
+        match (full(1), full(2)) {
+            (true, _) => Room::Full,
+            (_, true) => Room::Half,
+            _ => Room::Plenty,
+        }
+    }
+
+    /// The node has started anew: everything may be lost.
+    pub(crate) fn rewind(&self) {
+        let mut state = self.state.borrow_mut();
+        let mut lost: VecDeque<Operation> = std::mem::take(&mut state.answered).into_values().collect();
+        lost.append(&mut state.lost);
+        state.lost = lost;
+    }
+
+    /// The log is another one: takes everything out, and indices begin again.
+    pub(crate) fn clear(&self) -> Vec<Operation> {
+        self.rewind();
+        let mut state = self.state.borrow_mut();
+        state.first_sent = false;
+        state.bytes = 0;
+        state.durable = LogIndex(0);
+        let cleared = state.lost.drain(..).collect();
+        drop(state);
+        self.room.changed();
+        cleared
+    }
+
+    /// The session of what is lost has ended. What lies above `recovered` has certainly
+    /// not been executed by the log that is there now and gets new ids; the rest is taken
+    /// out and given, as nobody can tell any more.
+    pub(crate) fn renumber(&self, recovered: LogIndex, mut next: impl FnMut() -> TxId) -> Vec<Operation> {
+        let mut state = self.state.borrow_mut();
+        let mut in_doubt = std::mem::take(&mut state.first_sent);
+        let (certain, doubtful): (VecDeque<Operation>, VecDeque<Operation>) =
+            std::mem::take(&mut state.lost).into_iter().partition(|o| !std::mem::take(&mut in_doubt) && o.index > recovered);
+        state.bytes -= doubtful.iter().map(size).sum::<usize>();
+        state.lost = certain;
+        for operation in &mut state.lost {
+            operation.tx = next();
+        }
+        drop(state);
+        self.room.changed();
+        doubtful.into()
+    }
+
+    /// What is to be sent now.
+    pub(crate) fn first_lost(&self) -> Option<Operation> {
+        let mut state = self.state.borrow_mut();
+        let first = state.lost.front().cloned();
+        state.first_sent = first.is_some();
+        first
+    }
+
+    pub(crate) fn lost(&self) -> usize {
+        self.state.borrow().lost.len()
+    }
+
+    /// The first of what was lost is settled: done at `index`, or refused.
+    pub(crate) fn settle_first(&self, index: Option<LogIndex>) {
+        let mut state = self.state.borrow_mut();
+        state.first_sent = false;
+        let Some(mut operation) = state.lost.pop_front() else { return };
+        state.bytes -= size(&operation);
+        drop(state);
+        match index {
+            Some(index) => {
+                operation.index = index;
+                self.keep(operation);
+            }
+            None => self.room.changed(),
+        }
+    }
+}
+
+fn size(operation: &Operation) -> usize {
+    use ClientMutation::*;
+    let data = match &operation.mutation {
+        Write { data, .. } | Append { data, .. } => data.len(),
+        SetXattr { name, value, .. } => name.len() + value.len(),
+        Make { .. } | Link { .. } | Unlink { .. } | Rmdir { .. } | Rename { .. } | SetAttr { .. } | RemoveXattr { .. } => 0,
+    };
+    data + OPERATION_BYTES
+}
+
+/// Most operations kept. A node forces every second, so more than this come only at
+/// rates where a force per so many costs nothing.
+pub const KEPT_OPERATIONS: usize = 16 << 10;
+
+/// Most bytes of operations kept, give or take what is under way.
+pub const KEPT_BYTES: usize = 64 << 20;
+
+/// What an operation takes beside its data: names of ordinary length, groups, ids.
+const OPERATION_BYTES: usize = 512;

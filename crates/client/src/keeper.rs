@@ -1,0 +1,299 @@
+//! What keeps a session: attach, renewal, attach again with replay, and the tasks that
+//! hear what the node says unasked.
+
+use crate::backoff::Backoff;
+use crate::call::Failure;
+use crate::client::{AttachError, Attachment, ClientPorts, Identity, Options, Shared};
+use crate::link::{Link, LinkEvent};
+use crate::session::Slots;
+use ebb_model::{Attached, ClientMutation, FsError, Notice, Reply, Request, RpcError, SessionId};
+use futures_util::future::{Either, join_all, select};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Attaches for the first time. Gives the time of the sending that was answered.
+pub(crate) async fn first_attach(link: &dyn Link, ports: &ClientPorts, options: &Options) -> Result<(Attached, Duration), AttachError> {
+    let began = ports.clock.monotonic();
+    let mut deadline = ports.clock.sleep(options.attach_timeout);
+    let mut backoff = Backoff::new();
+    loop {
+        let sent = ports.clock.monotonic();
+        let answer = match select(link.call(attach_request(options, None)), &mut deadline).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => return Err(AttachError::TimedOut(options.attach_timeout)),
+        };
+        let why = match answer {
+            Ok(Reply::Attached(attached)) => return Ok((attached, sent)),
+            Ok(_) => return Err(AttachError::Protocol),
+            Err(RpcError::Denied(why)) => return Err(AttachError::Denied(why)),
+            Err(RpcError::Refused(error)) => return Err(AttachError::Denied(error.to_string())),
+            Err(RpcError::Lost) => link.trouble(),
+            Err(error) => error.to_string(),
+        };
+        if ports.clock.monotonic().saturating_sub(began) >= CONNECT_PATIENCE {
+            return Err(AttachError::Unreachable(why));
+        }
+        backoff.pause(ports).await;
+    }
+}
+
+/// A session's term, never so short that renewing it is all there is to do.
+pub(crate) fn term(attached: &Attached) -> Duration {
+    Duration::from_millis(u64::from(attached.session_term_ms)).max(SHORTEST_TERM)
+}
+
+/// Starts the tasks of a client, which end with it.
+pub(crate) fn start(shared: &Rc<Shared>) {
+    spawn_until_ended(shared, keep(shared.clone()));
+    spawn_until_ended(shared, listen(shared.clone()));
+    spawn_until_ended(shared, drop_caches(shared.clone()));
+    if !shared.link.is_local() {
+        spawn_until_ended(shared, watch_term(shared.clone()));
+    }
+}
+
+fn spawn_until_ended(shared: &Rc<Shared>, task: impl Future<Output = ()> + 'static) {
+    let owner = shared.clone();
+    shared.spawn(async move {
+        select(pin!(task), pin!(owner.ended())).await;
+    });
+}
+
+/// Renews the session, and attaches again whenever that, or anybody's request, fails.
+async fn keep(shared: Rc<Shared>) {
+    loop {
+        match shared.attachment() {
+            Some(attachment) => {
+                let due = (shared.heard.get() + shared.term.get() / 3).saturating_sub(shared.ports.clock.monotonic());
+                if let Either::Left(_) = select(shared.ports.clock.sleep(due), pin!(shared.interrupted())).await {
+                    renew(&shared, attachment).await;
+                }
+            }
+            None => attach_again(&shared).await,
+        }
+    }
+}
+
+async fn renew(shared: &Shared, attachment: Attachment) {
+    let sent = shared.ports.clock.monotonic();
+    let patience = shared.options.request_timeout.min(shared.term.get() / 3);
+    match shared.send(Request::Renew { session: attachment.session }, Some(patience)).await {
+        Ok(_) => {
+            shared.heard.set(sent);
+            shared.caching.heard();
+        }
+        Err(Failure::Rpc(RpcError::Overloaded)) => shared.ports.clock.sleep(shared.term.get() / 12).await,
+        Err(failure) => {
+            tracing::info!(?failure, "the session could not be renewed");
+            shared.broken(attachment);
+        }
+    }
+}
+
+async fn attach_again(shared: &Rc<Shared>) {
+    let mut backoff = Backoff::new();
+    tracing::info!(why = shared.link.trouble(), "not attached any more: attaching again");
+    loop {
+        let previous = shared.identity.get().session;
+        let sent = shared.ports.clock.monotonic();
+        let answer = shared.send(attach_request(&shared.options, Some(previous)), Some(shared.options.attach_timeout)).await;
+        let outcome = match answer {
+            Ok(Reply::Attached(attached)) => adopt(shared, attached, sent).await,
+            Ok(_) => Err(Failure::Rpc(RpcError::NotServing("a reply of the wrong kind".into()))),
+            Err(failure) => Err(failure),
+        };
+        match outcome {
+            Ok(()) => return,
+            Err(Failure::Rpc(RpcError::Denied(why))) => {
+                tracing::error!(%why, "the node refuses to let this client attach again: every operation fails from now on");
+                return shared.end();
+            }
+            Err(failure) => tracing::debug!(?failure, why = shared.link.trouble(), "attaching again failed"),
+        }
+        backoff.pause(&shared.ports).await;
+    }
+}
+
+/// Takes up work under what the node answered to an attach: first what it may have lost,
+/// then everything else.
+async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Result<(), Failure> {
+    if !shared.link.is_local() {
+        shared.quiet().await;
+    }
+    let before = shared.identity.get();
+    let now = Identity { session: attached.session, start: attached.start, incarnation: attached.incarnation };
+    let fresh = attached.fresh || now.session != before.session;
+    let restarted = now.start != before.start;
+    shared.identity.set(now);
+    shared.term.set(term(&attached));
+    shared.heard.set(sent);
+
+    let mut doubtful = Vec::new();
+    if now.incarnation != before.incarnation {
+        doubtful = shared.journal.clear();
+    } else if restarted {
+        shared.journal.rewind();
+    }
+    if fresh {
+        let slots = Rc::new(Slots::new(attached.session));
+        doubtful.append(&mut shared.journal.renumber(attached.recovered, || slots.for_replay()));
+        shared.slots.replace(slots).end();
+    }
+    for operation in &doubtful {
+        shared.blame(&operation.mutation, operation.replay.ino, FsError::Io);
+    }
+    if fresh || restarted {
+        shared.holds.undeclare();
+    }
+    shared.caching.attached(attached.sole, fresh);
+    tracing::info!(
+        session = attached.session.0,
+        fresh,
+        restarted,
+        in_doubt = doubtful.len(),
+        to_replay = shared.journal.lost(),
+        "attached again"
+    );
+
+    // Before the replay, so that what is unlinked while open stays; after it, for what it has made.
+    declare_opens(shared, now.session, IfRefused::Later).await?;
+    replay(shared).await?;
+    declare_opens(shared, now.session, IfRefused::Stale).await?;
+    shared.set_attached(now.session);
+    Ok(())
+}
+
+/// Asks again, in the order of the log, for what the node may have lost. The session
+/// table tells what it has from what it has not.
+async fn replay(shared: &Rc<Shared>) -> Result<(), Failure> {
+    while let Some(operation) = shared.journal.first_lost() {
+        let mut mutation = operation.mutation.clone();
+        if let (ClientMutation::Make { open, .. }, Some(ino)) = (&mut mutation, operation.replay.ino) {
+            *open = shared.holds.is_open(ino);
+        }
+        let request = Request::Mutate { tx: operation.tx, caller: operation.caller, mutation, replay: Some(operation.replay) };
+        let refused = match insist(shared, request).await {
+            Ok(Reply::Mutated(mutated)) => {
+                shared.journal.settle_first(Some(mutated.index));
+                continue;
+            }
+            // The slot has had this one and a later one.
+            Err(Failure::Rpc(RpcError::Misordered)) => {
+                shared.journal.settle_first(Some(operation.index));
+                continue;
+            }
+            Ok(_) => "a reply of the wrong kind".into(),
+            Err(Failure::Rpc(RpcError::Refused(error))) => error.to_string(),
+            Err(Failure::Rpc(RpcError::Denied(why))) => why,
+            Err(failure) => return Err(failure),
+        };
+        tracing::error!(error = refused, "an operation that the node had lost could not be repeated");
+        shared.blame(&operation.mutation, operation.replay.ino, FsError::Io);
+        shared.journal.settle_first(None);
+    }
+    Ok(())
+}
+
+enum IfRefused {
+    /// It may be made by the replay.
+    Later,
+    /// It is gone.
+    Stale,
+}
+
+async fn declare_opens(shared: &Rc<Shared>, session: SessionId, if_refused: IfRefused) -> Result<(), Failure> {
+    for inodes in shared.holds.undeclared().chunks(OPENS_AT_ONCE) {
+        let answers = join_all(inodes.iter().map(|ino| insist(shared, Request::Open { session, ino: *ino }))).await;
+        for (ino, answer) in inodes.iter().zip(answers) {
+            match (answer, &if_refused) {
+                (Ok(_), _) => shared.declared(*ino),
+                (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Later) => {}
+                (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Stale) => shared.errors.set(*ino, FsError::Stale),
+                (Err(failure), _) => return Err(failure),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends until the node has time for it.
+async fn insist(shared: &Shared, request: Request) -> Result<Reply, Failure> {
+    let mut backoff = Backoff::new();
+    loop {
+        match shared.send(request.clone(), Some(shared.options.request_timeout)).await {
+            Err(Failure::Rpc(RpcError::Overloaded)) => backoff.pause(&shared.ports).await,
+            answer => return answer,
+        }
+    }
+}
+
+/// Hears what the node says unasked. Waits for nothing else: answers may be behind it.
+async fn listen(shared: Rc<Shared>) {
+    loop {
+        match shared.link.event().await {
+            LinkEvent::Notice(Notice::Durable { durable }) => {
+                // While attaching again indices are about to change their meaning.
+                if shared.attachment().is_some() {
+                    shared.journal.durable(durable);
+                }
+            }
+            LinkEvent::Notice(Notice::Share) => shared.caching.share(),
+            LinkEvent::Notice(Notice::Invalidate { ino }) => shared.caching.invalidate(ino),
+            LinkEvent::Notice(Notice::Leaving) => tracing::info!("the node stops: waiting for it or its successor"),
+            LinkEvent::Lost => {
+                if let Some(attachment) = shared.attachment() {
+                    shared.broken(attachment);
+                }
+            }
+        }
+    }
+}
+
+/// Has caches dropped, and tells a node that waits for it.
+async fn drop_caches(shared: Rc<Shared>) {
+    loop {
+        let drops = shared.caching.changed.until(|| shared.caching.take()).await;
+        if let Some(handler) = shared.caching.handler() {
+            for change in drops.changes {
+                handler(change).await;
+            }
+        }
+        if drops.answer {
+            let patience = Some(shared.options.request_timeout);
+            if let Err(error) = shared.ask_patiently(patience, |session| Request::Shared { session }).await {
+                tracing::warn!(%error, "the node does not take that this client has given up caching");
+            }
+        }
+    }
+}
+
+/// Gives up caching when the node has not been heard of for the session's term: it may
+/// let others in from then on.
+async fn watch_term(shared: Rc<Shared>) {
+    loop {
+        let term = shared.term.get();
+        let sure_until = shared.heard.get() + (term - term / DRIFT);
+        let left = sure_until.saturating_sub(shared.ports.clock.monotonic());
+        if left.is_zero() {
+            shared.caching.fence();
+        }
+        shared.ports.clock.sleep(left.max(term / DRIFT)).await;
+    }
+}
+
+fn attach_request(options: &Options, previous: Option<SessionId>) -> Request {
+    Request::Attach { volume: options.volume.clone(), client: options.name.clone(), previous, read_only: options.read_only }
+}
+
+/// How long a first attach tries to find a node at all.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+const SHORTEST_TERM: Duration = Duration::from_secs(1);
+
+/// The part of the term that is left for clocks of different speed and for dropping caches.
+const DRIFT: u32 = 8;
+
+/// Opens that are declared side by side after a restart.
+const OPENS_AT_ONCE: usize = 64;

@@ -1,0 +1,261 @@
+//! Mutations: executed exactly once (O-62, O-63).
+//!
+//! Each runs in a task of its own, so that it is settled whatever becomes of its caller:
+//! a slot whose outcome is unknown carries no other mutation.
+
+use crate::backoff::Backoff;
+use crate::call::{Failure, wrong_reply};
+use crate::client::{Attachment, Shared};
+use crate::journal::{Operation, Room};
+use crate::session::Ticket;
+use ebb_model::{Caller, ClientMutation, FsError, Ino, Mutated, Reply, Request, RpcError, SessionId};
+use futures_channel::oneshot;
+use futures_util::future::{Either, select};
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+
+/// Mutations asked for and not settled; beyond that callers get [`FsError::Busy`].
+/// Far more than a kernel has under way: it bounds callers that never wait.
+pub const MUTATIONS_UNDER_WAY: usize = 4096;
+
+type Answer = Result<Mutated, FsError>;
+
+impl Shared {
+    pub(crate) async fn mutate(self: &Rc<Shared>, caller: &Caller, mutation: ClientMutation) -> Answer {
+        if self.read_only {
+            return Err(FsError::ReadOnly);
+        }
+        if let ClientMutation::Write { ino, .. } | ClientMutation::Append { ino, .. } = mutation
+            && let Some(error) = self.errors.get(ino)
+        {
+            return Err(error);
+        }
+        if self.mutations.get() >= MUTATIONS_UNDER_WAY {
+            return Err(FsError::Busy);
+        }
+        let counted = Count::new(self, |shared| &shared.mutations);
+        let (answer, outcome) = oneshot::channel();
+        let shared = self.clone();
+        let caller = caller.clone();
+        self.spawn(async move {
+            let _counted = counted;
+            shared.settle(&caller, mutation, answer).await;
+        });
+        self.within(async { outcome.await.unwrap_or(Err(FsError::Io)) }).await
+    }
+
+    async fn settle(self: &Rc<Shared>, caller: &Caller, mutation: ClientMutation, mut answer: oneshot::Sender<Answer>) {
+        let result = loop {
+            // Nothing has been sent under the id that is drawn here: a caller that gives up now leaves nothing behind.
+            let prepared = match select(pin!(self.prepare()), answer.cancellation()).await {
+                Either::Left((prepared, _)) => prepared,
+                Either::Right(_) => return,
+            };
+            match prepared {
+                Ok((ticket, attachment)) => match self.drive(ticket, attachment, caller, &mutation).await {
+                    Outcome::Known(result) => break result,
+                    Outcome::Void => {}
+                },
+                Err(error) => break Err(error),
+            }
+        };
+        let made_open = match (&mutation, &result) {
+            (ClientMutation::Make { open: true, .. }, Ok(mutated)) => mutated.attr.as_ref().map(|attr| attr.ino),
+            _ => None,
+        };
+        if answer.send(result).is_err()
+            && let Some(ino) = made_open
+        {
+            self.close(ino);
+        }
+    }
+
+    /// Waits for room in the journal, a slot, and a node.
+    async fn prepare(self: &Rc<Shared>) -> Result<(Ticket, Attachment), FsError> {
+        self.room().await?;
+        loop {
+            let slots = self.slots.borrow().clone();
+            let ticket = slots.ticket().await;
+            let attachment = self.attached().await?;
+            if let Some(ticket) = ticket
+                && self.is_current(&ticket)
+            {
+                return Ok((ticket, attachment));
+            }
+        }
+    }
+
+    /// Sends one transaction until its outcome is known.
+    async fn drive(self: &Rc<Shared>, ticket: Ticket, first: Attachment, caller: &Caller, mutation: &ClientMutation) -> Outcome {
+        let mut attachment = first;
+        let mut backoff = Backoff::new();
+        let mut doubt = false;
+        loop {
+            let request = Request::Mutate { tx: ticket.tx, caller: caller.clone(), mutation: mutation.clone(), replay: None };
+            // Until the answer is in the journal: see `Shared::quiet`.
+            let in_flight = Count::new(self, |shared| &shared.in_flight);
+            match self.send(request, Some(self.options.request_timeout)).await {
+                Ok(Reply::Mutated(mutated)) => {
+                    self.answered(&ticket, caller, mutation, &mutated, first == attachment);
+                    return Outcome::Known(Ok(mutated));
+                }
+                Ok(_) => {
+                    self.blame(mutation, None, FsError::Io);
+                    return Outcome::Known(Err(wrong_reply()));
+                }
+                Err(Failure::Rpc(RpcError::Refused(error))) => return Outcome::Known(Err(error)),
+                Err(failure) => {
+                    drop(in_flight);
+                    doubt |= failure.is_doubtful() || matches!(failure, Failure::Rpc(RpcError::Misordered));
+                    if let Err(error) = self.weather(failure, attachment, &mut backoff).await {
+                        return self.give_up(mutation, doubt, error);
+                    }
+                }
+            }
+            attachment = match self.attached().await {
+                Ok(attachment) => attachment,
+                Err(error) => return self.give_up(mutation, doubt, error),
+            };
+            if !self.is_current(&ticket) {
+                return match doubt {
+                    true => self.give_up(mutation, doubt, FsError::Io),
+                    false => Outcome::Void,
+                };
+            }
+        }
+    }
+
+    fn answered(self: &Rc<Shared>, ticket: &Ticket, caller: &Caller, mutation: &ClientMutation, mutated: &Mutated, at_once: bool) {
+        if let ClientMutation::Make { open: true, .. } = mutation
+            && let Some(attr) = &mutated.attr
+        {
+            // A node that has restarted since need not know any more that it is open.
+            self.made_open(attr.ino, at_once);
+        }
+        if !self.link.is_local() {
+            let (tx, caller, mutation) = (ticket.tx, caller.clone(), mutation.clone());
+            self.journal.keep(Operation { tx, caller, mutation, replay: mutated.replay, index: mutated.index });
+        }
+    }
+
+    /// Nobody will ever know whether a mutation in doubt was executed. Its caller is told
+    /// so, and so is whoever syncs what it was about.
+    fn give_up(&self, mutation: &ClientMutation, doubt: bool, error: FsError) -> Outcome {
+        if doubt {
+            tracing::error!("the outcome of an operation stays unknown: its session has ended");
+            self.blame(mutation, None, FsError::Io);
+        }
+        Outcome::Known(Err(error))
+    }
+
+    /// Leaves an error on every inode that the mutation was about.
+    pub(crate) fn blame(&self, mutation: &ClientMutation, made: Option<Ino>, error: FsError) {
+        use ClientMutation::*;
+        let (first, second) = match *mutation {
+            Make { parent, .. } => (parent, made),
+            Link { ino, parent, .. } => (parent, Some(ino)),
+            Unlink { parent, .. } | Rmdir { parent, .. } => (parent, None),
+            Rename { from, to, .. } => (from, Some(to)),
+            SetAttr { ino, .. } | SetXattr { ino, .. } | RemoveXattr { ino, .. } | Write { ino, .. } | Append { ino, .. } => (ino, None),
+        };
+        for ino in [Some(first), second].into_iter().flatten() {
+            self.errors.set(ino, error);
+            self.caching.invalidate(ino);
+        }
+    }
+
+    /// Completes once no answer of an earlier connection is still on its way into the journal.
+    pub(crate) async fn quiet(&self) {
+        self.idle.until(|| (self.in_flight.get() == 0).then_some(())).await;
+    }
+
+    pub(crate) async fn no_mutations(&self) {
+        self.idle.until(|| (self.mutations.get() == 0).then_some(())).await;
+    }
+
+    /// The session of the ticket is still the client's.
+    fn is_current(&self, ticket: &Ticket) -> bool {
+        Rc::ptr_eq(&ticket.slots, &self.slots.borrow())
+    }
+
+    /// Waits until the journal takes another operation.
+    async fn room(self: &Rc<Shared>) -> Result<(), FsError> {
+        match self.journal.room() {
+            Room::Plenty => Ok(()),
+            Room::Half => {
+                self.start_force();
+                Ok(())
+            }
+            Room::Full => {
+                self.start_force();
+                let journal = &self.journal;
+                let looked = || match journal.room() {
+                    Room::Full if journal.forcing.get() => None,
+                    Room::Full => Some(Err(journal.force_error.get().unwrap_or(FsError::Io))),
+                    Room::Half | Room::Plenty => Some(Ok(())),
+                };
+                journal.room.until(looked).await
+            }
+        }
+    }
+
+    fn start_force(self: &Rc<Shared>) {
+        if self.journal.forcing.replace(true) {
+            return;
+        }
+        self.journal.force_error.set(None);
+        let shared = self.clone();
+        self.spawn(async move {
+            if let Err(error) = shared.force(|session| Request::SyncFs { session }).await {
+                tracing::error!(%error, "the node could not force what it has answered");
+                shared.journal.force_error.set(Some(error));
+            }
+            shared.journal.forcing.set(false);
+            shared.journal.room.changed();
+        });
+    }
+
+    /// Sends a request to force, [`Request::Fsync`] or [`Request::SyncFs`].
+    pub(crate) async fn force(&self, request: impl Fn(SessionId) -> Request) -> Result<(), FsError> {
+        let incarnation = self.identity.get().incarnation;
+        let reply = self.ask_patiently(Some(self.options.request_timeout), request).await?;
+        let Reply::Forced { durable } = reply else { return Err(wrong_reply()) };
+        // Another incarnation counts from the beginning.
+        if self.identity.get().incarnation == incarnation {
+            self.journal.durable(durable);
+        }
+        Ok(())
+    }
+}
+
+/// What became of one transaction.
+enum Outcome {
+    Known(Answer),
+    /// It was not executed, and its session has ended: begin again under another id.
+    Void,
+}
+
+/// One more in a counter of the client, until it is dropped.
+struct Count {
+    shared: Rc<Shared>,
+    counter: fn(&Shared) -> &Cell<usize>,
+}
+
+impl Count {
+    fn new(shared: &Rc<Shared>, counter: fn(&Shared) -> &Cell<usize>) -> Count {
+        let cell = counter(shared);
+        cell.set(cell.get() + 1);
+        Count { shared: shared.clone(), counter }
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        let cell = (self.counter)(&self.shared);
+        cell.set(cell.get() - 1);
+        if cell.get() == 0 {
+            self.shared.idle.changed();
+        }
+    }
+}

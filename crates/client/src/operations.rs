@@ -1,0 +1,243 @@
+//! The operations of a volume.
+//!
+//! Every operation waits for a node that does not answer, for ever or as long as
+//! [`crate::Options::unavailable_timeout`] says. A mutation that is given up then, or
+//! whose future is dropped, may still be executed, once.
+
+use crate::Client;
+use crate::call::wrong_reply;
+use bytes::{Bytes, BytesMut};
+use ebb_model::*;
+
+/// Part of a directory, in the order of cookies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    pub entries: Vec<(DirEntry, Attr)>,
+    /// Nothing follows the last entry.
+    pub end: bool,
+}
+
+/// What a write or an append did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Of the file, after it.
+    pub attr: Attr,
+    /// Where the first byte went.
+    pub offset: u64,
+    /// Fewer than asked where an error came in between.
+    pub len_bytes: usize,
+}
+
+/// Questions.
+impl Client {
+    pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr, FsError> {
+        attr(self.read_request(Request::Lookup { parent, name: name.clone() }).await?)
+    }
+
+    pub async fn getattr(&self, ino: Ino) -> Result<Attr, FsError> {
+        attr(self.read_request(Request::GetAttr { ino }).await?)
+    }
+
+    pub async fn readlink(&self, ino: Ino) -> Result<Bytes, FsError> {
+        match self.read_request(Request::ReadLink { ino }).await? {
+            Reply::Link(target) => Ok(target),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    /// At most `limit` entries after `after`, and at most as many as fit a reply.
+    pub async fn readdir(&self, dir: Ino, after: Cookie, limit: u32) -> Result<Page, FsError> {
+        match self.read_request(Request::ReadDir { dir, after, limit }).await? {
+            Reply::Directory { entries, end } => Ok(Page { entries, end }),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    pub async fn getxattr(&self, ino: Ino, name: Bytes) -> Result<Bytes, FsError> {
+        match self.read_request(Request::GetXattr { ino, name }).await? {
+            Reply::Xattr(value) => Ok(value),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    pub async fn listxattr(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
+        match self.read_request(Request::ListXattr { ino }).await? {
+            Reply::Xattrs(names) => Ok(names),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    pub async fn access(&self, caller: &Caller, ino: Ino, access: Access) -> Result<(), FsError> {
+        done(self.read_request(Request::Access { caller: caller.clone(), ino, access }).await?)
+    }
+
+    pub async fn statfs(&self) -> Result<VolumeStat, FsError> {
+        match self.read_request(Request::StatFs).await? {
+            Reply::Stat(stat) => Ok(stat),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    /// Fewer bytes than asked only at the end of the file.
+    pub async fn read(&self, ino: Ino, offset: u64, len_bytes: usize) -> Result<Bytes, FsError> {
+        if len_bytes <= MAX_IO_BYTES {
+            return self.read_piece(ino, offset, len_bytes).await;
+        }
+        let mut data = BytesMut::new();
+        while data.len() < len_bytes {
+            let wanted = (len_bytes - data.len()).min(MAX_IO_BYTES);
+            let Some(at) = offset.checked_add(data.len() as u64) else { break };
+            let piece = self.read_piece(ino, at, wanted).await?;
+            data.extend_from_slice(&piece);
+            if piece.len() < wanted {
+                break;
+            }
+        }
+        Ok(data.freeze())
+    }
+
+    /// Takes as long as it takes: no time-out applies but the session's own.
+    pub async fn admin(&self, request: AdminRequest) -> Result<AdminReply, FsError> {
+        match self.shared.ask_patiently(None, |_| Request::Admin(request.clone())).await? {
+            Reply::Admin(reply) => Ok(reply),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    async fn read_piece(&self, ino: Ino, offset: u64, len_bytes: usize) -> Result<Bytes, FsError> {
+        match self.read_request(Request::Read { ino, offset, len_bytes: len_bytes as u32 }).await? {
+            Reply::Data(data) if data.len() <= len_bytes => Ok(data),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    async fn read_request(&self, request: Request) -> Result<Reply, FsError> {
+        self.shared.ask(|_| request.clone()).await
+    }
+}
+
+/// Changes.
+impl Client {
+    /// create, mkdir, mknod and symlink; `mode` has the umask applied. With `open` the file
+    /// is open as by [`Client::open`].
+    pub async fn make(&self, caller: &Caller, parent: Ino, name: &Name, mode: u16, what: Make, open: bool) -> Result<Attr, FsError> {
+        self.change(caller, ClientMutation::Make { parent, name: name.clone(), mode, what, open }).await
+    }
+
+    pub async fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &Name) -> Result<Attr, FsError> {
+        self.change(caller, ClientMutation::Link { ino, parent, name: name.clone() }).await
+    }
+
+    pub async fn unlink(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<(), FsError> {
+        self.shared.mutate(caller, ClientMutation::Unlink { parent, name: name.clone() }).await.map(drop)
+    }
+
+    pub async fn rmdir(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<(), FsError> {
+        self.shared.mutate(caller, ClientMutation::Rmdir { parent, name: name.clone() }).await.map(drop)
+    }
+
+    pub async fn rename(&self, caller: &Caller, from: Ino, name: &Name, to: Ino, new_name: &Name, mode: RenameMode) -> Result<(), FsError> {
+        let mutation = ClientMutation::Rename { from, name: name.clone(), to, new_name: new_name.clone(), mode };
+        self.shared.mutate(caller, mutation).await.map(drop)
+    }
+
+    pub async fn setattr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Result<Attr, FsError> {
+        self.change(caller, ClientMutation::SetAttr { ino, set }).await
+    }
+
+    pub async fn setxattr(&self, caller: &Caller, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), FsError> {
+        self.shared.mutate(caller, ClientMutation::SetXattr { ino, name, value, mode }).await.map(drop)
+    }
+
+    pub async fn removexattr(&self, caller: &Caller, ino: Ino, name: Bytes) -> Result<(), FsError> {
+        self.shared.mutate(caller, ClientMutation::RemoveXattr { ino, name }).await.map(drop)
+    }
+
+    /// More than [`MAX_IO_BYTES`] are written in pieces, which others may see one by one.
+    pub async fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: Bytes, drop_set_id: bool) -> Result<Written, FsError> {
+        let end = offset.checked_add(data.len() as u64).ok_or(FsError::TooLarge)?;
+        if end > MAX_FILE_BYTES {
+            return Err(FsError::TooLarge);
+        }
+        self.write_pieces(caller, data, |done, data| ClientMutation::Write { ino, offset: offset + done, data, drop_set_id }).await
+    }
+
+    /// Writes at the end of the file, wherever that is by then. Only pieces of at most
+    /// [`MAX_IO_BYTES`] are sure to be in one place.
+    pub async fn append(&self, caller: &Caller, ino: Ino, data: Bytes, drop_set_id: bool) -> Result<Written, FsError> {
+        self.write_pieces(caller, data, |_, data| ClientMutation::Append { ino, data, drop_set_id }).await
+    }
+
+    async fn change(&self, caller: &Caller, mutation: ClientMutation) -> Result<Attr, FsError> {
+        self.shared.mutate(caller, mutation).await?.attr.ok_or_else(wrong_reply)
+    }
+
+    async fn write_pieces(&self, caller: &Caller, data: Bytes, piece: impl Fn(u64, Bytes) -> ClientMutation) -> Result<Written, FsError> {
+        let mut written: Option<Written> = None;
+        loop {
+            let done = written.as_ref().map_or(0, |written| written.len_bytes);
+            let upto = data.len().min(done + MAX_IO_BYTES);
+            let mutation = piece(done as u64, data.slice(done..upto));
+            let asked = if let ClientMutation::Write { offset, .. } = mutation { Some(offset) } else { None };
+            let result = match self.shared.mutate(caller, mutation).await {
+                Ok(mutated) => mutated.attr.zip(asked.or(mutated.replay.offset)).ok_or_else(wrong_reply),
+                Err(error) => Err(error),
+            };
+            match (result, &mut written) {
+                (Ok((attr, _)), Some(written)) => {
+                    written.attr = attr;
+                    written.len_bytes = upto;
+                }
+                (Ok((attr, offset)), None) => written = Some(Written { attr, offset, len_bytes: upto }),
+                // The caller learns the error with its next write, if it stays.
+                (Err(_), Some(_)) => {}
+                (Err(error), None) => return Err(error),
+            }
+            match written {
+                Some(written) if upto == data.len() || written.len_bytes < upto => return Ok(written),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Open files and durability.
+impl Client {
+    /// From here to the same number of [`Client::close`]s the inode outlives its last name.
+    pub async fn open(&self, ino: Ino) -> Result<(), FsError> {
+        self.shared.open(ino).await
+    }
+
+    /// Needs no answer: the node is told behind the caller's back.
+    pub fn close(&self, ino: Ino) {
+        self.shared.close(ino);
+    }
+
+    /// Forces the inode's data and every operation of this client. Fails with
+    /// [`Client::error`] as long as that stands; of an inode that is not open it fails once.
+    pub async fn fsync(&self, ino: Ino) -> Result<(), FsError> {
+        self.shared.within(self.shared.force(|session| Request::Fsync { session, ino })).await?;
+        let error = if self.shared.holds.is_open(ino) { self.shared.errors.get(ino) } else { self.shared.errors.take(ino) };
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Forces everything. Fails if any error has [come up](Client::error) since it was last called.
+    pub async fn sync_fs(&self) -> Result<(), FsError> {
+        self.shared.within(self.shared.force(|session| Request::SyncFs { session })).await?;
+        self.shared.errors.take_unsynced().map_or(Ok(()), Err)
+    }
+}
+
+fn attr(reply: Reply) -> Result<Attr, FsError> {
+    match reply {
+        Reply::Attr(attr) => Ok(attr),
+        _ => Err(wrong_reply()),
+    }
+}
+
+fn done(reply: Reply) -> Result<(), FsError> {
+    match reply {
+        Reply::Done => Ok(()),
+        _ => Err(wrong_reply()),
+    }
+}

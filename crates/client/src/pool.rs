@@ -1,0 +1,90 @@
+use futures_channel::oneshot;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Things that are lent out one at a time each, to those who wait in the order in which
+/// they came.
+pub(crate) struct Pool<T> {
+    state: RefCell<State<T>>,
+}
+
+struct State<T> {
+    free: Vec<T>,
+    waiting: VecDeque<oneshot::Sender<Lease<T>>>,
+    closed: bool,
+}
+
+/// Goes back to the pool when it is dropped.
+pub(crate) struct Lease<T> {
+    item: Option<T>,
+    pool: Rc<Pool<T>>,
+}
+
+impl<T> Pool<T> {
+    /// Lends the last of `free` first.
+    pub(crate) fn new(free: Vec<T>) -> Rc<Pool<T>> {
+        Rc::new(Pool { state: RefCell::new(State { free, waiting: VecDeque::new(), closed: false }) })
+    }
+
+    /// `None` once the pool is closed.
+    pub(crate) async fn acquire(self: &Rc<Pool<T>>) -> Option<Lease<T>> {
+        let lent = {
+            let mut state = self.state.borrow_mut();
+            if state.closed {
+                return None;
+            }
+            match state.free.pop() {
+                Some(item) => return Some(Lease { item: Some(item), pool: self.clone() }),
+                None => {
+                    let (sender, receiver) = oneshot::channel();
+                    state.waiting.push_back(sender);
+                    receiver
+                }
+            }
+        };
+        lent.await.ok()
+    }
+
+    /// Sends away those who wait. What is lent stays lent.
+    pub(crate) fn close(&self) {
+        let waiting = {
+            let mut state = self.state.borrow_mut();
+            state.closed = true;
+            std::mem::take(&mut state.waiting)
+        };
+        drop(waiting);
+    }
+
+    fn give_back(self: &Rc<Pool<T>>, item: T) {
+        let mut lease = Lease { item: Some(item), pool: self.clone() };
+        loop {
+            let next = self.state.borrow_mut().waiting.pop_front();
+            match next {
+                Some(sender) => match sender.send(lease) {
+                    Ok(()) => return,
+                    // Whoever waited has gone.
+                    Err(back) => lease = back,
+                },
+                None => break,
+            }
+        }
+        if let Some(item) = lease.item.take() {
+            self.state.borrow_mut().free.push(item);
+        }
+    }
+}
+
+impl<T: Copy> Lease<T> {
+    pub(crate) fn item(&self) -> Option<T> {
+        self.item
+    }
+}
+
+impl<T> Drop for Lease<T> {
+    fn drop(&mut self) {
+        if let Some(item) = self.item.take() {
+            self.pool.clone().give_back(item);
+        }
+    }
+}

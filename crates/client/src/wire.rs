@@ -1,0 +1,238 @@
+//! A link over a connection (`docs/protocol/rpc.md`).
+
+use crate::gate::Gate;
+use crate::link::{Link, LinkEvent};
+use crate::pool::Pool;
+use bytes::Bytes;
+use ebb_format::rpc::{self, Message, RequestId};
+use ebb_model::{FsError, Reply, Request, RpcError};
+use ebb_ports::{FrameReceiver, FrameSender, Net, PortFuture, Spawn};
+use futures_channel::oneshot;
+use futures_util::future::{Either, select};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
+use std::rc::Rc;
+
+/// Requests that may wait for their answers on one connection; more wait for their turn,
+/// in order. It bounds the memory of both sides: each may carry
+/// [`ebb_model::MAX_IO_BYTES`].
+pub const REQUESTS_UNDER_WAY: usize = 256;
+
+/// Events that wait to be heard before the connection is read no further.
+pub const EVENTS_WAITING: usize = 1024;
+
+/// One connection at a time to a node. A request to attach begins one.
+pub struct WireLink {
+    net: Rc<dyn Net>,
+    spawn: Rc<dyn Spawn>,
+    address: String,
+    wire: RefCell<Option<Rc<Wire>>>,
+    next_id: Cell<u64>,
+    turns: Rc<Pool<()>>,
+    inbox: Rc<Inbox>,
+}
+
+/// What outlives a connection.
+#[derive(Default)]
+struct Inbox {
+    events: RefCell<VecDeque<LinkEvent>>,
+    changed: Gate,
+    trouble: RefCell<String>,
+}
+
+/// A connection. It is closed once and for all: by the link, by the peer, or by whichever
+/// of its two tasks finds that it is broken.
+struct Wire {
+    inbox: Rc<Inbox>,
+    outgoing: RefCell<VecDeque<(RequestId, Vec<Bytes>)>>,
+    pending: RefCell<BTreeMap<RequestId, oneshot::Sender<Result<Reply, RpcError>>>>,
+    closed: Cell<bool>,
+    changed: Gate,
+}
+
+impl WireLink {
+    /// `address` is `host:port`. Nothing is connected before the first attach.
+    pub fn new(net: Rc<dyn Net>, spawn: Rc<dyn Spawn>, address: String) -> WireLink {
+        let turns = Pool::new(vec![(); REQUESTS_UNDER_WAY]);
+        WireLink { net, spawn, address, wire: RefCell::new(None), next_id: Cell::new(1), turns, inbox: Rc::default() }
+    }
+
+    async fn exchange(&self, request: Request) -> Result<Reply, RpcError> {
+        if let Request::Attach { .. } = request {
+            self.connect().await?;
+        }
+        let wire = self.wire()?;
+        // What keeps the session never waits for reads and writes.
+        let keeps_session =
+            matches!(request, Request::Attach { .. } | Request::Renew { .. } | Request::Shared { .. } | Request::Detach { .. });
+        let _turn = if keeps_session { None } else { self.turns.acquire().await };
+        let id = RequestId(self.next_id.replace(self.next_id.get() + 1));
+        let frame = rpc::encode_request(id, &request).map_err(|error| {
+            tracing::warn!(%error, "a request cannot be sent");
+            RpcError::Refused(FsError::Invalid)
+        })?;
+        wire.exchange(id, frame).await
+    }
+
+    async fn connect(&self) -> Result<(), RpcError> {
+        self.hang_up("a new connection is made");
+        let connection = match self.net.connect(&self.address).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                self.inbox.trouble.replace(error.to_string());
+                return Err(RpcError::Lost);
+            }
+        };
+        // Two that attached at once: the later one stays.
+        self.hang_up("a new connection is made");
+        self.inbox.events.borrow_mut().clear();
+        let wire = Rc::new(Wire {
+            inbox: self.inbox.clone(),
+            outgoing: RefCell::default(),
+            pending: RefCell::default(),
+            closed: Cell::new(false),
+            changed: Gate::default(),
+        });
+        let (sender, receiver) = connection.split();
+        self.spawn.spawn(Box::pin(wire.clone().run(Wire::write, sender)));
+        self.spawn.spawn(Box::pin(wire.clone().run(Wire::read, receiver)));
+        self.wire.replace(Some(wire));
+        Ok(())
+    }
+
+    fn wire(&self) -> Result<Rc<Wire>, RpcError> {
+        self.wire.borrow().clone().filter(|wire| !wire.closed.get()).ok_or(RpcError::Lost)
+    }
+
+    fn hang_up(&self, why: &str) {
+        if let Some(wire) = self.wire.take() {
+            wire.close(why);
+        }
+    }
+}
+
+impl Link for WireLink {
+    fn call(&self, request: Request) -> PortFuture<'_, Result<Reply, RpcError>> {
+        Box::pin(self.exchange(request))
+    }
+
+    fn event(&self) -> PortFuture<'_, LinkEvent> {
+        Box::pin(async {
+            let event = self.inbox.changed.until(|| self.inbox.events.borrow_mut().pop_front()).await;
+            // A reader may wait for room.
+            self.inbox.changed.changed();
+            event
+        })
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    fn trouble(&self) -> String {
+        self.inbox.trouble.borrow().clone()
+    }
+}
+
+impl Drop for WireLink {
+    fn drop(&mut self) {
+        self.hang_up("the client is gone");
+    }
+}
+
+impl Wire {
+    async fn exchange(&self, id: RequestId, frame: Vec<Bytes>) -> Result<Reply, RpcError> {
+        if self.closed.get() {
+            return Err(RpcError::Lost);
+        }
+        let (answer, answered) = oneshot::channel();
+        self.pending.borrow_mut().insert(id, answer);
+        self.outgoing.borrow_mut().push_back((id, frame));
+        self.changed.changed();
+        let _forget = Forget { wire: self, id };
+        answered.await.unwrap_or(Err(RpcError::Lost))
+    }
+
+    /// Runs one direction until it ends or the connection is closed.
+    async fn run<D>(self: Rc<Wire>, direction: impl AsyncFn(&Wire, D) -> String, end: D) {
+        let closed = self.changed.until(|| self.closed.get().then_some(()));
+        let why = match select(pin!(direction(&self, end)), pin!(closed)).await {
+            Either::Left((why, _)) => why,
+            Either::Right(_) => return,
+        };
+        self.close(&why);
+    }
+
+    async fn write(&self, mut sender: Box<dyn FrameSender>) -> String {
+        loop {
+            let (_, frame) = self.changed.until(|| self.outgoing.borrow_mut().pop_front()).await;
+            if let Err(error) = sender.send(frame).await {
+                return error.to_string();
+            }
+        }
+    }
+
+    async fn read(&self, mut receiver: Box<dyn FrameReceiver>) -> String {
+        loop {
+            let frame = match receiver.receive().await {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return "the node has closed the connection".into(),
+                Err(error) => return error.to_string(),
+            };
+            match rpc::decode(frame) {
+                Ok(Message::Reply { id, reply }) => self.answer(id, Ok(reply)),
+                Ok(Message::Error { id: RequestId::NONE, error }) => return format!("the node could not read a request: {error}"),
+                Ok(Message::Error { id, error }) => self.answer(id, Err(error)),
+                Ok(Message::Notice(notice)) => {
+                    let inbox = &self.inbox;
+                    inbox.changed.until(|| (inbox.events.borrow().len() < EVENTS_WAITING).then_some(())).await;
+                    inbox.push(LinkEvent::Notice(notice));
+                }
+                Ok(Message::Request { .. }) => return "the node sent a request".into(),
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    /// Answers to what nobody waits for any more are dropped.
+    fn answer(&self, id: RequestId, answer: Result<Reply, RpcError>) {
+        let waiting = self.pending.borrow_mut().remove(&id);
+        if let Some(waiting) = waiting {
+            drop(waiting.send(answer));
+        }
+    }
+
+    fn close(&self, why: &str) {
+        if self.closed.replace(true) {
+            return;
+        }
+        tracing::debug!(why, "connection closed");
+        self.inbox.trouble.replace(why.into());
+        self.inbox.push(LinkEvent::Lost);
+        drop(self.outgoing.take());
+        // Whoever waits gets `Lost`.
+        drop(self.pending.take());
+        self.changed.changed();
+    }
+}
+
+impl Inbox {
+    fn push(&self, event: LinkEvent) {
+        self.events.borrow_mut().push_back(event);
+        self.changed.changed();
+    }
+}
+
+/// Takes back what has not been sent, and the wish for an answer, with the caller.
+struct Forget<'a> {
+    wire: &'a Wire,
+    id: RequestId,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.wire.pending.borrow_mut().remove(&self.id);
+        self.wire.outgoing.borrow_mut().retain(|(id, _)| *id != self.id);
+    }
+}
