@@ -5,6 +5,7 @@ mod head;
 mod hostile;
 mod identity;
 mod page;
+mod pages;
 mod record;
 mod rpc;
 mod samples;
