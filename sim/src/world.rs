@@ -99,12 +99,12 @@ impl World {
 
     /// Runs the scenario to its end, which must come within [`RUN_LIMIT`] of world time.
     pub fn run<T>(&self, scenario: impl Future<Output = T>) -> Result<T, Failure> {
-        self.parts.executor.block_on(self.now() + RUN_LIMIT, scenario).map_err(|stuck| self.failure(stuck))
+        self.parts.executor.block_on(self.now().saturating_add(RUN_LIMIT), scenario).map_err(|stuck| self.failure(stuck))
     }
 
     /// Lets the world go on by itself for a while.
     pub fn run_for(&self, duration: Duration) -> Result<(), Failure> {
-        self.parts.executor.run_until(self.now() + duration).map_err(|stuck| self.failure(stuck))
+        self.parts.executor.run_until(self.now().saturating_add(duration)).map_err(|stuck| self.failure(stuck))
     }
 
     /// The hash of all that has happened. Two runs of one seed agree on it.
@@ -122,8 +122,8 @@ impl Drop for World {
         if std::thread::panicking() {
             eprintln!("seed {}; last events:\n{}", self.seed, self.parts.executor.trace_tail());
         } else {
-            self.parts.executor.shut_down();
             self.parts.net.shut_down();
+            self.parts.executor.shut_down();
         }
     }
 }
@@ -260,7 +260,7 @@ impl Process {
 
     /// It does nothing for a while and does not notice, as under a stalled hypervisor.
     pub fn pause(&self, duration: Duration) {
-        self.parts.executor.pause(&self.owner, self.parts.executor.now() + duration);
+        self.parts.executor.pause(&self.owner, self.parts.executor.now().saturating_add(duration));
     }
 
     fn end(&self, ending: Ending) {

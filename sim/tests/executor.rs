@@ -189,3 +189,32 @@ fn streams_do_not_shift_each_other() {
     assert_eq!(one.split("net").next_u64(), net.next_u64());
     assert_ne!(one.split("disk").next_u64(), one.split("net").next_u64());
 }
+
+/// Thousands of worlds are made in one test process: what still waits in a world, a
+/// connection that nobody accepted among it, goes away with the world.
+#[test]
+fn a_world_takes_everything_with_it() {
+    let dropped = Rc::new(Cell::new(false));
+    let world = World::new(1);
+    let (client, server) = (world.machine("a").process("client"), world.machine("b").process("node"));
+    let (guard, clock) = (OnDrop(dropped.clone()), server.ports.clock.clone());
+    server.spawn(async move {
+        let _guard = guard;
+        clock.sleep(HOUR).await;
+    });
+    let (listening, dialled) = world
+        .run(async {
+            let listener = server.ports.net.listen("b:7000").await.unwrap();
+            (listener, client.ports.net.connect("b:7000").await.unwrap())
+        })
+        .unwrap();
+    let net = Rc::downgrade(&server.ports.net);
+    server.spawn(async move {
+        let _kept = (listening, dialled);
+        pending::<()>().await
+    });
+    drop((client, server));
+    drop(world);
+    assert!(dropped.get());
+    assert!(net.upgrade().is_none());
+}

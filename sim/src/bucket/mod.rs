@@ -72,12 +72,12 @@ impl SimBucket {
 
     /// Every request is answered [`BucketError::Forbidden`] for a while.
     pub fn forbid_for(&self, duration: Duration) {
-        self.shared.forbidden_until.set(self.shared.executor.now() + duration);
+        self.shared.forbidden_until.set(self.shared.executor.now().saturating_add(duration));
     }
 
     /// The store cannot be reached for a while.
     pub fn vanish_for(&self, duration: Duration) {
-        self.shared.gone_until.set(self.shared.executor.now() + duration);
+        self.shared.gone_until.set(self.shared.executor.now().saturating_add(duration));
     }
 
     /// What the bucket holds now.
@@ -146,12 +146,16 @@ impl SimBucket {
             let retry_after = Some(rng.duration(Duration::ZERO, plan.retry_after_limit));
             return Fate::Refused(BucketError::Unavailable { what: format!("{what}: slow down"), retry_after });
         }
-        match () {
-            () if !changes => Fate::Served,
-            () if rng.chance(plan.lost_request) => Fate::Lost(None),
-            () if rng.chance(plan.lost_answer) => Fate::Lost(Some(Duration::ZERO)),
-            () if rng.chance(plan.late) => Fate::Lost(Some(rng.duration(Duration::ZERO, plan.late_limit))),
-            () => Fate::Served,
+        if !changes {
+            Fate::Served
+        } else if rng.chance(plan.lost_request) {
+            Fate::Lost(None)
+        } else if rng.chance(plan.lost_answer) {
+            Fate::Lost(Some(Duration::ZERO))
+        } else if rng.chance(plan.late) {
+            Fate::Lost(Some(rng.duration(Duration::ZERO, plan.late_limit)))
+        } else {
+            Fate::Served
         }
     }
 }

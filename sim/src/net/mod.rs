@@ -148,6 +148,7 @@ impl Network {
             self.wake_sender(end.peer);
             match ending {
                 Ending::PowerCut => {}
+                Ending::Killed if end.broken.is_some() => {}
                 Ending::Killed if self.shared.rng.below(2) == 0 => self.send_item(end.peer, Item::Close),
                 Ending::Killed => self.send_reset(end.peer),
             }
@@ -279,15 +280,17 @@ impl Network {
         let Some(end) = state.ends.get_mut(&id).filter(|end| end.owner.is_alive()) else { return };
         let peer = end.peer;
         end.halves_open -= 1;
+        // An end that is broken has nothing more to say: a close would read as a good end.
+        let broken = end.broken.is_some();
         let gone = if end.halves_open == 0 { state.ends.remove(&id) } else { None };
         drop(state);
-        if half == Half::Sender {
+        if half == Half::Sender && !broken {
             self.send_item(peer, Item::Close);
         }
         if gone.is_some() {
             self.wake_sender(peer);
         }
-        if gone.is_some_and(|end| end.broken.is_none() && (end.unread_bytes > 0 || !end.under_way.is_empty())) {
+        if gone.is_some_and(|end| !broken && (end.unread_bytes > 0 || !end.under_way.is_empty())) {
             self.send_item(peer, Item::Reset(RESET));
         }
     }
