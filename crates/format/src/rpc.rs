@@ -27,7 +27,7 @@ pub enum Message {
     Notice(Notice),
 }
 
-/// Pairs an answer with its request. Chosen by the client, unique among what it has under way on a connection.
+/// Pairs an answer with its request. Chosen by the client, unique among what it has under way on a connection, never [`RequestId::NONE`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
@@ -93,6 +93,7 @@ pub fn decode(frame: Bytes) -> Result<Message, FormatError> {
         REQUEST if header_bytes > MAX_REQUEST_HEADER_BYTES => {
             return Err(FormatError::TooLong { format, len_bytes: header_bytes as u64, max_bytes: MAX_REQUEST_HEADER_BYTES as u64 });
         }
+        REQUEST if id == RequestId::NONE => return Err(invalid(ID_AT, "a request without an id".into())),
         REQUEST => (Message::Request { id, request: read(&header)? }, bulk),
         REPLY => (Message::Reply { id, reply: read(&header)? }, bulk),
         ERROR => (Message::Error { id, error: read(&header)? }, bulk),

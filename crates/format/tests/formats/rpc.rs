@@ -124,6 +124,10 @@ fn impossible_messages_are_refused() {
     notice[2] = 1;
     assert!(matches!(rpc::decode(resealed(notice).into()), Err(FormatError::Invalid { offset: 2, .. })));
 
+    let mut request = frame(&Message::Request { id: RequestId(1), request: Request::StatFs });
+    request[2] = 0;
+    assert!(matches!(rpc::decode(resealed(request).into()), Err(FormatError::Invalid { offset: 2, .. })));
+
     // File data inside the header, where it would be copied.
     let inside = postcard::to_allocvec(&Reply::Data(Bytes::from_static(b"data"))).expect("it can be written");
     assert!(matches!(rpc::decode(sealed(2, &inside).into()), Err(FormatError::Invalid { .. })));

@@ -575,7 +575,7 @@ impl Draw {
     pub fn messages(&mut self) -> Vec<Message> {
         let mut all = Vec::new();
         for request in self.requests() {
-            all.push(Message::Request { id: RequestId(self.u64()), request });
+            all.push(Message::Request { id: RequestId(self.u64().max(1)), request });
         }
         for reply in self.replies() {
             all.push(Message::Reply { id: RequestId(self.u64()), reply });
