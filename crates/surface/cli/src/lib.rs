@@ -1,1 +1,13 @@
-//! The command line: flags, configuration, output.
+//! The command line: flags, environment, configuration files, and what is printed.
+//!
+//! One table ([`args`]) defines every setting: its flag, its environment variable, its
+//! key in a configuration file and its default. Precedence is that order.
+
+pub mod args;
+pub mod config;
+pub mod places;
+pub mod render;
+pub mod units;
+
+pub use args::{Cli, Command};
+pub use config::parse;

@@ -1,0 +1,220 @@
+//! Every command and every setting.
+
+use crate::units::{Bytes, Span};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// A POSIX file system over a bucket or a directory.
+#[derive(Parser, Debug)]
+#[command(name = "ebb", version, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Mount a bucket, a directory or a served volume.
+    ///
+    /// SOURCE is s3://BUCKET[/PREFIX], file:///DIRECTORY, or ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]
+    /// for a volume that `ebb serve` serves. Returns when the mount is usable.
+    Mount(Mount),
+    /// Serve a volume to other mounts over the network.
+    Serve(Serve),
+    /// Write what is dirty to the bucket, and unmount.
+    Umount(Umount),
+    /// Show what a mount or node does, and what is wrong.
+    Status(Target),
+    /// List what has not reached the bucket, oldest first.
+    LsDirty(LsDirty),
+    /// Write everything dirty at or below PATH to the bucket, and wait for it.
+    Flush(Target),
+    /// Drop clean cached bytes at or below PATH.
+    Evict(Target),
+    /// Prove every invariant of a mounted volume and read every cached block against its checksum.
+    Fsck(Target),
+    /// Print the version.
+    Version(Output),
+    /// Print a completion script for a shell.
+    Completion { shell: Shell },
+}
+
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// What to mount.
+    #[arg(env = "EBB_SOURCE")]
+    pub source: String,
+    /// Where to mount it: a directory that exists.
+    pub mountpoint: PathBuf,
+    /// Mount options, as mount(8) takes them: ro, allow_other, dev, suid, noexec…
+    #[arg(short = 'o', value_name = "OPTIONS", env = "EBB_OPTIONS")]
+    pub options: Vec<String>,
+    /// Stay in the foreground, log to standard error, unmount on SIGTERM and SIGINT.
+    #[arg(long)]
+    pub foreground: bool,
+    #[command(flatten)]
+    pub node: Node,
+    #[command(flatten)]
+    pub bucket: Bucket,
+}
+
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// What the volume is over: s3://BUCKET[/PREFIX] or file:///DIRECTORY.
+    #[arg(long, value_name = "URL", env = "EBB_BACKING")]
+    pub backing: String,
+    /// The name by which mounts ask for the volume.
+    #[arg(long, value_name = "VOLUME", env = "EBB_NAME")]
+    pub name: String,
+    /// Address to listen on.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7170", env = "EBB_LISTEN")]
+    pub listen: String,
+    #[command(flatten)]
+    pub node: Node,
+    #[command(flatten)]
+    pub bucket: Bucket,
+}
+
+/// Settings of a node.
+#[derive(Args, Debug)]
+pub struct Node {
+    /// Configuration file (TOML); its keys are the long names of these flags.
+    #[arg(long, value_name = "FILE", env = "EBB_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where the node keeps its log and its cache. The default is a directory per source
+    /// below /var/lib/ebb, or below $XDG_DATA_HOME/ebb for ordinary users.
+    #[arg(long, value_name = "DIR", env = "EBB_DATA")]
+    pub data: Option<PathBuf>,
+    /// Most bytes that are cached on the node's disk; never more than nine tenths of what is free.
+    #[arg(long, value_name = "SIZE", default_value = "20G", env = "EBB_CACHE_SIZE")]
+    pub cache_size: Bytes,
+    /// Most bytes that may wait for the bucket; writers wait for room beyond it.
+    #[arg(long, value_name = "SIZE", default_value = "4G", env = "EBB_DIRTY_SIZE")]
+    pub dirty_size: Bytes,
+    /// A writer that waits for room this long gets ENOSPC.
+    #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_SPACE_TIMEOUT")]
+    pub space_timeout: Span,
+    /// Dirty files are written to the bucket once they are this old.
+    #[arg(long, value_name = "TIME", default_value = "5s", env = "EBB_FLUSH_INTERVAL")]
+    pub flush_interval: Span,
+    /// Files that are written to the bucket at one time.
+    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=1024), env = "EBB_FLUSH_JOBS")]
+    pub flush_jobs: u16,
+    /// What was acknowledged survives a power cut at the latest after this time.
+    #[arg(long, value_name = "TIME", default_value = "1s", env = "EBB_COMMIT_INTERVAL")]
+    pub commit_interval: Span,
+    /// When an operation is acknowledged.
+    #[arg(long, value_enum, default_value_t = Ack::Logged, env = "EBB_ACK")]
+    pub ack: Ack,
+    /// Most bytes that are read ahead of one sequential reader.
+    #[arg(long, value_name = "SIZE", default_value = "64M", env = "EBB_READ_AHEAD")]
+    pub read_ahead: Bytes,
+    /// A read that the bucket does not answer fails after this time.
+    #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_BUCKET_TIMEOUT")]
+    pub bucket_timeout: Span,
+    /// What to do where another node serves the bucket.
+    #[arg(long, value_enum, default_value_t = TakeOver::IfAbandoned, env = "EBB_TAKE_OVER")]
+    pub take_over: TakeOver,
+    /// Another node may take over a volume whose node has been silent for this long.
+    #[arg(long, value_name = "TIME", default_value = "30s", env = "EBB_HEAD_TERM")]
+    pub head_term: Span,
+    /// A client that has been silent for this long loses its session.
+    #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_SESSION_TERM")]
+    pub session_term: Span,
+    /// Owner of objects that ebb has not written (user id).
+    #[arg(long, value_name = "UID", env = "EBB_UID")]
+    pub uid: Option<u32>,
+    /// Group of objects that ebb has not written (group id).
+    #[arg(long, value_name = "GID", env = "EBB_GID")]
+    pub gid: Option<u32>,
+    /// What is logged: error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL", default_value = "info", env = "EBB_LOG")]
+    pub log: tracing::Level,
+}
+
+/// Settings of the external storage. Credentials are found the usual way: environment,
+/// profile files, web identity, instance role.
+#[derive(Args, Debug)]
+pub struct Bucket {
+    /// URL of an S3-compatible server.
+    #[arg(long, value_name = "URL", env = "EBB_ENDPOINT")]
+    pub endpoint: Option<String>,
+    /// Region of the bucket.
+    #[arg(long, value_name = "REGION", env = "EBB_REGION")]
+    pub region: Option<String>,
+    /// Profile of the credentials files.
+    #[arg(long, value_name = "PROFILE", env = "EBB_PROFILE")]
+    pub profile: Option<String>,
+    /// Buckets in the host name (virtual) or in the path. The default is path where an
+    /// endpoint is given.
+    #[arg(long, value_enum, env = "EBB_ADDRESSING")]
+    pub addressing: Option<Addressing>,
+    /// Send requests unsigned, as for public buckets.
+    #[arg(long, env = "EBB_ANONYMOUS")]
+    pub anonymous: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ack {
+    /// When it is in the log: it survives the death of every process, and a power cut
+    /// after the commit interval or fsync.
+    Logged,
+    /// When it survives a power cut.
+    Durable,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TakeOver {
+    /// Wait one term to see whether that node lives; refuse if it does.
+    IfAbandoned,
+    /// Take the volume at once: you have made sure that the other node is dead.
+    Now,
+    /// Mount read-only, without taking over.
+    Never,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Addressing {
+    Path,
+    Virtual,
+}
+
+#[derive(Args, Debug)]
+pub struct Umount {
+    /// The mount.
+    pub mountpoint: PathBuf,
+    /// Detach at once, also where files are open; the flush goes on in the background.
+    #[arg(long)]
+    pub lazy: bool,
+    /// Do not wait until everything dirty has reached the bucket.
+    #[arg(long)]
+    pub no_wait: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// A mount or anything below it, or a node.
+#[derive(Args, Debug)]
+pub struct Target {
+    /// A path on a mount, or HOST:PORT of a node that serves.
+    pub path: PathBuf,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct LsDirty {
+    #[command(flatten)]
+    pub target: Target,
+    /// Most entries to list.
+    #[arg(long, value_name = "N", default_value = "1000")]
+    pub limit: u32,
+}
+
+#[derive(Args, Debug, Clone, Copy)]
+pub struct Output {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}

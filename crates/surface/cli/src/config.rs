@@ -1,0 +1,72 @@
+//! Configuration files: a key of the file stands in for the flag of the same name.
+
+use crate::Cli;
+use clap::builder::OsStr;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, parser::ValueSource};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// Help, version, or flags that cannot be: clap's own text.
+    #[error(transparent)]
+    Usage(#[from] clap::Error),
+    #[error("{}: {what}", .file.display())]
+    File { file: PathBuf, what: String },
+}
+
+/// Reads the command line, and behind it the configuration file that it names.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigError> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    // What the file says may be what the first reading lacks: its complaints count only
+    // where there is no file.
+    let lenient = Cli::command().mut_subcommands(|command| command.mut_args(|arg| arg.required(false)));
+    let Ok(matches) = lenient.try_get_matches_from(&args) else { return Ok(Cli::try_parse_from_checked(&args)?) };
+    let Some((name, given)) = matches.subcommand() else { return Ok(Cli::try_parse_from_checked(&args)?) };
+    let Some(file) = config_file(given) else { return Ok(Cli::try_parse_from_checked(&args)?) };
+    let values = read(&file)?;
+    let mut command = Cli::command();
+    for (key, value) in values {
+        let id = key.replace('-', "_");
+        let known = command.find_subcommand(name).is_some_and(|sub| {
+            sub.get_arguments().any(|arg| arg.get_id() == id.as_str() && arg.get_long().is_some() && id != "config")
+        });
+        if !known {
+            return Err(ConfigError::File { what: format!("unknown key {key:?}: `ebb {name} --help` lists what can be set"), file });
+        }
+        command = command.mut_subcommand(name, |sub| sub.mut_arg(&id, |arg| arg.required(false).default_value(OsStr::from(value))));
+    }
+    let matches = command.try_get_matches_from(&args)?;
+    Ok(Cli::from_arg_matches(&matches)?)
+}
+
+impl Cli {
+    fn try_parse_from_checked(args: &[OsString]) -> Result<Cli, clap::Error> {
+        let matches = Cli::command().try_get_matches_from(args)?;
+        Cli::from_arg_matches(&matches)
+    }
+}
+
+fn config_file(given: &ArgMatches) -> Option<PathBuf> {
+    let source = given.try_contains_id("config").ok().filter(|known| *known).and_then(|_| given.value_source("config"));
+    match source {
+        Some(ValueSource::CommandLine | ValueSource::EnvVariable) => given.get_one::<PathBuf>("config").cloned(),
+        _ => None,
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<(String, String)>, ConfigError> {
+    let refused = |what: String| ConfigError::File { file: file.to_owned(), what };
+    let text = fs::read_to_string(file).map_err(|error| refused(error.to_string()))?;
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| refused(error.to_string()))?;
+    let value_of = |key: &str, value: toml::Value| match value {
+        toml::Value::String(text) => Ok(text),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        toml::Value::Boolean(flag) => Ok(flag.to_string()),
+        toml::Value::Float(number) => Ok(number.to_string()),
+        _ => Err(refused(format!("{key} is to be a text, a number, true or false"))),
+    };
+    table.into_iter().map(|(key, value)| value_of(&key, value).map(|text| (key, text))).collect()
+}

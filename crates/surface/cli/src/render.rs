@@ -1,0 +1,103 @@
+//! What commands print: text for people, JSON for programs. The JSON is the model's own
+//! data, so that every figure of the text is in it.
+
+use crate::units::{Bytes, Span};
+use ebb_model::{AdminReply, Status, Time};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::time::Duration;
+
+pub fn text(reply: &AdminReply, now: Time) -> String {
+    let mut out = String::new();
+    let written = match reply {
+        AdminReply::Status(status) => write_status(&mut out, status, now),
+        AdminReply::Dirty(items) if items.is_empty() => writeln!(out, "everything has reached the bucket"),
+        AdminReply::Dirty(items) => items.iter().try_for_each(|item| {
+            let path = String::from_utf8_lossy(&item.path);
+            writeln!(out, "{:>10}  {:>12}  /{path}", age(item.since, now), Bytes(item.dirty_bytes).to_string())
+        }),
+        AdminReply::Flushed { files, bytes } => writeln!(out, "{files} files, {} written to the bucket", Bytes(*bytes)),
+        AdminReply::Evicted { bytes } => writeln!(out, "{} dropped from the cache", Bytes(*bytes)),
+        AdminReply::Fsck(report) => {
+            let problems = report.problems.iter().try_for_each(|problem| writeln!(out, "PROBLEM {problem}"));
+            let verdict = if report.problems.is_empty() { "no problem" } else { "NOT CLEAN" };
+            problems.and_then(|()| writeln!(out, "{} inodes, {} blocks checked: {verdict}", report.inodes, report.blocks))
+        }
+    };
+    written.expect("a String takes whatever is written to it");
+    out
+}
+
+pub fn json(reply: &AdminReply) -> Value {
+    match reply {
+        AdminReply::Status(status) => json!({
+            "volume": status.volume,
+            "backing": status.backing,
+            "version": status.version,
+            "incarnation": status.incarnation.0,
+            "read_only": status.read_only,
+            "sessions": status.sessions.iter().map(|session| json!({
+                "session": format!("{:016x}", session.session.0),
+                "client": session.client,
+                "open_files": session.open_files,
+            })).collect::<Vec<_>>(),
+            "inodes": status.inodes,
+            "log_index": status.log_index.0,
+            "durable_index": status.durable_index.0,
+            "cached_bytes": status.cached_bytes,
+            "cache_limit_bytes": status.cache_limit_bytes,
+            "dirty_bytes": status.dirty_bytes,
+            "dirty_files": status.dirty_files,
+            "dirty_since_secs": status.dirty_since.map(|time| time.secs),
+            "pending_deletes": status.pending_deletes,
+            "troubles": status.troubles.iter().map(|trouble| json!({
+                "since_secs": trouble.since.secs,
+                "what": trouble.what,
+            })).collect::<Vec<_>>(),
+        }),
+        AdminReply::Dirty(items) => items
+            .iter()
+            .map(|item| {
+                json!({
+                    "path": String::from_utf8_lossy(&item.path),
+                    "inode": item.ino.to_string(),
+                    "since_secs": item.since.secs,
+                    "dirty_bytes": item.dirty_bytes,
+                })
+            })
+            .collect(),
+        AdminReply::Flushed { files, bytes } => json!({ "files": files, "bytes": bytes }),
+        AdminReply::Evicted { bytes } => json!({ "bytes": bytes }),
+        AdminReply::Fsck(report) => json!({ "inodes": report.inodes, "blocks": report.blocks, "problems": report.problems }),
+    }
+}
+
+fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Result {
+    let mode = if status.read_only { ", read-only" } else { "" };
+    writeln!(out, "volume    {} over {} (incarnation {}{mode})", status.volume, status.backing, status.incarnation.0)?;
+    writeln!(out, "inodes    {} in memory", status.inodes)?;
+    writeln!(out, "cache     {} of {}", Bytes(status.cached_bytes), Bytes(status.cache_limit_bytes))?;
+    match status.dirty_since {
+        Some(since) => {
+            let age = age(since, now);
+            writeln!(out, "dirty     {} files, {}, the oldest for {age}", status.dirty_files, Bytes(status.dirty_bytes))?;
+        }
+        None => writeln!(out, "dirty     nothing")?,
+    }
+    if status.pending_deletes > 0 {
+        writeln!(out, "deletes   {} objects are still to be deleted", status.pending_deletes)?;
+    }
+    let behind = status.log_index.0.saturating_sub(status.durable_index.0);
+    writeln!(out, "log       {} operations, {behind} of them not yet safe from a power cut", status.log_index.0)?;
+    for session in &status.sessions {
+        writeln!(out, "client    {} ({} open files)", session.client, session.open_files)?;
+    }
+    for trouble in &status.troubles {
+        writeln!(out, "TROUBLE   for {}: {}", age(trouble.since, now), trouble.what)?;
+    }
+    Ok(())
+}
+
+fn age(since: Time, now: Time) -> String {
+    Span(Duration::from_secs(u64::try_from(now.secs - since.secs).unwrap_or(0))).to_string()
+}
