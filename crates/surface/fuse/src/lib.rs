@@ -1,1 +1,36 @@
-//! The FUSE surface: kernel protocol, sessions, errno.
+//! The FUSE surface: mounting, the kernel's protocol over `/dev/fuse`, and errno.
+//!
+//! [`Mount`] puts a connection under a directory, [`Session`] negotiates with the kernel
+//! and serves its requests from a [`Filesystem`], [`Notifier`] tells the kernel what to
+//! drop. Everything runs on the thread that serves, except notifications, which can
+//! block in the kernel and have a thread of their own.
+
+pub mod abi;
+
+mod buffer;
+mod device;
+mod dir_buffer;
+mod dispatch;
+mod errno;
+mod filesystem;
+mod fusermount;
+mod init;
+mod mount;
+mod mount_options;
+mod mountinfo;
+mod notify;
+mod reply;
+mod request;
+mod session;
+mod volume;
+
+pub use dir_buffer::{DirBuffer, Pushed};
+pub use errno::Errno;
+pub use filesystem::{AttrReply, Caching, EntryReply, Filesystem, Lookup, OpenReply};
+pub use init::Negotiated;
+pub use mount::{Mount, MountError};
+pub use mount_options::{MountOptions, MountOptionsError};
+pub use notify::{Notification, Notifier, NotifyError};
+pub use request::{Context, CopyEnd, Handle, Message, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
+pub use session::{Ended, Session, SessionError};
+pub use volume::Volume;

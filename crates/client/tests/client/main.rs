@@ -1,0 +1,11 @@
+//! The client against a scripted node and scripted connections.
+
+mod attach;
+mod bounds;
+mod caching;
+mod exactly_once;
+mod holds;
+mod node;
+mod replay;
+mod wire;
+mod world;

@@ -1,0 +1,433 @@
+//! A node that has sessions, a log and nothing else, behind a link that breaks as told.
+
+use crate::world::World;
+use bytes::Bytes;
+use ebb_client::{Client, Link, LinkEvent, Options};
+use ebb_model::*;
+use ebb_ports::PortFuture;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+pub const TERM: Duration = Duration::from_secs(30);
+
+/// One record of the log.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Record {
+    Session(SessionId),
+    Mutation { tx: TxId, mutation: ClientMutation, answer: Result<Mutated, RpcError> },
+    /// By another client.
+    Foreign,
+}
+
+/// What becomes of the next requests that match, in order; afterwards of all as `Faults` has it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Fate {
+    Fine,
+    LostRequest,
+    LostReply,
+    /// Executed, and never answered.
+    Silence,
+    Overloaded,
+}
+
+pub struct Node {
+    pub world: World,
+    pub log: RefCell<Vec<Record>>,
+    pub durable: Cell<u64>,
+    start: Cell<u64>,
+    recovered: Cell<u64>,
+    /// Of what is in `log`.
+    table: RefCell<BTreeMap<SessionId, BTreeMap<u16, (u64, Result<Mutated, RpcError>)>>>,
+    pub opens: RefCell<BTreeMap<Ino, u32>>,
+    pub sole: Cell<bool>,
+    /// All requests that arrived.
+    pub seen: RefCell<Vec<Request>>,
+    /// Fates of mutations.
+    pub fates: RefCell<VecDeque<Fate>>,
+    /// One in so many requests meets a fault.
+    pub chaos: Cell<Option<u64>>,
+    /// What is refused, by name of the request's kind in `refuse_key`.
+    pub refuse: RefCell<BTreeMap<&'static str, RpcError>>,
+    pub refuse_replays: Cell<bool>,
+    /// No request is answered.
+    pub frozen: Cell<bool>,
+    pub executing: Cell<usize>,
+    pub most_executing: Cell<usize>,
+    pub latency_ms: Cell<u64>,
+    up: Cell<bool>,
+    connection: Cell<u64>,
+    connected: Cell<bool>,
+    events: RefCell<VecDeque<LinkEvent>>,
+    listener: RefCell<Option<Waker>>,
+    next_session: Cell<u64>,
+}
+
+impl Node {
+    pub fn new(world: &World) -> Rc<Node> {
+        Rc::new(Node {
+            world: world.clone(),
+            log: RefCell::default(),
+            durable: Cell::new(0),
+            start: Cell::new(1),
+            recovered: Cell::new(0),
+            table: RefCell::default(),
+            opens: RefCell::default(),
+            sole: Cell::new(true),
+            seen: RefCell::default(),
+            fates: RefCell::default(),
+            chaos: Cell::new(None),
+            refuse: RefCell::default(),
+            refuse_replays: Cell::new(false),
+            frozen: Cell::new(false),
+            executing: Cell::new(0),
+            most_executing: Cell::new(0),
+            latency_ms: Cell::new(1),
+            up: Cell::new(true),
+            connection: Cell::new(0),
+            connected: Cell::new(false),
+            events: RefCell::default(),
+            listener: RefCell::new(None),
+            next_session: Cell::new(100),
+        })
+    }
+
+    pub fn options() -> Options {
+        Options::new("volume", "test")
+    }
+
+    pub fn attach(self: &Rc<Node>) -> Client {
+        self.attach_with(Node::options())
+    }
+
+    pub fn attach_with(self: &Rc<Node>, options: Options) -> Client {
+        let (link, ports) = (self.clone(), self.world.ports());
+        self.world.run(async move { Client::attach(link, ports, options).await.expect("attaches") })
+    }
+
+    pub fn disconnect(&self) {
+        self.connected.set(false);
+        self.connection.set(self.connection.get() + 1);
+        self.say(LinkEvent::Lost);
+    }
+
+    pub fn say(&self, event: LinkEvent) {
+        self.events.borrow_mut().push_back(event);
+        if let Some(listener) = self.listener.take() {
+            listener.wake();
+        }
+    }
+
+    /// SIGKILL: what was written stays.
+    pub fn kill(&self) {
+        self.up.set(false);
+        self.opens.borrow_mut().clear();
+        self.disconnect();
+    }
+
+    /// What was not forced is gone.
+    pub fn cut_power(&self) {
+        self.log.borrow_mut().truncate(self.durable.get() as usize);
+        self.kill();
+    }
+
+    pub fn restart(&self) {
+        self.start.set(self.start.get() + 1);
+        self.recovered.set(self.log.borrow().len() as u64);
+        let mut table = BTreeMap::new();
+        for record in self.log.borrow().iter() {
+            note(&mut table, record);
+        }
+        self.table.replace(table);
+        self.up.set(true);
+    }
+
+    pub fn expire_sessions(&self) {
+        self.table.borrow_mut().clear();
+        self.opens.borrow_mut().clear();
+    }
+
+    pub fn force(&self) {
+        self.durable.set(self.log.borrow().len() as u64);
+        self.say(LinkEvent::Notice(Notice::Durable { durable: LogIndex(self.durable.get()) }));
+    }
+
+    pub fn append(&self, record: Record) -> LogIndex {
+        note(&mut self.table.borrow_mut(), &record);
+        self.log.borrow_mut().push(record);
+        LogIndex(self.log.borrow().len() as u64)
+    }
+
+    /// Mutations in the log that were not refused, with their answers.
+    pub fn executed(&self) -> Vec<(ClientMutation, Mutated)> {
+        let log = self.log.borrow();
+        let done = log.iter().filter_map(|record| match record {
+            Record::Mutation { mutation, answer: Ok(mutated), .. } => Some((mutation.clone(), mutated.clone())),
+            _ => None,
+        });
+        done.collect()
+    }
+
+    pub fn count(&self, kind: &str) -> usize {
+        self.seen.borrow().iter().filter(|request| kind_of(request) == kind).count()
+    }
+
+    fn handle(&self, request: Request) -> Result<Reply, RpcError> {
+        self.seen.borrow_mut().push(request.clone());
+        if let Some(error) = self.refuse.borrow().get(kind_of(&request)) {
+            return Err(error.clone());
+        }
+        let known = |session: SessionId| match self.table.borrow().contains_key(&session) {
+            true => Ok(()),
+            false => Err(RpcError::SessionExpired),
+        };
+        match request {
+            Request::Attach { previous, read_only, .. } => {
+                let old = previous.filter(|session| self.table.borrow().contains_key(session));
+                let session = old.unwrap_or_else(|| {
+                    let session = SessionId(self.next_session.replace(self.next_session.get() + 1));
+                    self.append(Record::Session(session));
+                    session
+                });
+                Ok(Reply::Attached(Attached {
+                    session,
+                    incarnation: Incarnation(1),
+                    start: self.start.get(),
+                    fresh: old.is_none(),
+                    recovered: LogIndex(self.recovered.get()),
+                    sole: self.sole.get(),
+                    read_only,
+                    session_term_ms: TERM.as_millis() as u32,
+                }))
+            }
+            Request::Renew { session } | Request::Shared { session } | Request::Detach { session } => known(session).map(|()| Reply::Done),
+            Request::Open { session, ino } => {
+                known(session)?;
+                *self.opens.borrow_mut().entry(ino).or_default() += 1;
+                Ok(Reply::Done)
+            }
+            Request::Close { session, ino, count } => {
+                known(session)?;
+                let mut opens = self.opens.borrow_mut();
+                let left = opens.get(&ino).copied().unwrap_or(0).saturating_sub(count);
+                match left {
+                    0 => drop(opens.remove(&ino)),
+                    left => drop(opens.insert(ino, left)),
+                }
+                Ok(Reply::Done)
+            }
+            Request::Fsync { session, .. } | Request::SyncFs { session } => {
+                known(session)?;
+                self.durable.set(self.log.borrow().len() as u64);
+                Ok(Reply::Forced { durable: LogIndex(self.durable.get()) })
+            }
+            Request::Mutate { tx, mutation, replay, .. } => self.mutate(tx, mutation, replay),
+            Request::GetAttr { ino } => Ok(Reply::Attr(attr(ino))),
+            Request::Read { offset, len_bytes, .. } => {
+                // A file of 3 MiB.
+                let end = (3 << 20).min(offset + u64::from(len_bytes));
+                Ok(Reply::Data(Bytes::from(vec![7; end.saturating_sub(offset) as usize])))
+            }
+            _ => Err(RpcError::Refused(FsError::NotSupported)),
+        }
+    }
+
+    fn mutate(&self, tx: TxId, mutation: ClientMutation, replay: Option<Replay>) -> Result<Reply, RpcError> {
+        match self.table.borrow().get(&tx.session).map(|slots| slots.get(&tx.slot)) {
+            None => return Err(RpcError::SessionExpired),
+            Some(Some((sequence, answer))) if *sequence == tx.sequence => return answer.clone().map(Reply::Mutated),
+            Some(Some((sequence, _))) if *sequence > tx.sequence => return Err(RpcError::Misordered),
+            _ => {}
+        }
+        let index = LogIndex(self.log.borrow().len() as u64 + 1);
+        let stamp = Stamp { time: self.world.ports().clock.wall(), version: Version(index.0) };
+        let (mut exists, mut last_ino, mut end) = (false, 1000, 0);
+        for record in self.log.borrow().iter() {
+            match record {
+                Record::Mutation { mutation: ClientMutation::Make { name, .. }, answer: Ok(mutated), .. } => {
+                    exists |= matches!(&mutation, ClientMutation::Make { name: wanted, .. } if wanted == name);
+                    last_ino = last_ino.max(mutated.replay.ino.map_or(0, |ino| ino.0));
+                }
+                Record::Mutation { mutation: ClientMutation::Append { data, .. }, answer: Ok(_), .. } => end += data.len(),
+                _ => {}
+            }
+        }
+        let answer = match &mutation {
+            ClientMutation::Make { .. } if exists => Err(FsError::Exists),
+            _ if replay.is_some() && self.refuse_replays.get() => Err(FsError::NotFound),
+            ClientMutation::Make { open, .. } => {
+                // Replays come first and bring their ids back.
+                let ino = Ino(last_ino + 1);
+                if *open {
+                    *self.opens.borrow_mut().entry(replay.and_then(|replay| replay.ino).unwrap_or(ino)).or_default() += 1;
+                }
+                Ok(replay.unwrap_or(Replay { stamp, ino: Some(ino), offset: None }))
+            }
+            ClientMutation::Append { .. } => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: Some(end as u64) })),
+            ClientMutation::Write { offset, .. } => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: Some(*offset) })),
+            _ => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: None })),
+        };
+        let answer = answer.map_err(RpcError::Refused).map(|replay| Mutated { attr: Some(attr(replay.ino.unwrap_or(Ino(7)))), index, replay });
+        self.append(Record::Mutation { tx, mutation, answer: answer.clone() });
+        answer.map(Reply::Mutated)
+    }
+
+    fn fate(&self, request: &Request) -> Fate {
+        let scripted = match request {
+            Request::Mutate { .. } => self.fates.borrow_mut().pop_front(),
+            _ => None,
+        };
+        let chaotic = || match self.chaos.get() {
+            Some(n) if self.world.one_in(n) => {
+                let fates = [Fate::LostRequest, Fate::LostReply, Fate::Silence, Fate::Overloaded];
+                fates[self.world.below(fates.len() as u64) as usize]
+            }
+            _ => Fate::Fine,
+        };
+        scripted.unwrap_or_else(chaotic)
+    }
+
+    async fn exchange(self: &Node, request: Request) -> Result<Reply, RpcError> {
+        if let Request::Attach { .. } = request {
+            self.world.sleep_ms(self.latency_ms.get()).await;
+            if !self.up.get() {
+                return Err(RpcError::Lost);
+            }
+            self.connection.set(self.connection.get() + 1);
+            self.events.borrow_mut().clear();
+            self.connected.set(true);
+        }
+        let connection = self.connection.get();
+        let alive = || self.connected.get() && self.connection.get() == connection;
+        if !alive() {
+            return Err(RpcError::Lost);
+        }
+        let fate = self.fate(&request);
+        let jitter = if self.chaos.get().is_some() { self.world.below(20) } else { 0 };
+        self.world.sleep_ms(self.latency_ms.get() + jitter).await;
+        if fate == Fate::LostRequest && alive() {
+            self.disconnect();
+        }
+        while self.frozen.get() && alive() {
+            self.world.sleep_ms(10).await;
+        }
+        if !alive() {
+            return Err(RpcError::Lost);
+        }
+        if fate == Fate::Overloaded {
+            return Err(RpcError::Overloaded);
+        }
+        let mutates = matches!(request, Request::Mutate { .. });
+        let _executing = mutates.then(|| Executing::new(self));
+        let result = self.handle(request);
+        if fate == Fate::LostReply {
+            self.disconnect();
+        }
+        self.world.sleep_ms(self.latency_ms.get()).await;
+        while fate == Fate::Silence && alive() {
+            self.world.sleep_ms(1000).await;
+        }
+        if alive() { result } else { Err(RpcError::Lost) }
+    }
+}
+
+struct Executing<'a>(&'a Node);
+
+impl Executing<'_> {
+    fn new(node: &Node) -> Executing<'_> {
+        node.executing.set(node.executing.get() + 1);
+        node.most_executing.set(node.most_executing.get().max(node.executing.get()));
+        Executing(node)
+    }
+}
+
+impl Drop for Executing<'_> {
+    fn drop(&mut self) {
+        self.0.executing.set(self.0.executing.get() - 1);
+    }
+}
+
+impl Link for Node {
+    fn call(&self, request: Request) -> PortFuture<'_, Result<Reply, RpcError>> {
+        Box::pin(self.exchange(request))
+    }
+
+    fn event(&self) -> PortFuture<'_, LinkEvent> {
+        Box::pin(poll_fn(|context| match self.events.borrow_mut().pop_front() {
+            Some(event) => Poll::Ready(event),
+            None => {
+                self.listener.replace(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        }))
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    fn trouble(&self) -> String {
+        "nobody listens".into()
+    }
+}
+
+fn note(table: &mut BTreeMap<SessionId, BTreeMap<u16, (u64, Result<Mutated, RpcError>)>>, record: &Record) {
+    match record {
+        Record::Session(session) => drop(table.insert(*session, BTreeMap::new())),
+        Record::Mutation { tx, answer, .. } => {
+            if let Some(slots) = table.get_mut(&tx.session) {
+                slots.insert(tx.slot, (tx.sequence, answer.clone()));
+            }
+        }
+        Record::Foreign => {}
+    }
+}
+
+fn kind_of(request: &Request) -> &'static str {
+    match request {
+        Request::Attach { .. } => "attach",
+        Request::Detach { .. } => "detach",
+        Request::Renew { .. } => "renew",
+        Request::Shared { .. } => "shared",
+        Request::Open { .. } => "open",
+        Request::Close { .. } => "close",
+        Request::Mutate { replay: Some(_), .. } => "replay",
+        Request::Mutate { .. } => "mutate",
+        Request::Fsync { .. } => "fsync",
+        Request::SyncFs { .. } => "syncfs",
+        Request::Read { .. } => "read",
+        _ => "other",
+    }
+}
+
+pub fn attr(ino: Ino) -> Attr {
+    let time = Time::from_secs(0);
+    Attr {
+        ino,
+        kind: FileKind::Regular,
+        mode: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size_bytes: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        version: Version(1),
+    }
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+/// Transaction ids that arrived, in order.
+pub fn transactions(node: &Node) -> BTreeSet<(SessionId, u16, u64)> {
+    let seen = node.seen.borrow();
+    seen.iter().filter_map(|request| if let Request::Mutate { tx, .. } = request { Some((tx.session, tx.slot, tx.sequence)) } else { None }).collect()
+}

@@ -1,0 +1,52 @@
+/// Capabilities of INIT. Bits 32 and above travel in `flags2`.
+pub mod init {
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
+    pub const INIT_EXT: u64 = 1 << 30;
+    pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const HAS_RESEND: u64 = 1 << 39;
+}
+
+/// Which fields of [`super::SetattrIn`] are meant.
+pub mod fattr {
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const FH: u32 = 1 << 6;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const KILL_SUIDGID: u32 = 1 << 11;
+}
+
+/// How the kernel is to treat a file that was opened.
+pub mod fopen {
+    pub const DIRECT_IO: u32 = 1 << 0;
+    pub const KEEP_CACHE: u32 = 1 << 1;
+    pub const CACHE_DIR: u32 = 1 << 3;
+    pub const NOFLUSH: u32 = 1 << 5;
+    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+pub const GETATTR_FH: u32 = 1 << 0;
+pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+pub const WRITE_CACHE: u32 = 1 << 0;
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+pub const FSYNC_FDATASYNC: u32 = 1 << 0;
+pub const EXPIRE_ONLY: u32 = 1 << 0;
+
+/// Set in `unique` of a request that the kernel sends again after `NOTIFY_RESEND`.
+pub const UNIQUE_RESEND: u64 = 1 << 63;

@@ -1,0 +1,80 @@
+//! The connection to the kernel: `/dev/fuse` after mount(2).
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+pub(crate) struct Device {
+    /// The notifier's thread borrows it through a weak reference, so that dropping the
+    /// device closes it and with it the connection.
+    fd: AsyncFd<Arc<OwnedFd>>,
+}
+
+/// What a read of the device gave.
+pub(crate) enum Received {
+    /// A message of this length.
+    Message(usize),
+    /// There is no message; [`Device::readable`] waits for one.
+    Nothing,
+    /// The mount is gone.
+    Gone,
+}
+
+impl Device {
+    /// `fd` must be non-blocking.
+    pub fn new(fd: OwnedFd) -> io::Result<Device> {
+        // SAFETY: the Arc keeps one descriptor open, and always names the same.
+        Ok(Device { fd: unsafe { AsyncFd::register_with_interest(Arc::new(fd), WAKES)? } })
+    }
+
+    pub fn shared(&self) -> Arc<OwnedFd> {
+        self.fd.get_ref().clone()
+    }
+
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        loop {
+            // SAFETY: the kernel writes at most `len` bytes to the buffer, which is ours alone.
+            let read = unsafe { libc::read(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+            let failure = match cvt(read) {
+                Ok(len) => return Ok(Received::Message(len)),
+                Err(failure) => failure,
+            };
+            match failure.raw_os_error() {
+                _ if failure.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+                // The request was taken back while it was copied.
+                Some(libc::ENOENT | libc::EINTR) => continue,
+                Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::Gone),
+                _ => return Err(failure),
+            }
+        }
+    }
+
+    /// To be awaited after [`Received::Nothing`]: completes when something has come since.
+    /// The readiness is cleared here, before the device is read until it is empty again, so
+    /// that what comes meanwhile is not lost.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.fd.ready(WAKES).await.map(|mut guard| guard.clear_ready())
+    }
+
+    /// Replies are taken whole or not at all, and without waiting.
+    pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        write_message(self.fd.get_ref(), parts)
+    }
+}
+
+pub(crate) fn write_message(fd: &OwnedFd, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    let whole: usize = parts.iter().map(|part| part.len()).sum();
+    // SAFETY: an IoSlice has the layout of an iovec, and borrows what it points to.
+    let written = cvt(unsafe { libc::writev(fd.as_raw_fd(), parts.as_ptr().cast(), parts.len() as libc::c_int) })?;
+    assert_eq!(written, whole, "the kernel took part of a message");
+    Ok(())
+}
+
+fn cvt(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// The end of the connection is reported as an error only, not as readable.
+const WAKES: Interest = Interest::READABLE.add(Interest::ERROR);

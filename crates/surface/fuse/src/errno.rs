@@ -1,0 +1,71 @@
+//! The one table from what went wrong to what an application is told.
+
+use ebb_model::{FsError, RpcError};
+use std::fmt;
+
+/// An error number of Linux, positive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    pub const BAD_HANDLE: Errno = Errno(libc::EBADF);
+    pub const INVALID: Errno = Errno(libc::EINVAL);
+    pub const IO: Errno = Errno(libc::EIO);
+    pub const NOT_FOUND: Errno = Errno(libc::ENOENT);
+    pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+    pub const NOT_TTY: Errno = Errno(libc::ENOTTY);
+    pub const RANGE: Errno = Errno(libc::ERANGE);
+    pub const TOO_BIG: Errno = Errno(libc::E2BIG);
+    /// Makes the kernel stop sending the operation on this connection, for good.
+    pub const NOT_IMPLEMENTED: Errno = Errno(libc::ENOSYS);
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Errno({}: {})", self.0, std::io::Error::from_raw_os_error(self.0))
+    }
+}
+
+impl From<FsError> for Errno {
+    fn from(error: FsError) -> Errno {
+        Errno(match error {
+            FsError::NotFound => libc::ENOENT,
+            FsError::Exists => libc::EEXIST,
+            FsError::NotDirectory => libc::ENOTDIR,
+            FsError::IsDirectory => libc::EISDIR,
+            FsError::NotEmpty => libc::ENOTEMPTY,
+            FsError::AccessDenied => libc::EACCES,
+            FsError::NotPermitted => libc::EPERM,
+            FsError::Invalid => libc::EINVAL,
+            FsError::NameTooLong => libc::ENAMETOOLONG,
+            FsError::TooManyLinks => libc::EMLINK,
+            FsError::TooLarge => libc::EFBIG,
+            FsError::NoAttribute => libc::ENODATA,
+            FsError::ValueTooLarge => libc::E2BIG,
+            FsError::Range => libc::ERANGE,
+            FsError::NoSpace => libc::ENOSPC,
+            FsError::ReadOnly => libc::EROFS,
+            FsError::NotSupported => libc::EOPNOTSUPP,
+            FsError::CrossDevice => libc::EXDEV,
+            FsError::Busy => libc::EBUSY,
+            FsError::Stale => libc::ESTALE,
+            FsError::Io => libc::EIO,
+            FsError::TimedOut => libc::ETIMEDOUT,
+        })
+    }
+}
+
+/// The client library acts upon all but `Refused` itself; what it gives up on says here
+/// whether the operation may have happened (EIO) or not.
+impl From<RpcError> for Errno {
+    fn from(error: RpcError) -> Errno {
+        match error {
+            RpcError::Refused(error) => error.into(),
+            RpcError::SessionExpired => Errno(libc::ESTALE),
+            RpcError::Overloaded => Errno(libc::EAGAIN),
+            RpcError::NotServing(_) => Errno(libc::EHOSTDOWN),
+            RpcError::Denied(_) => Errno(libc::EACCES),
+            RpcError::Misordered | RpcError::Lost => Errno::IO,
+        }
+    }
+}

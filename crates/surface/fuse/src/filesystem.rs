@@ -1,0 +1,158 @@
+//! What serves the requests of a mount.
+
+use crate::{Context, CopyEnd, DirBuffer, Errno, Handle, OpenFlags, SeekTo, WriteMode};
+use bytes::Bytes;
+use ebb_model::{Access, Attr, Cookie, Ino, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode};
+use std::time::Duration;
+
+/// A file system, one method per operation of the kernel.
+///
+/// Methods run concurrently on one thread; each holds one request of the kernel, which
+/// waits until the future ends. A method must not wait for another request of the same
+/// mount nor for a [`crate::Notifier`]: both can depend on its own reply. A request that is
+/// interrupted (a signal to its caller) runs to its end all the same: an answer that says
+/// what happened is worth more than EINTR after the fact.
+///
+/// Every `EntryReply` given out for an inode, by whatever operation, is one reference of
+/// the kernel to it, returned by `forget`.
+///
+/// Operations without a body here are those whose refusal the kernel makes up for.
+#[expect(async_fn_in_trait, reason = "a session and its file system live on one thread; no bound is missing")]
+pub trait Filesystem {
+    async fn lookup(&self, cx: &Context, parent: Ino, name: Name) -> Result<Lookup, Errno>;
+
+    /// The kernel drops `count` references to `ino`. Those that are left when the mount
+    /// ends are never returned.
+    fn forget(&self, ino: Ino, count: u64);
+
+    async fn getattr(&self, cx: &Context, ino: Ino, handle: Option<Handle>) -> Result<AttrReply, Errno>;
+
+    async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, handle: Option<Handle>) -> Result<AttrReply, Errno>;
+
+    async fn readlink(&self, cx: &Context, ino: Ino) -> Result<Bytes, Errno>;
+
+    /// mkdir, mknod and symlink. `mode` has the umask applied.
+    async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno>;
+
+    async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno>;
+
+    async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno>;
+
+    async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno>;
+
+    async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno>;
+
+    /// Truncates if the flags say so (ATOMIC_O_TRUNC).
+    async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno>;
+
+    /// Makes a regular file and opens it. The name may exist by now: then the file is opened,
+    /// and truncated if the flags say so, unless they exclude it.
+    async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno>;
+
+    /// A regular file without a name. Without it the kernel answers EOPNOTSUPP to O_TMPFILE.
+    async fn tmpfile(&self, _cx: &Context, _parent: Ino, _mode: u16, _flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+        Err(Errno::NOT_IMPLEMENTED)
+    }
+
+    /// Fewer bytes than asked mean the end of the file.
+    async fn read(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno>;
+
+    /// Gives the number of bytes written.
+    async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno>;
+
+    /// A descriptor is closed; may come several times for one open. Its error is what
+    /// close(2) returns.
+    async fn flush(&self, cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno>;
+
+    /// The last descriptor of an open is closed and its last mapping gone. Nobody sees the result.
+    async fn release(&self, cx: &Context, ino: Ino, handle: Handle, flags: OpenFlags) -> Result<(), Errno>;
+
+    async fn fsync(&self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<(), Errno>;
+
+    async fn statfs(&self, cx: &Context, ino: Ino) -> Result<VolumeStat, Errno>;
+
+    async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), Errno>;
+
+    /// The value, however large: the session answers ERANGE where the caller's buffer is smaller.
+    async fn getxattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno>;
+
+    async fn listxattr(&self, cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno>;
+
+    async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno>;
+
+    async fn opendir(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno>;
+
+    /// Pushes entries after `after` until the buffer is full or the directory ends. `.` and
+    /// `..` are there already. See [`DirBuffer::push`] for the references that entries take.
+    async fn readdir(&self, cx: &Context, ino: Ino, handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno>;
+
+    async fn releasedir(&self, cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno>;
+
+    async fn fsyncdir(&self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<(), Errno>;
+
+    /// Not asked on a mount with `default_permissions`.
+    async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno>;
+
+    /// Without it fallocate(2) gives EOPNOTSUPP, and libc writes zeros for posix_fallocate.
+    async fn fallocate(&self, _cx: &Context, _ino: Ino, _handle: Handle, _offset: u64, _len_bytes: u64, _mode: i32) -> Result<(), Errno> {
+        Err(Errno::NOT_IMPLEMENTED)
+    }
+
+    /// Without it a file is one stretch of data with a hole at its end.
+    async fn lseek(&self, _cx: &Context, _ino: Ino, _handle: Handle, _offset: u64, _to: SeekTo) -> Result<u64, Errno> {
+        Err(Errno::NOT_IMPLEMENTED)
+    }
+
+    /// Without it the kernel reads and writes.
+    async fn copy_file_range(&self, _cx: &Context, _from: CopyEnd, _to: CopyEnd, _len_bytes: u64) -> Result<u64, Errno> {
+        Err(Errno::NOT_IMPLEMENTED)
+    }
+
+    /// Linux sends it to no mount of this kind yet; syncfs(2) comes as WRITEs of dirty pages only.
+    async fn syncfs(&self, _cx: &Context, _ino: Ino) -> Result<(), Errno> {
+        Err(Errno::NOT_IMPLEMENTED)
+    }
+}
+
+/// An inode under a name. Inode ids are never reused, so the kernel's generation is always 0.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EntryReply {
+    pub attr: Attr,
+    /// How long the kernel may answer for the name without asking.
+    pub entry_ttl: Duration,
+    /// How long it may answer for the attributes.
+    pub attr_ttl: Duration,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    Found(EntryReply),
+    /// There is no such name, and the kernel may say so itself for `ttl`.
+    Absent {
+        ttl: Duration,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AttrReply {
+    pub attr: Attr,
+    pub ttl: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenReply {
+    pub handle: Handle,
+    pub caching: Caching,
+}
+
+/// What the kernel does with the pages of an open file, or the entries of an open directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Caching {
+    /// Pages are cached while the file is open, what was cached before is dropped. Entries are not cached.
+    #[default]
+    Fresh,
+    /// What is cached already is kept, and entries of a directory are cached.
+    Keep,
+    /// Every read and write comes here. Mappings are still possible, and cached while mapped.
+    Direct,
+}

@@ -1,0 +1,114 @@
+//! `fusermount3`, the set-user-id helper that mounts for users who may not.
+
+use crate::{MountError, MountOptions};
+use std::io::{self, IoSliceMut};
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const HELPER: &str = "fusermount3";
+
+/// Mounts, and gives the device that the helper opened.
+pub(crate) fn mount(point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = UnixStream::pair().map_err(MountError::Refused)?;
+    inherit(&theirs).map_err(MountError::Refused)?;
+    let mut helper = Command::new(HELPER);
+    helper.arg("-o").arg(option_list(options)).arg("--").arg(point);
+    helper.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
+    helper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = helper.spawn().map_err(MountError::NoHelper)?;
+    drop(theirs);
+    // The helper's end closes with the helper, so this ends whatever becomes of it.
+    let received = receive_fd(&ours);
+    let output = child.wait_with_output().map_err(MountError::NoHelper)?;
+    match received {
+        Ok(Some(device)) if output.status.success() => Ok(device),
+        Err(failure) if output.status.success() => Err(MountError::Refused(failure)),
+        _ => Err(MountError::HelperFailed(String::from_utf8_lossy(&output.stderr).trim().into())),
+    }
+}
+
+pub(crate) fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
+    let mut helper = Command::new(HELPER);
+    helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point);
+    let output = helper.stdin(Stdio::null()).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_string())),
+    }
+}
+
+fn option_list(options: &MountOptions) -> String {
+    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut list = format!("fsname={source},subtype=ebb,max_read={}", options.max_read_bytes);
+    let switches = [
+        (options.read_only, "ro"),
+        (options.allow_other, "allow_other"),
+        (options.default_permissions, "default_permissions"),
+        (options.suid, "suid"),
+        (options.dev, "dev"),
+        (!options.exec, "noexec"),
+    ];
+    for (_, name) in switches.into_iter().filter(|(on, _)| *on) {
+        list.push(',');
+        list.push_str(name);
+    }
+    list
+}
+
+/// The helper finds its end of the socket by number.
+fn inherit(socket: &UnixStream) -> io::Result<()> {
+    // SAFETY: changes one flag of a descriptor that is open.
+    match unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// The descriptor that comes with one byte, or `None` where the other end closes without it.
+fn receive_fd(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0u8];
+    let mut part = IoSliceMut::new(&mut byte);
+    // As u64 for the alignment of a cmsghdr; room for exactly one descriptor.
+    let mut control = [0u64; 4];
+    // SAFETY: CMSG_SPACE computes only.
+    let control_len = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as usize;
+    assert!(control_len <= size_of_val(&control));
+    // SAFETY: an all-zero msghdr is valid; the pointers set below outlive the call.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = (&raw mut part).cast();
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = control_len as _;
+    loop {
+        // SAFETY: `message` points to memory that lives in this frame.
+        let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
+        match received {
+            0 => return Ok(None),
+            1.. => break,
+            _ => {
+                let failure = io::Error::last_os_error();
+                if failure.kind() != io::ErrorKind::Interrupted {
+                    return Err(failure);
+                }
+            }
+        }
+    }
+    // SAFETY: recvmsg has filled the control buffer; the header is read only if it is there
+    // and says that one whole descriptor follows, which is then ours to own.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&message);
+        let whole = libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
+        if header.is_null()
+            || (*header).cmsg_level != libc::SOL_SOCKET
+            || (*header).cmsg_type != libc::SCM_RIGHTS
+            || ((*header).cmsg_len as usize) < whole
+        {
+            return Ok(None);
+        }
+        let fd = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<RawFd>());
+        Ok(Some(OwnedFd::from_raw_fd(fd)))
+    }
+}

@@ -1,0 +1,106 @@
+//! What is agreed with the kernel at the start of a connection.
+
+use crate::abi::{self, init};
+use ebb_model::MAX_IO_BYTES;
+use zerocopy::FromBytes;
+
+/// What is asked for where the kernel offers it.
+const WANTED: u64 =
+    // Several reads of one file in the air at once.
+    init::ASYNC_READ
+    | init::ASYNC_DIO
+    // WRITEs of more than a page, and with MAX_PAGES of up to 1 MiB.
+    | init::BIG_WRITES
+    | init::MAX_PAGES
+    // O_TRUNC arrives with OPEN instead of a SETATTR after it: one round, and atomic.
+    | init::ATOMIC_O_TRUNC
+    // Lookups and readdirs of one directory need no lock: the namespace orders them.
+    | init::PARALLEL_DIROPS
+    // `ls -l` in one pass; AUTO goes back to plain READDIR where nobody asks for attributes.
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    // Targets of symbolic links are cached like pages, and dropped like pages.
+    | init::CACHE_SYMLINKS
+    // Pages are dropped when we say so, and not whenever mtime looks different:
+    // coherence is ours to decide.
+    | init::EXPLICIT_INVAL_DATA
+    // Set-id bits are dropped by the namespace, atomically with the write or change of
+    // owner; in exchange the kernel asks for no `security.capability` before every write.
+    | init::HANDLE_KILLPRIV_V2
+    // Flags above bit 31.
+    | init::INIT_EXT
+    // Entries can be expired instead of dropped, which does not unhash open directories.
+    | init::HAS_EXPIRE_ONLY
+    // Shared mappings of files opened with direct I/O.
+    | init::DIRECT_IO_ALLOW_MMAP
+    // Requests can be sent again to a successor of this process.
+    | init::HAS_RESEND;
+
+// Not asked for, with the reason:
+// AUTO_INVAL_DATA       drops pages on any change of mtime, our own included
+// WRITEBACK_CACHE       one SETATTR per created file, no passthrough, times made up by the kernel
+// POSIX_ACL, DONT_MASK  belong together; ACLs are not kept
+// POSIX_LOCKS, FLOCK    without them the kernel locks locally
+// EXPORT_SUPPORT        lookups of `.` and `..`, for NFS servers on top
+// SETXATTR_EXT          only says when an ACL drops set-group-id
+// SPLICE_*              one more copy saved on large messages, two more system calls on all
+// SECURITY_CTX          labels of SELinux arrive as ordinary xattrs
+// SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX   virtio-fs
+// PASSTHROUGH, OVER_IO_URING, ALLOW_IDMAP, REQUEST_TIMEOUT   not served by this session
+
+/// What both sides have agreed to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Negotiated {
+    /// The kernel's minor version of ABI 7, or the newest that this crate knows.
+    pub minor: u32,
+    /// `abi::init` flags.
+    pub flags: u64,
+}
+
+impl Negotiated {
+    pub fn has(&self, flag: u64) -> bool {
+        self.flags & flag == flag
+    }
+}
+
+#[derive(PartialEq, Debug)]
+pub(crate) enum Answer {
+    Agreed(Negotiated),
+    /// The kernel speaks a newer major version and is told to come again with ours.
+    Again,
+    TooOld {
+        major: u32,
+        minor: u32,
+    },
+}
+
+/// `body` is INIT without its header; `None` if it is not one.
+pub(crate) fn negotiate(body: &[u8]) -> Option<(Answer, abi::InitOut)> {
+    let (offer, rest) = abi::InitIn::read_from_prefix(body).ok()?;
+    let mut out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
+    if offer.major > abi::MAJOR {
+        return Some((Answer::Again, out));
+    }
+    if offer.major < abi::MAJOR || offer.minor < abi::MINOR_LEAST {
+        return Some((Answer::TooOld { major: offer.major, minor: offer.minor }, out));
+    }
+    let mut offered = u64::from(offer.flags);
+    if offered & init::INIT_EXT != 0 {
+        let (flags2, _) = u32::read_from_prefix(rest).ok()?;
+        offered |= u64::from(flags2) << 32;
+    }
+    let agreed = Negotiated { minor: offer.minor.min(abi::MINOR), flags: offered & WANTED };
+    out.max_readahead = offer.max_readahead;
+    out.flags = agreed.flags as u32;
+    out.flags2 = (agreed.flags >> 32) as u32;
+    out.max_background = MAX_BACKGROUND;
+    out.congestion_threshold = MAX_BACKGROUND / 4 * 3;
+    out.max_write = MAX_IO_BYTES as u32;
+    out.max_pages = (MAX_IO_BYTES / 4096) as u16;
+    out.time_gran = 1;
+    Some((Answer::Agreed(agreed), out))
+}
+
+/// Read-ahead and asynchronous requests that the kernel keeps in the air: what hides the
+/// latency of a bucket without letting one reader fill the queue.
+const MAX_BACKGROUND: u16 = 64;

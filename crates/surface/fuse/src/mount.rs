@@ -1,0 +1,269 @@
+//! Mounting and unmounting.
+
+use crate::mountinfo::{self, DeviceId, Mounted};
+use crate::{MountOptions, fusermount};
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+use thiserror::Error;
+use tracing::{debug, warn};
+
+#[derive(Debug, Error)]
+pub enum MountError {
+    #[error("mount point {0} does not exist")]
+    Missing(PathBuf),
+    #[error("mount point {0} is not a directory")]
+    NotDirectory(PathBuf),
+    #[error("an ebb file system is mounted at {0} already")]
+    AlreadyMounted(PathBuf),
+    #[error("{point} holds a dead mount of type {kind}, which is not ours to remove; unmount it first")]
+    DeadMount { point: PathBuf, kind: String },
+    #[error("the file system at {0} does not answer")]
+    NotAnswering(PathBuf),
+    #[error("mount point {point} cannot be used: {source}")]
+    Unusable { point: PathBuf, source: io::Error },
+    #[error("/dev/fuse cannot be opened ({0}); is the fuse module loaded, and the device passed to this container?")]
+    NoDevice(io::Error),
+    #[error("mounting needs root, or fusermount3, which cannot be run: {0}")]
+    NoHelper(io::Error),
+    #[error("fusermount3 refused: {0}")]
+    HelperFailed(String),
+    #[error("the kernel refused to mount: {0}")]
+    Refused(io::Error),
+}
+
+/// A connection that is mounted and not yet served: whoever enters the mount waits.
+pub struct Mount {
+    // Declared first to be closed first: with nobody left to answer, unmounting does not wait.
+    pub(crate) device: OwnedFd,
+    pub(crate) point: MountPoint,
+    pub(crate) read_ahead_bytes: u32,
+}
+
+impl Mount {
+    /// Mounts at an existing directory. A dead mount of ours that is in the way, left by a
+    /// process that was killed, is removed.
+    pub fn new(point: &Path, options: &MountOptions) -> Result<Mount, MountError> {
+        let path = clear(point)?;
+        // SAFETY: geteuid cannot fail and touches no memory.
+        let root = unsafe { libc::geteuid() } == 0;
+        let device = match root {
+            true => mount_directly(&path, options)?,
+            false => fusermount::mount(&path, options)?,
+        };
+        set_nonblocking(&device).map_err(MountError::Refused)?;
+        let id = match mountinfo::topmost(&path) {
+            Ok(Some(Mounted { device, kind, .. })) if kind == KIND => device,
+            Ok(_) => return Err(MountError::Refused(io::ErrorKind::NotFound.into())),
+            Err(failure) => return Err(MountError::Refused(failure)),
+        };
+        let point = MountPoint { place: Place { path, id, root } };
+        Ok(Mount { device, point, read_ahead_bytes: options.read_ahead_bytes })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.point.place.path
+    }
+}
+
+/// Takes the mount away when dropped, if somebody else has not.
+pub(crate) struct MountPoint {
+    pub place: Place,
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        if let Err(failure) = self.place.cut_off() {
+            warn!(path = %self.place.path.display(), %failure, "the mount is left behind");
+        }
+    }
+}
+
+/// Which mount is meant: the path alone could name another one by now.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub path: PathBuf,
+    pub id: DeviceId,
+    root: bool,
+}
+
+impl Place {
+    /// Writes out dirty pages of mappings and unmounts: at once where nobody uses the
+    /// mount, otherwise out of sight at once and for good when its last user has gone.
+    /// Needs the mount to be served meanwhile.
+    pub fn unmount(&self) -> io::Result<()> {
+        if !self.is_mounted()? {
+            return Ok(());
+        }
+        match File::open(&self.path).and_then(|root| cvt(syncfs(&root))) {
+            Ok(()) => {}
+            Err(failure) => warn!(path = %self.path.display(), %failure, "mapped pages may not have been written out"),
+        }
+        match self.detach(0) {
+            Err(busy) if self.is_mounted()? => {
+                debug!(path = %self.path.display(), %busy, "unmounting lazily");
+                self.detach(libc::MNT_DETACH)
+            }
+            other => other,
+        }
+    }
+
+    /// Ends the connection, whoever uses it, and unmounts. Needs nobody to serve it.
+    pub fn cut_off(&self) -> io::Result<()> {
+        match self.is_mounted()? {
+            true => self.detach(libc::MNT_FORCE | libc::MNT_DETACH),
+            false => Ok(()),
+        }
+    }
+
+    fn is_mounted(&self) -> io::Result<bool> {
+        Ok(mountinfo::topmost(&self.path)?.is_some_and(|mounted| mounted.device == self.id && mounted.kind == KIND))
+    }
+
+    fn detach(&self, flags: i32) -> io::Result<()> {
+        match self.root {
+            true => umount(&self.path, flags),
+            false => fusermount::unmount(&self.path, flags & libc::MNT_DETACH != 0),
+        }
+    }
+
+    /// Best effort: needs root and a mounted sysfs.
+    pub fn set_read_ahead(&self, bytes: u32) {
+        let DeviceId { major, minor } = self.id;
+        let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        if let Err(failure) = std::fs::write(&setting, (bytes / 1024).to_string()) {
+            debug!(setting, %failure, "the kernel's read-ahead stays as it is");
+        }
+    }
+}
+
+/// Gives the mount point's path, free of symbolic links, once a mount can be put there.
+fn clear(point: &Path) -> Result<PathBuf, MountError> {
+    let unusable = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => MountError::Missing(point.into()),
+        _ => MountError::Unusable { point: point.into(), source },
+    };
+    for _ in 0..DEAD_MOUNTS {
+        match probe(point)? {
+            Ok(found) if !found.is_dir => return Err(MountError::NotDirectory(point.into())),
+            Ok(found) => {
+                let mounted = mountinfo::topmost(&found.path).map_err(unusable)?;
+                return match mounted {
+                    Some(Mounted { kind, .. }) if kind == KIND => Err(MountError::AlreadyMounted(found.path)),
+                    _ => Ok(found.path),
+                };
+            }
+            Err(failure) if matches!(failure.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)) => {
+                let path = beside_dead(point).map_err(unusable)?;
+                let kind = mountinfo::topmost(&path).map_err(unusable)?.map(|mounted| mounted.kind).unwrap_or_default();
+                if kind != KIND {
+                    return Err(MountError::DeadMount { point: path, kind });
+                }
+                warn!(path = %path.display(), "removing a dead mount, left by a process that was killed");
+                // SAFETY: geteuid cannot fail and touches no memory.
+                match unsafe { libc::geteuid() } {
+                    0 => umount(&path, libc::MNT_DETACH),
+                    _ => fusermount::unmount(&path, true),
+                }
+                .map_err(unusable)?;
+            }
+            Err(failure) => return Err(unusable(failure)),
+        }
+    }
+    Err(MountError::DeadMount { point: point.into(), kind: KIND.into() })
+}
+
+struct Found {
+    path: PathBuf,
+    is_dir: bool,
+}
+
+/// Looks at the mount point from a thread of its own, because what is mounted there now may
+/// hang for ever; then the thread is left to it.
+fn probe(point: &Path) -> Result<io::Result<Found>, MountError> {
+    let (answer, answered) = mpsc::channel();
+    let path = point.to_owned();
+    std::thread::spawn(move || {
+        let found = std::fs::metadata(&path).and_then(|meta| Ok(Found { path: std::fs::canonicalize(&path)?, is_dir: meta.is_dir() }));
+        // Nobody waits any more: there is nobody to tell either.
+        answer.send(found).ok();
+    });
+    answered.recv_timeout(PROBE_PATIENCE).map_err(|_| MountError::NotAnswering(point.into()))
+}
+
+/// The real path of a dead mount, which cannot be asked itself.
+fn beside_dead(point: &Path) -> io::Result<PathBuf> {
+    match (point.parent(), point.file_name()) {
+        (Some(parent), Some(name)) if parent.as_os_str().is_empty() => Ok(std::env::current_dir()?.canonicalize()?.join(name)),
+        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+        _ => Ok(point.to_owned()),
+    }
+}
+
+fn mount_directly(point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse").map_err(MountError::NoDevice)?;
+    // SAFETY: getuid and getgid cannot fail and touch no memory.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},max_read={}", device.as_raw_fd(), options.max_read_bytes);
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    if options.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    let switches = [
+        (options.read_only, libc::MS_RDONLY),
+        (!options.suid, libc::MS_NOSUID),
+        (!options.dev, libc::MS_NODEV),
+        (!options.exec, libc::MS_NOEXEC),
+    ];
+    let flags = switches.into_iter().filter(|(on, _)| *on).fold(0, |flags, (_, flag)| flags | flag);
+    let invalid = |_| MountError::Refused(io::ErrorKind::InvalidInput.into());
+    let source = CString::new(options.source.as_bytes()).map_err(invalid)?;
+    let target = CString::new(point.as_os_str().as_bytes()).map_err(invalid)?;
+    let kind = CString::new(KIND).map_err(invalid)?;
+    let data = CString::new(data).map_err(invalid)?;
+    // SAFETY: all arguments are NUL-terminated strings that outlive the call.
+    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
+    cvt(result).map_err(MountError::Refused)?;
+    Ok(device.into())
+}
+
+fn umount(point: &Path, flags: i32) -> io::Result<()> {
+    let point = CString::new(point.as_os_str().as_bytes())?;
+    // SAFETY: a NUL-terminated string that outlives the call.
+    cvt(unsafe { libc::umount2(point.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) })
+}
+
+fn syncfs(root: &File) -> i32 {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::syncfs(root.as_raw_fd()) }
+}
+
+fn set_nonblocking(device: &OwnedFd) -> io::Result<()> {
+    // SAFETY: the descriptor is open; both commands take and give plain integers.
+    unsafe {
+        let flags = libc::fcntl(device.as_raw_fd(), libc::F_GETFL);
+        cvt(flags)?;
+        cvt(libc::fcntl(device.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK))
+    }
+}
+
+fn cvt(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The file system type: `fuse` with our subtype.
+const KIND: &str = "fuse.ebb";
+
+/// How long a file system at the mount point may take to answer `stat`.
+const PROBE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Dead mounts that may lie on top of each other, one per crash and careless restart.
+const DEAD_MOUNTS: usize = 64;

@@ -1,0 +1,131 @@
+//! The options of `-o`.
+
+use ebb_model::MAX_IO_BYTES;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// What the kernel is told about a mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountOptions {
+    pub read_only: bool,
+    /// Users other than the one who mounts may enter.
+    pub allow_other: bool,
+    /// The kernel checks permissions against the attributes. Without it every operation
+    /// is checked by the file system alone.
+    pub default_permissions: bool,
+    /// Set-id bits are honoured.
+    pub suid: bool,
+    /// Device nodes work.
+    pub dev: bool,
+    /// Programs can be run.
+    pub exec: bool,
+    /// What `mount` and `df` show as the source.
+    pub source: String,
+    /// Longest READ; the session's own limit is 1 MiB.
+    pub max_read_bytes: u32,
+    /// How far the kernel reads ahead of a sequential reader. Its own default of 128 KiB is
+    /// also the largest READ that it then sends.
+    pub read_ahead_bytes: u32,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            read_only: false,
+            allow_other: false,
+            default_permissions: true,
+            suid: false,
+            dev: false,
+            exec: true,
+            source: "ebb".into(),
+            max_read_bytes: MAX_IO_BYTES as u32,
+            read_ahead_bytes: 4 << 20,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum MountOptionsError {
+    #[error("unknown mount option {0:?}")]
+    Unknown(String),
+    #[error("mount option {0:?} has a value that it cannot have")]
+    BadValue(String),
+}
+
+impl MountOptions {
+    /// Applies a comma-separated list as `-o` takes it. Later options win.
+    pub fn apply(&mut self, list: &str) -> Result<(), MountOptionsError> {
+        for option in list.split(',').filter(|option| !option.is_empty()) {
+            self.apply_one(option)?;
+        }
+        Ok(())
+    }
+
+    fn apply_one(&mut self, option: &str) -> Result<(), MountOptionsError> {
+        match option.split_once('=') {
+            None => match option {
+                "ro" => self.read_only = true,
+                "rw" => self.read_only = false,
+                "allow_other" => self.allow_other = true,
+                "default_permissions" => self.default_permissions = true,
+                "suid" => self.suid = true,
+                "nosuid" => self.suid = false,
+                "dev" => self.dev = true,
+                "nodev" => self.dev = false,
+                "exec" => self.exec = true,
+                "noexec" => self.exec = false,
+                _ => return Err(MountOptionsError::Unknown(option.into())),
+            },
+            Some(("fsname", value)) if !value.is_empty() && !value.contains('\0') => self.source = value.into(),
+            Some(("max_read", value)) => self.max_read_bytes = number(option, value, 4096..=MAX_IO_BYTES as u32)?,
+            Some(("read_ahead", value)) => self.read_ahead_bytes = number(option, value, 0..=1 << 30)?,
+            Some(("fsname", _)) => return Err(MountOptionsError::BadValue(option.into())),
+            Some((name, _)) => return Err(MountOptionsError::Unknown(name.into())),
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for MountOptions {
+    type Err = MountOptionsError;
+
+    fn from_str(list: &str) -> Result<MountOptions, MountOptionsError> {
+        let mut options = MountOptions::default();
+        options.apply(list)?;
+        Ok(options)
+    }
+}
+
+fn number(option: &str, value: &str, allowed: std::ops::RangeInclusive<u32>) -> Result<u32, MountOptionsError> {
+    value.parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| MountOptionsError::BadValue(option.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_applied_in_order() {
+        let options: MountOptions = "ro,allow_other,dev,suid,noexec,fsname=s3://a/b,max_read=131072,rw".parse().unwrap();
+        let expected = MountOptions {
+            allow_other: true,
+            dev: true,
+            suid: true,
+            exec: false,
+            source: "s3://a/b".into(),
+            max_read_bytes: 131072,
+            ..MountOptions::default()
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for list in ["nope", "ro,nope=1", "ro=1"] {
+            assert!(matches!(list.parse::<MountOptions>(), Err(MountOptionsError::Unknown(_))), "{list}");
+        }
+        for list in ["max_read=x", "max_read=1", "max_read=", "fsname=", "read_ahead=-1"] {
+            assert!(matches!(list.parse::<MountOptions>(), Err(MountOptionsError::BadValue(_))), "{list}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Telling the kernel what to drop.
+//!
+//! A notification waits inside the kernel for locks that requests hold: the pages of a
+//! read in progress, the directory of a create. Therefore each is written by a thread of
+//! its own, and whoever sends one must not hold up a request while it waits.
+
+use crate::abi;
+use crate::device::write_message;
+use ebb_model::{Ino, Name};
+use std::io::{self, IoSlice};
+use std::mem::size_of;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Weak;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+use zerocopy::IntoBytes;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notification {
+    /// Attributes are void, and so are the cached pages that touch `bytes`. An empty range is
+    /// attributes only, `0..u64::MAX` is everything.
+    Inode { ino: Ino, bytes: Range<u64> },
+    /// The name is void: it is unhashed, or with `expire` asked for again at its next use.
+    Entry { parent: Ino, name: Name, expire: bool },
+    /// `child` has lost its name: watchers of the directory are told.
+    Deleted { parent: Ino, child: Ino, name: Name },
+    /// Every name is asked for again at its next use (ABI 7.44).
+    AllEntries,
+    /// Requests that were read and not answered are sent again (HAS_RESEND).
+    Resend,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum NotifyError {
+    #[error("the mount has ended")]
+    Ended,
+    /// The kernel does not know this kind of notification.
+    #[error("the kernel does not take this notification")]
+    Unsupported,
+    #[error("the kernel refused a notification: {0}")]
+    Refused(String),
+}
+
+/// Sends notifications of one mount, in the order in which they are sent.
+#[derive(Clone)]
+pub struct Notifier {
+    queue: mpsc::Sender<Job>,
+}
+
+struct Job {
+    notification: Notification,
+    done: oneshot::Sender<Result<(), NotifyError>>,
+}
+
+impl Notifier {
+    /// The thread ends with the last notifier, and closes nothing: it holds the device
+    /// only while it writes.
+    pub(crate) fn start(device: Weak<OwnedFd>) -> io::Result<Notifier> {
+        let (queue, mut jobs) = mpsc::channel::<Job>(QUEUE_LEN);
+        std::thread::Builder::new().name("ebb-notify".into()).spawn(move || {
+            while let Some(Job { notification, done }) = jobs.blocking_recv() {
+                let result = match device.upgrade() {
+                    Some(device) => write(&device, &notification),
+                    None => Err(NotifyError::Ended),
+                };
+                // Whoever does not wait for the outcome does not want it.
+                done.send(result).ok();
+            }
+        })?;
+        Ok(Notifier { queue })
+    }
+
+    /// Completes when the kernel has dropped it, which includes that it had nothing to
+    /// drop. Never await this while a request of the same mount waits for you.
+    pub async fn send(&self, notification: Notification) -> Result<(), NotifyError> {
+        let (done, outcome) = oneshot::channel();
+        self.queue.send(Job { notification, done }).await.map_err(|_| NotifyError::Ended)?;
+        outcome.await.map_err(|_| NotifyError::Ended)?
+    }
+}
+
+fn write(device: &OwnedFd, notification: &Notification) -> Result<(), NotifyError> {
+    let written = match notification {
+        Notification::Inode { ino, bytes } => {
+            let (off, len) = page_range(bytes);
+            send(device, abi::NOTIFY_INVAL_INODE, &abi::NotifyInvalInodeOut { ino: ino.0, off, len }, None)
+        }
+        Notification::Entry { parent, name, expire } => {
+            let flags = if *expire { abi::EXPIRE_ONLY } else { 0 };
+            let out = abi::NotifyInvalEntryOut { parent: parent.0, namelen: name.as_bytes().len() as u32, flags };
+            send(device, abi::NOTIFY_INVAL_ENTRY, &out, Some(name))
+        }
+        Notification::Deleted { parent, child, name } => {
+            let namelen = name.as_bytes().len() as u32;
+            let out = abi::NotifyDeleteOut { parent: parent.0, child: child.0, namelen, padding: 0 };
+            send(device, abi::NOTIFY_DELETE, &out, Some(name))
+        }
+        Notification::AllEntries => send(device, abi::NOTIFY_INC_EPOCH, &[0u8; 0], None),
+        Notification::Resend => send(device, abi::NOTIFY_RESEND, &[0u8; 0], None),
+    };
+    let Err(failure) = written else { return Ok(()) };
+    match failure.raw_os_error() {
+        // The kernel does not know the inode or the name: there is nothing to drop.
+        Some(libc::ENOENT) => Ok(()),
+        Some(libc::ENODEV | libc::ECONNABORTED | libc::ENOTCONN) => Err(NotifyError::Ended),
+        Some(libc::EINVAL | libc::ENOSYS) => Err(NotifyError::Unsupported),
+        _ => Err(NotifyError::Refused(failure.to_string())),
+    }
+}
+
+/// The kernel's offset and length: a negative offset leaves pages alone, a length of 0 or
+/// less goes on to the end.
+fn page_range(bytes: &Range<u64>) -> (i64, i64) {
+    if bytes.is_empty() {
+        return (-1, 0);
+    }
+    let off = i64::try_from(bytes.start).unwrap_or(i64::MAX);
+    let len = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
+    (off, if off.checked_add(len).is_none() { 0 } else { len })
+}
+
+fn send<T: IntoBytes + zerocopy::Immutable + ?Sized>(device: &OwnedFd, code: i32, body: &T, name: Option<&Name>) -> io::Result<()> {
+    // The kernel wants the terminating NUL of a name and does not count it in `namelen`.
+    let name = name.map(|name| [name.as_bytes(), b"\0"].concat()).unwrap_or_default();
+    let body = body.as_bytes();
+    let len = (size_of::<abi::OutHeader>() + body.len() + name.len()) as u32;
+    // `unique` 0 says that this answers nothing.
+    let header = abi::OutHeader { len, error: code, unique: 0 };
+    write_message(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body), IoSlice::new(&name)])
+}
+
+/// Notifications that wait their turn; senders beyond that wait before they are queued.
+const QUEUE_LEN: usize = 1024;

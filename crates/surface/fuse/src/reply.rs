@@ -1,0 +1,197 @@
+//! Replies in the kernel's layout, and the duty to give one.
+
+use crate::device::Device;
+use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, abi};
+use ebb_model::{Attr, FileKind, Time, VolumeStat};
+use std::io::IoSlice;
+use std::mem::size_of;
+use std::rc::Rc;
+use tracing::{debug, error};
+use zerocopy::{Immutable, IntoBytes};
+
+/// The duty to answer one request. Dropped without an answer (the handler was given up or
+/// has panicked) it answers EIO, so no caller ever waits for ever.
+pub(crate) struct Responder {
+    device: Rc<Device>,
+    unique: u64,
+    opcode: u32,
+    answered: bool,
+}
+
+impl Responder {
+    pub fn new(device: Rc<Device>, unique: u64, opcode: u32) -> Responder {
+        Responder { device, unique, opcode, answered: false }
+    }
+
+    pub fn error(mut self, errno: Errno) {
+        self.send(-errno.0, &[]);
+    }
+
+    pub fn empty(self, result: Result<(), Errno>) {
+        self.bytes(result.map(|()| [0u8; 0]));
+    }
+
+    pub fn value<T: IntoBytes + Immutable>(self, result: Result<T, Errno>) {
+        match result {
+            Ok(value) => self.bytes(Ok(value.as_bytes())),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    pub fn bytes(mut self, result: Result<impl AsRef<[u8]>, Errno>) {
+        match result {
+            Ok(bytes) => self.send(0, bytes.as_ref()),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    fn send(&mut self, error: i32, body: &[u8]) {
+        self.answered = true;
+        let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + body.len()) as u32, error, unique: self.unique };
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
+        let parts = if body.is_empty() { &parts[..1] } else { &parts[..] };
+        let Err(failure) = self.device.write(parts) else { return };
+        let operation = abi::opcode_name(self.opcode);
+        match failure.raw_os_error() {
+            // The caller was killed before the answer, or the mount is gone: nobody waits.
+            Some(libc::ENOENT | libc::ENODEV) => debug!(operation, "nobody waits for the reply"),
+            _ if error == 0 => {
+                // The kernel has refused the reply and keeps the caller waiting.
+                error!(operation, %failure, "the kernel does not take a reply");
+                self.send(-libc::EIO, &[]);
+            }
+            _ => error!(operation, %failure, "the kernel does not take an error reply"),
+        }
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.send(-libc::EIO, &[]);
+        }
+    }
+}
+
+/// The type bits of `st_mode`.
+pub(crate) fn file_type(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Regular => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+    }
+}
+
+fn attr(attr: &Attr) -> abi::Attr {
+    abi::Attr {
+        ino: attr.ino.0,
+        size: attr.size_bytes,
+        blocks: blocks(attr),
+        atime: attr.atime.secs,
+        mtime: attr.mtime.secs,
+        ctime: attr.ctime.secs,
+        atimensec: attr.atime.nanos,
+        mtimensec: attr.mtime.nanos,
+        ctimensec: attr.ctime.nanos,
+        mode: file_type(attr.kind) | u32::from(attr.mode),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        // The kernel's own: the page size.
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+/// `st_blocks` counts what the file would take, not what the cache happens to hold.
+fn blocks(attr: &Attr) -> u64 {
+    attr.size_bytes.div_ceil(512)
+}
+
+pub(crate) fn entry_out(entry: &EntryReply) -> abi::EntryOut {
+    abi::EntryOut {
+        nodeid: entry.attr.ino.0,
+        generation: 0,
+        entry_valid: entry.entry_ttl.as_secs(),
+        attr_valid: entry.attr_ttl.as_secs(),
+        entry_valid_nsec: entry.entry_ttl.subsec_nanos(),
+        attr_valid_nsec: entry.attr_ttl.subsec_nanos(),
+        attr: attr(&entry.attr),
+    }
+}
+
+pub(crate) fn lookup_out(lookup: &Lookup) -> abi::EntryOut {
+    match lookup {
+        Lookup::Found(entry) => entry_out(entry),
+        Lookup::Absent { ttl } => abi::EntryOut { entry_valid: ttl.as_secs(), entry_valid_nsec: ttl.subsec_nanos(), ..Default::default() },
+    }
+}
+
+pub(crate) fn attr_out(reply: &AttrReply) -> abi::AttrOut {
+    abi::AttrOut { attr_valid: reply.ttl.as_secs(), attr_valid_nsec: reply.ttl.subsec_nanos(), dummy: 0, attr: attr(&reply.attr) }
+}
+
+pub(crate) fn statx_out(reply: &AttrReply) -> abi::StatxOut {
+    let AttrReply { attr, ttl } = reply;
+    let time = |time: Time| abi::SxTime { tv_sec: time.secs, tv_nsec: time.nanos, reserved: 0 };
+    abi::StatxOut {
+        attr_valid: ttl.as_secs(),
+        attr_valid_nsec: ttl.subsec_nanos(),
+        stat: abi::Statx {
+            mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
+            blksize: 4096,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            mode: file_type(attr.kind) as u16 | attr.mode,
+            ino: attr.ino.0,
+            size: attr.size_bytes,
+            blocks: blocks(attr),
+            atime: time(attr.atime),
+            btime: time(attr.btime),
+            ctime: time(attr.ctime),
+            mtime: time(attr.mtime),
+            rdev_major: libc::major(attr.rdev.into()),
+            rdev_minor: libc::minor(attr.rdev.into()),
+            ..Default::default()
+        },
+        ..Default::default()
+    }
+}
+
+pub(crate) fn open_out(open: &OpenReply, directory: bool) -> abi::OpenOut {
+    use abi::fopen;
+    let open_flags = match (open.caching, directory) {
+        (Caching::Fresh, _) | (Caching::Direct, true) => 0,
+        (Caching::Keep, false) => fopen::KEEP_CACHE,
+        (Caching::Keep, true) => fopen::KEEP_CACHE | fopen::CACHE_DIR,
+        (Caching::Direct, false) => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+    };
+    abi::OpenOut { fh: open.handle.0, open_flags, backing_id: 0 }
+}
+
+pub(crate) fn create_out((entry, open): &(EntryReply, OpenReply)) -> abi::CreateOut {
+    abi::CreateOut { entry: entry_out(entry), open: open_out(open, false) }
+}
+
+pub(crate) fn statfs_out(stat: &VolumeStat) -> abi::StatfsOut {
+    let free = stat.free_bytes / STATFS_BLOCK_BYTES;
+    abi::StatfsOut {
+        blocks: stat.total_bytes / STATFS_BLOCK_BYTES,
+        bfree: free,
+        bavail: free,
+        files: stat.files,
+        ffree: stat.free_files,
+        bsize: STATFS_BLOCK_BYTES as u32,
+        namelen: ebb_model::MAX_NAME_BYTES as u32,
+        frsize: STATFS_BLOCK_BYTES as u32,
+        ..Default::default()
+    }
+}
+
+const STATFS_BLOCK_BYTES: u64 = 4096;

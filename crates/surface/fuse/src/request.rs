@@ -1,0 +1,495 @@
+//! Requests of the kernel, parsed into values that cannot be wrong.
+//!
+//! The kernel is trusted no further than its header: every length is checked, names and
+//! modes become the model's types here, and whatever does not parse is answered with an
+//! errno instead of reaching a file system.
+
+use crate::Errno;
+use crate::abi::{self, fattr};
+use bytes::Bytes;
+use ebb_model::{Access, FileKind, Ino, MAX_IO_BYTES, Make, Name, RenameMode, SetAttr, SetTime, Time, XattrMode};
+use std::ops::Range;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+/// Number of an open file or directory, chosen by the file system.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Handle(pub u64);
+
+/// Who asks, and which request this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Context {
+    /// Identifies the request on its connection, also when it is sent again.
+    pub unique: u64,
+    pub uid: u32,
+    pub gid: u32,
+    /// 0 where the kernel acts on its own, or for a process of another pid namespace.
+    pub pid: u32,
+    /// The kernel sends this again after `NOTIFY_RESEND`: it may have been executed before.
+    pub resent: bool,
+}
+
+/// How a file or directory is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenFlags {
+    /// `O_` flags as open(2) takes them.
+    pub bits: i32,
+    /// If this open truncates, set-id bits go: the caller is an ordinary user.
+    pub drop_set_id: bool,
+}
+
+impl OpenFlags {
+    pub fn truncates(self) -> bool {
+        self.bits & libc::O_TRUNC != 0
+    }
+
+    pub fn appends(self) -> bool {
+        self.bits & libc::O_APPEND != 0
+    }
+
+    pub fn excludes(self) -> bool {
+        self.bits & libc::O_EXCL != 0
+    }
+
+    pub fn reads(self) -> bool {
+        self.bits & libc::O_ACCMODE != libc::O_WRONLY
+    }
+
+    pub fn writes(self) -> bool {
+        self.bits & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    /// O_SYNC or O_DSYNC.
+    pub fn forces(self) -> bool {
+        self.bits & libc::O_DSYNC != 0
+    }
+}
+
+/// How the bytes of a WRITE are meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteMode {
+    /// The descriptor has O_APPEND: the offset is the kernel's idea of the end of file.
+    pub append: bool,
+    /// The descriptor has O_SYNC or O_DSYNC. The kernel follows up with FSYNC only on
+    /// files opened without direct I/O.
+    pub force: bool,
+    /// The writer is an ordinary user: set-id bits go.
+    pub drop_set_id: bool,
+    /// Pages of a shared mapping, written by the kernel on its own account.
+    pub from_cache: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeekTo {
+    Data,
+    Hole,
+}
+
+/// One of the two files of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyEnd {
+    pub ino: Ino,
+    pub handle: Handle,
+    pub offset: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    pub context: Context,
+    pub opcode: u32,
+    /// The inode that the request is about; for namespace operations the directory.
+    pub ino: Ino,
+    pub operation: Operation,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    Lookup { name: Name },
+    GetAttr { handle: Option<Handle> },
+    Statx { handle: Option<Handle> },
+    SetAttr { set: SetAttr, handle: Option<Handle> },
+    ReadLink,
+    Make { name: Name, mode: u16, what: Make },
+    Unlink { name: Name },
+    Rmdir { name: Name },
+    Rename { name: Name, to: Ino, new_name: Name, mode: RenameMode },
+    Link { ino: Ino, name: Name },
+    Open { flags: OpenFlags },
+    Create { name: Name, mode: u16, flags: OpenFlags },
+    Tmpfile { mode: u16, flags: OpenFlags },
+    Read { handle: Handle, offset: u64, len_bytes: u32 },
+    Write { handle: Handle, offset: u64, data: Bytes, mode: WriteMode },
+    Flush { handle: Handle },
+    Release { handle: Handle, flags: OpenFlags },
+    Fsync { handle: Handle, data_only: bool },
+    StatFs,
+    SetXattr { name: Bytes, value: Bytes, mode: XattrMode },
+    GetXattr { name: Bytes, limit_bytes: u32 },
+    ListXattr { limit_bytes: u32 },
+    RemoveXattr { name: Bytes },
+    OpenDir { flags: OpenFlags },
+    ReadDir { handle: Handle, position: u64, limit_bytes: u32, plus: bool },
+    ReleaseDir { handle: Handle },
+    FsyncDir { handle: Handle, data_only: bool },
+    Access { access: Access },
+    Fallocate { handle: Handle, offset: u64, len_bytes: u64, mode: i32 },
+    Lseek { handle: Handle, offset: u64, to: SeekTo },
+    CopyFileRange { from: CopyEnd, to: CopyEnd, len_bytes: u64, wide: bool },
+    SyncFs,
+    Destroy,
+}
+
+/// One message of the kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    Request(Request),
+    /// References that the kernel drops. Takes no answer.
+    Forget(Vec<(Ino, u64)>),
+    /// The caller of a request has got a signal. Takes no answer: the request's own answer is one.
+    Interrupt,
+}
+
+/// What is answered, if anything, to a request that did not parse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rejected {
+    Answer {
+        unique: u64,
+        opcode: u32,
+        errno: Errno,
+    },
+    /// Not even a header, or an operation that takes no answer.
+    Silent,
+}
+
+impl Message {
+    /// Parses one message of the device. `payload` turns the range of the message that
+    /// holds the bytes of a WRITE into bytes that outlive it.
+    pub fn parse(message: &[u8], payload: impl FnOnce(Range<usize>) -> Bytes) -> Result<Message, Rejected> {
+        let Ok((header, body)) = abi::InHeader::read_from_prefix(message) else { return Err(Rejected::Silent) };
+        let reject = |errno| match header.opcode {
+            abi::FORGET | abi::BATCH_FORGET | abi::INTERRUPT | abi::NOTIFY_REPLY => Rejected::Silent,
+            opcode => Rejected::Answer { unique: header.unique, opcode, errno },
+        };
+        if header.len as usize != message.len() {
+            return Err(reject(Errno::IO));
+        }
+        let mut body = Body { rest: body, message_len: message.len() };
+        let operation = match header.opcode {
+            abi::FORGET => {
+                let arg: abi::ForgetIn = body.take().map_err(reject)?;
+                return Ok(Message::Forget(vec![(Ino(header.nodeid), arg.nlookup)]));
+            }
+            abi::BATCH_FORGET => return Ok(Message::Forget(body.forgets().map_err(reject)?)),
+            abi::INTERRUPT => return Ok(Message::Interrupt),
+            _ => parse_operation(&header, body, payload).map_err(reject)?,
+        };
+        Ok(Message::Request(Request {
+            context: Context {
+                unique: header.unique,
+                uid: header.uid,
+                gid: header.gid,
+                pid: header.pid,
+                resent: header.unique & abi::UNIQUE_RESEND != 0,
+            },
+            opcode: header.opcode,
+            ino: Ino(header.nodeid),
+            operation,
+        }))
+    }
+}
+
+fn parse_operation(header: &abi::InHeader, mut body: Body<'_>, payload: impl FnOnce(Range<usize>) -> Bytes) -> Result<Operation, Errno> {
+    Ok(match header.opcode {
+        abi::LOOKUP => Operation::Lookup { name: body.name()? },
+        abi::GETATTR => {
+            let arg: abi::GetattrIn = body.take()?;
+            Operation::GetAttr { handle: handle_if(arg.getattr_flags & abi::GETATTR_FH != 0, arg.fh) }
+        }
+        abi::STATX => {
+            let arg: abi::StatxIn = body.take()?;
+            Operation::Statx { handle: handle_if(arg.getattr_flags & abi::GETATTR_FH != 0, arg.fh) }
+        }
+        abi::SETATTR => {
+            let arg: abi::SetattrIn = body.take()?;
+            Operation::SetAttr { set: set_attr(&arg)?, handle: handle_if(arg.valid & fattr::FH != 0, arg.fh) }
+        }
+        abi::READLINK => Operation::ReadLink,
+        abi::SYMLINK => {
+            let name = body.name()?;
+            let target = Bytes::copy_from_slice(body.string()?);
+            Operation::Make { name, mode: 0o777, what: Make::Symlink { target } }
+        }
+        abi::MKNOD => {
+            let arg: abi::MknodIn = body.take()?;
+            Operation::Make { name: body.name()?, mode: permissions(arg.mode), what: node(arg.mode, arg.rdev)? }
+        }
+        abi::MKDIR => {
+            let arg: abi::MkdirIn = body.take()?;
+            Operation::Make { name: body.name()?, mode: permissions(arg.mode), what: Make::Directory }
+        }
+        abi::UNLINK => Operation::Unlink { name: body.name()? },
+        abi::RMDIR => Operation::Rmdir { name: body.name()? },
+        abi::RENAME => {
+            let arg: abi::RenameIn = body.take()?;
+            Operation::Rename { name: body.name()?, to: Ino(arg.newdir), new_name: body.name()?, mode: RenameMode::Replace }
+        }
+        abi::RENAME2 => {
+            let arg: abi::Rename2In = body.take()?;
+            let mode = match arg.flags {
+                0 => RenameMode::Replace,
+                libc::RENAME_NOREPLACE => RenameMode::KeepTarget,
+                libc::RENAME_EXCHANGE => RenameMode::Exchange,
+                _ => return Err(Errno::INVALID),
+            };
+            Operation::Rename { name: body.name()?, to: Ino(arg.newdir), new_name: body.name()?, mode }
+        }
+        abi::LINK => {
+            let arg: abi::LinkIn = body.take()?;
+            Operation::Link { ino: Ino(arg.oldnodeid), name: body.name()? }
+        }
+        abi::OPEN => {
+            let arg: abi::OpenIn = body.take()?;
+            Operation::Open { flags: open_flags(arg.flags, arg.open_flags) }
+        }
+        abi::CREATE => {
+            let arg: abi::CreateIn = body.take()?;
+            Operation::Create { name: body.name()?, mode: permissions(arg.mode), flags: open_flags(arg.flags, arg.open_flags) }
+        }
+        abi::TMPFILE => {
+            let arg: abi::CreateIn = body.take()?;
+            Operation::Tmpfile { mode: permissions(arg.mode), flags: open_flags(arg.flags, arg.open_flags) }
+        }
+        abi::READ => {
+            let arg: abi::ReadIn = body.take()?;
+            let len_bytes = bounded(arg.size)?;
+            Operation::Read { handle: Handle(arg.fh), offset: position(arg.offset, u64::from(len_bytes))?, len_bytes }
+        }
+        abi::WRITE => {
+            let arg: abi::WriteIn = body.take()?;
+            let len_bytes = bounded(arg.size)?;
+            let offset = position(arg.offset, u64::from(len_bytes))?;
+            let range = body.range(len_bytes as usize)?;
+            let flags = open_flags(arg.flags, 0);
+            let from_cache = arg.write_flags & abi::WRITE_CACHE != 0;
+            let mode = WriteMode {
+                append: flags.appends() && !from_cache,
+                force: flags.forces() && !from_cache,
+                drop_set_id: arg.write_flags & abi::WRITE_KILL_SUIDGID != 0,
+                from_cache,
+            };
+            Operation::Write { handle: Handle(arg.fh), offset, data: payload(range), mode }
+        }
+        abi::FLUSH => {
+            let arg: abi::FlushIn = body.take()?;
+            Operation::Flush { handle: Handle(arg.fh) }
+        }
+        abi::RELEASE => {
+            let arg: abi::ReleaseIn = body.take()?;
+            Operation::Release { handle: Handle(arg.fh), flags: open_flags(arg.flags, 0) }
+        }
+        abi::FSYNC => {
+            let arg: abi::FsyncIn = body.take()?;
+            Operation::Fsync { handle: Handle(arg.fh), data_only: arg.fsync_flags & abi::FSYNC_FDATASYNC != 0 }
+        }
+        abi::STATFS => Operation::StatFs,
+        abi::SETXATTR => {
+            let arg: abi::SetxattrIn = body.take()?;
+            let name = body.xattr_name()?;
+            let value = Bytes::copy_from_slice(body.bytes(arg.size as usize)?);
+            let mode = match arg.flags as i32 {
+                0 => XattrMode::Set,
+                libc::XATTR_CREATE => XattrMode::Create,
+                libc::XATTR_REPLACE => XattrMode::Replace,
+                _ => return Err(Errno::INVALID),
+            };
+            Operation::SetXattr { name, value, mode }
+        }
+        abi::GETXATTR => {
+            let arg: abi::GetxattrIn = body.take()?;
+            Operation::GetXattr { name: body.xattr_name()?, limit_bytes: arg.size }
+        }
+        abi::LISTXATTR => {
+            let arg: abi::GetxattrIn = body.take()?;
+            Operation::ListXattr { limit_bytes: arg.size }
+        }
+        abi::REMOVEXATTR => Operation::RemoveXattr { name: body.xattr_name()? },
+        abi::OPENDIR => {
+            let arg: abi::OpenIn = body.take()?;
+            Operation::OpenDir { flags: open_flags(arg.flags, 0) }
+        }
+        abi::READDIR | abi::READDIRPLUS => {
+            let arg: abi::ReadIn = body.take()?;
+            Operation::ReadDir {
+                handle: Handle(arg.fh),
+                position: arg.offset,
+                limit_bytes: bounded(arg.size)?,
+                plus: header.opcode == abi::READDIRPLUS,
+            }
+        }
+        abi::RELEASEDIR => {
+            let arg: abi::ReleaseIn = body.take()?;
+            Operation::ReleaseDir { handle: Handle(arg.fh) }
+        }
+        abi::FSYNCDIR => {
+            let arg: abi::FsyncIn = body.take()?;
+            Operation::FsyncDir { handle: Handle(arg.fh), data_only: arg.fsync_flags & abi::FSYNC_FDATASYNC != 0 }
+        }
+        abi::ACCESS => {
+            let arg: abi::AccessIn = body.take()?;
+            // R_OK, W_OK and X_OK have the values of the model's rights.
+            Operation::Access { access: Access((arg.mask & 7) as u8) }
+        }
+        abi::FALLOCATE => {
+            let arg: abi::FallocateIn = body.take()?;
+            let offset = position(arg.offset, arg.length)?;
+            Operation::Fallocate { handle: Handle(arg.fh), offset, len_bytes: arg.length, mode: arg.mode as i32 }
+        }
+        abi::LSEEK => {
+            let arg: abi::LseekIn = body.take()?;
+            let to = match arg.whence as i32 {
+                libc::SEEK_DATA => SeekTo::Data,
+                libc::SEEK_HOLE => SeekTo::Hole,
+                _ => return Err(Errno::INVALID),
+            };
+            Operation::Lseek { handle: Handle(arg.fh), offset: position(arg.offset, 0)?, to }
+        }
+        abi::COPY_FILE_RANGE | abi::COPY_FILE_RANGE_64 => {
+            let arg: abi::CopyFileRangeIn = body.take()?;
+            if arg.flags != 0 {
+                return Err(Errno::INVALID);
+            }
+            let wide = header.opcode == abi::COPY_FILE_RANGE_64;
+            // The older form answers in 32 bits; a shorter copy than asked is always allowed.
+            let len_bytes = if wide { arg.len } else { arg.len.min(COPY_LIMIT_BYTES) };
+            let end =
+                |nodeid, fh, offset| position(offset, len_bytes).map(|offset| CopyEnd { ino: Ino(nodeid), handle: Handle(fh), offset });
+            Operation::CopyFileRange {
+                from: end(header.nodeid, arg.fh_in, arg.off_in)?,
+                to: end(arg.nodeid_out, arg.fh_out, arg.off_out)?,
+                len_bytes,
+                wide,
+            }
+        }
+        abi::SYNCFS => Operation::SyncFs,
+        abi::DESTROY => Operation::Destroy,
+        abi::IOCTL => return Err(Errno::NOT_TTY),
+        // Locks, poll and bmap: the kernel does these itself once it has been told so.
+        _ => return Err(Errno::NOT_IMPLEMENTED),
+    })
+}
+
+/// What is left of a message.
+struct Body<'a> {
+    rest: &'a [u8],
+    message_len: usize,
+}
+
+impl<'a> Body<'a> {
+    fn take<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Errno> {
+        let (value, rest) = T::read_from_prefix(self.rest).map_err(|_| Errno::IO)?;
+        self.rest = rest;
+        Ok(value)
+    }
+
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8], Errno> {
+        let (bytes, rest) = self.rest.split_at_checked(len).ok_or(Errno::IO)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// The next `len` bytes as positions in the message.
+    fn range(&mut self, len: usize) -> Result<Range<usize>, Errno> {
+        let start = self.message_len - self.rest.len();
+        self.bytes(len)?;
+        Ok(start..start + len)
+    }
+
+    /// Bytes up to a NUL, which is taken too.
+    fn string(&mut self) -> Result<&'a [u8], Errno> {
+        let len = self.rest.iter().position(|&byte| byte == 0).ok_or(Errno::IO)?;
+        let string = self.bytes(len)?;
+        self.bytes(1)?;
+        Ok(string)
+    }
+
+    fn name(&mut self) -> Result<Name, Errno> {
+        Ok(Name::new(self.string()?)?)
+    }
+
+    fn xattr_name(&mut self) -> Result<Bytes, Errno> {
+        match self.string()? {
+            name if name.is_empty() || name.len() > ebb_model::MAX_XATTR_NAME_BYTES => Err(Errno::RANGE),
+            name => Ok(Bytes::copy_from_slice(name)),
+        }
+    }
+
+    fn forgets(&mut self) -> Result<Vec<(Ino, u64)>, Errno> {
+        let count = self.take::<abi::BatchForgetIn>()?.count as usize;
+        let records = self.bytes(count.checked_mul(size_of::<abi::ForgetOne>()).ok_or(Errno::IO)?)?;
+        let mut records = Body { rest: records, message_len: self.message_len };
+        (0..count).map(|_| records.take::<abi::ForgetOne>().map(|one| (Ino(one.nodeid), one.nlookup))).collect()
+    }
+}
+
+fn handle_if(given: bool, fh: u64) -> Option<Handle> {
+    given.then_some(Handle(fh))
+}
+
+fn open_flags(bits: u32, extra: u32) -> OpenFlags {
+    OpenFlags { bits: bits as i32, drop_set_id: extra & abi::OPEN_KILL_SUIDGID != 0 }
+}
+
+fn permissions(mode: u32) -> u16 {
+    (mode & 0o7777) as u16
+}
+
+/// A READ, WRITE or READDIR may ask for no more than was negotiated.
+fn bounded(size: u32) -> Result<u32, Errno> {
+    if size as usize > MAX_IO_BYTES { Err(Errno::INVALID) } else { Ok(size) }
+}
+
+/// An offset whose range ends within what `loff_t` can say.
+fn position(offset: u64, len_bytes: u64) -> Result<u64, Errno> {
+    match offset.checked_add(len_bytes) {
+        Some(end) if end <= i64::MAX as u64 => Ok(offset),
+        _ => Err(Errno::INVALID),
+    }
+}
+
+fn node(mode: u32, rdev: u32) -> Result<Make, Errno> {
+    let (kind, rdev) = match mode & libc::S_IFMT {
+        libc::S_IFREG => return Ok(Make::Regular),
+        libc::S_IFCHR => (FileKind::CharDevice, rdev),
+        libc::S_IFBLK => (FileKind::BlockDevice, rdev),
+        libc::S_IFIFO => (FileKind::Fifo, 0),
+        libc::S_IFSOCK => (FileKind::Socket, 0),
+        _ => return Err(Errno::INVALID),
+    };
+    Ok(Make::Special { kind, rdev })
+}
+
+fn set_attr(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
+    let has = |flag| arg.valid & flag != 0;
+    let time = |flag, now, secs: u64, nanos: u32| -> Result<Option<SetTime>, Errno> {
+        match () {
+            () if !has(flag) => Ok(None),
+            () if has(now) => Ok(Some(SetTime::Now)),
+            () if nanos >= 1_000_000_000 => Err(Errno::INVALID),
+            // Times before 1970 arrive as the two's complement.
+            () => Ok(Some(SetTime::To(Time { secs: secs as i64, nanos }))),
+        }
+    };
+    let size_bytes = if has(fattr::SIZE) { Some(position(arg.size, 0)?) } else { None };
+    Ok(SetAttr {
+        mode: has(fattr::MODE).then_some(permissions(arg.mode)),
+        uid: has(fattr::UID).then_some(arg.uid),
+        gid: has(fattr::GID).then_some(arg.gid),
+        size_bytes,
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, arg.atime, arg.atimensec)?,
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, arg.mtime, arg.mtimensec)?,
+        // HANDLE_KILLPRIV_V2 leaves a change of owner to the file system without saying so.
+        drop_set_id: has(fattr::KILL_SUIDGID) || has(fattr::UID) || has(fattr::GID),
+    })
+}
+
+/// Longest copy whose length a 32-bit answer can say, in whole pages.
+const COPY_LIMIT_BYTES: u64 = (u32::MAX & !4095) as u64;

@@ -1,0 +1,245 @@
+//! Serving a mount: reads requests, runs them concurrently on this thread, answers.
+//!
+//! A request costs two system calls, read and writev. A handler that completes at once is
+//! polled in place and costs no allocation; one that has to wait moves to the set of those
+//! in flight.
+
+use crate::buffer::{BufferPool, SHARED_FROM_BYTES, share};
+use crate::device::{Device, Received};
+use crate::init::{Answer, negotiate};
+use crate::mount::MountPoint;
+use crate::reply::Responder;
+use crate::{Filesystem, Message, Mount, Negotiated, Notifier, Operation, Rejected, abi, dispatch};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::future::Future;
+use std::io;
+use std::mem::size_of;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
+use zerocopy::{FromBytes, IntoBytes};
+
+#[derive(Debug, Error)]
+pub enum SessionError {
+    #[error("this kernel speaks FUSE {major}.{minor}; ebb needs {}.{} or newer (Linux 5.4)", abi::MAJOR, abi::MINOR_LEAST)]
+    KernelTooOld { major: u32, minor: u32 },
+    #[error("the mount ended before it was served")]
+    EndedEarly,
+    #[error("the kernel does not keep to the protocol: {0}")]
+    Protocol(&'static str),
+    #[error("/dev/fuse: {0}")]
+    Device(#[from] io::Error),
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// Somebody unmounted it.
+    Unmounted,
+    /// It was told to stop, and nobody uses the mount any more.
+    Stopped,
+    /// It was told to stop and somebody still used the mount when patience ended: what they
+    /// do there from now on fails with ENOTCONN or EIO.
+    CutOff,
+}
+
+/// A mount that is usable: the kernel and we agree on how to talk.
+pub struct Session {
+    // Dropped in this order: unmounting waits for nobody once the device is closed.
+    device: Rc<Device>,
+    point: MountPoint,
+    negotiated: Negotiated,
+    notifier: Notifier,
+}
+
+impl Session {
+    /// Needs a tokio runtime with I/O and time.
+    pub async fn start(mount: Mount) -> Result<Session, SessionError> {
+        let Mount { device, point, read_ahead_bytes } = mount;
+        let device = Rc::new(Device::new(device)?);
+        let negotiated = initialise(&device).await?;
+        point.place.set_read_ahead(read_ahead_bytes);
+        let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
+        debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
+        Ok(Session { device, point, negotiated, notifier })
+    }
+
+    pub fn negotiated(&self) -> Negotiated {
+        self.negotiated
+    }
+
+    pub fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+
+    /// Serves until the mount has gone, or until `stop` completes and then the mount has been
+    /// taken away: requests in flight are finished, files that are open keep working for up
+    /// to `patience`.
+    pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
+        let Session { point, device, notifier: _, negotiated: _ } = self;
+        let pool = BufferPool::default();
+        let mut buffer = pool.take();
+        let mut spare = Box::pin(None);
+        let mut in_flight = FuturesUnordered::new();
+        let mut in_flight_bytes = 0;
+        let mut stop = pin!(stop.fuse());
+        let mut deadline = None;
+
+        let ended = 'serve: loop {
+            let mut drained = false;
+            for _ in 0..BATCH {
+                if in_flight.len() >= MAX_IN_FLIGHT || in_flight_bytes >= MAX_IN_FLIGHT_BYTES {
+                    break;
+                }
+                let len = match device.receive(buffer.as_mut())? {
+                    Received::Message(len) => len,
+                    Received::Nothing => {
+                        drained = true;
+                        break;
+                    }
+                    Received::Gone => break 'serve if deadline.is_some() { Ended::Stopped } else { Ended::Unmounted },
+                };
+                let message = if len >= SHARED_FROM_BYTES {
+                    let whole = share(std::mem::replace(&mut buffer, pool.take()), len);
+                    Message::parse(&whole, |range| whole.slice(range))
+                } else {
+                    Message::parse(buffer.bytes(0..len), |range| Bytes::copy_from_slice(buffer.bytes(range)))
+                };
+                let request = match message {
+                    Ok(Message::Request(request)) => request,
+                    Ok(Message::Forget(forgets)) => {
+                        forgets.into_iter().for_each(|(ino, count)| fs.forget(ino, count));
+                        continue;
+                    }
+                    Ok(Message::Interrupt) | Err(Rejected::Silent) => continue,
+                    Err(Rejected::Answer { unique, opcode, errno }) => {
+                        debug!(operation = abi::opcode_name(opcode), ?errno, "request refused");
+                        Responder::new(device.clone(), unique, opcode).error(errno);
+                        continue;
+                    }
+                };
+                let cost = cost_bytes(&request.operation);
+                let reply = Responder::new(device.clone(), request.context.unique, request.opcode);
+                spare.set(Some(dispatch::serve(fs, request, reply).map(move |()| cost)));
+                // Whoever is not ready is polled again by `in_flight`, with a waker that wakes.
+                match spare.as_mut().as_pin_mut().map(|handler| handler.poll(&mut TaskContext::from_waker(Waker::noop()))) {
+                    Some(Poll::Pending) => {
+                        in_flight.push(Handler(std::mem::replace(&mut spare, Box::pin(None))));
+                        in_flight_bytes += cost;
+                    }
+                    Some(Poll::Ready(_)) | None => spare.set(None),
+                }
+            }
+            let room = in_flight.len() < MAX_IN_FLIGHT && in_flight_bytes < MAX_IN_FLIGHT_BYTES;
+            tokio::select! {
+                biased;
+                () = &mut stop, if deadline.is_none() => {
+                    deadline = Some(Instant::now() + patience);
+                    unmount_aside(&point);
+                }
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => break Ended::CutOff,
+                Some(cost) = in_flight.next(), if !in_flight.is_empty() => in_flight_bytes -= cost,
+                ready = device.readable(), if drained => ready?,
+                () = tokio::task::yield_now(), if !drained && room => {}
+            }
+        };
+
+        let finish = async { while in_flight.next().await.is_some() {} };
+        let patience_left = deadline.unwrap_or_else(|| Instant::now() + patience);
+        if tokio::time::timeout_at(patience_left, finish).await.is_err() {
+            warn!(requests = in_flight.len(), "requests are given up: the mount has ended");
+        }
+        if ended == Ended::CutOff {
+            info!(path = %point.place.path.display(), "somebody still uses the mount: they are cut off");
+        }
+        // The order matters: what is unanswered is answered EIO, then the device is closed,
+        // which ends the connection, and then nothing can hold up the unmounting.
+        drop(in_flight);
+        drop(spare);
+        drop(device);
+        drop(point);
+        Ok(ended)
+    }
+}
+
+/// Answers INIT.
+async fn initialise(device: &Rc<Device>) -> Result<Negotiated, SessionError> {
+    let mut buffer = BufferPool::default().take();
+    loop {
+        let len = match device.receive(buffer.as_mut())? {
+            Received::Message(len) => len,
+            Received::Nothing => {
+                device.readable().await?;
+                continue;
+            }
+            Received::Gone => return Err(SessionError::EndedEarly),
+        };
+        let message = buffer.bytes(0..len);
+        let (header, body) = abi::InHeader::read_from_prefix(message).map_err(|_| SessionError::Protocol("short message"))?;
+        let Some((answer, out)) = negotiate(body).filter(|_| header.opcode == abi::INIT) else {
+            return Err(SessionError::Protocol("the first request is not INIT"));
+        };
+        if let Answer::TooOld { major, minor } = answer {
+            return Err(SessionError::KernelTooOld { major, minor });
+        }
+        let len = (size_of::<abi::OutHeader>() + size_of::<abi::InitOut>()) as u32;
+        let head = abi::OutHeader { len, error: 0, unique: header.unique };
+        device.write(&[io::IoSlice::new(head.as_bytes()), io::IoSlice::new(out.as_bytes())])?;
+        if let Answer::Agreed(negotiated) = answer {
+            return Ok(negotiated);
+        }
+    }
+}
+
+/// Unmounting sends requests that this thread has to serve, so another thread does it.
+fn unmount_aside(point: &MountPoint) {
+    let place = point.place.clone();
+    let unmount = move || {
+        if let Err(failure) = place.unmount() {
+            warn!(path = %place.path.display(), %failure, "cannot unmount");
+        }
+    };
+    if let Err(failure) = std::thread::Builder::new().name("ebb-umount".into()).spawn(unmount) {
+        // Then the end of patience cuts it off.
+        warn!(%failure, "no thread to unmount from");
+    }
+}
+
+/// Memory that a request holds while it is in flight, beside its handler.
+fn cost_bytes(operation: &Operation) -> usize {
+    match operation {
+        Operation::Write { data, .. } => data.len(),
+        Operation::Read { len_bytes, .. } => *len_bytes as usize,
+        Operation::ReadDir { limit_bytes, .. } => *limit_bytes as usize,
+        _ => 0,
+    }
+}
+
+/// A handler that has to wait.
+struct Handler<H>(Pin<Box<Option<H>>>);
+
+impl<H: Future> Future for Handler<H> {
+    type Output = H::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<H::Output> {
+        self.0.as_mut().as_pin_mut().expect("a handler is put here before it is polled").poll(cx)
+    }
+}
+
+/// Requests read in a row before other tasks of the thread get their turn.
+const BATCH: usize = 64;
+
+/// Requests in flight. Beyond that the device is not read: their callers wait in the kernel.
+/// More than the threads of a busy machine, because a request that waits for a lease may
+/// depend on one that is yet to be read.
+const MAX_IN_FLIGHT: usize = 4096;
+
+/// Bytes that they hold.
+const MAX_IN_FLIGHT_BYTES: usize = 256 << 20;

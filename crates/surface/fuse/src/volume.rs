@@ -1,0 +1,300 @@
+//! A volume as the kernel sees it: the client library's answers with the right to cache them.
+
+use crate::{
+    AttrReply, Caching, Context, DirBuffer, EntryReply, Errno, Filesystem, Handle, Lookup, Notification, Notifier, NotifyError, OpenFlags,
+    OpenReply, Pushed, WriteMode,
+};
+use bytes::Bytes;
+use ebb_client::{CacheRule, Change, Client};
+use ebb_model::{Access, Attr, Caller, Cookie, FileKind, FsError, Ino, Make, Name, RenameMode, SetAttr, SetTime, VolumeStat, XattrMode};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A sole client may cache without term, and what ends it comes as a notification.
+const SOLE_TTL: Duration = Duration::from_secs(3600);
+
+/// The same for names, where the kernel cannot be told to ask for all of them again.
+const SOLE_NAME_TTL_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
+
+/// Entries asked of the node at one time.
+const DIRECTORY_BATCH: u32 = 512;
+
+/// Files opened while nothing may be cached: every read and write comes here.
+const DIRECT: Handle = Handle(1);
+const CACHED: Handle = Handle(0);
+
+pub struct Volume {
+    client: Client,
+    name_ttl: Duration,
+    known: Rc<RefCell<Known>>,
+}
+
+/// Inodes that the kernel has references to, with their number.
+type Known = BTreeMap<Ino, u64>;
+
+impl Volume {
+    /// `all_names`: the kernel can be told to ask for every name again
+    /// ([`crate::Negotiated::epoch`]).
+    pub fn new(client: Client, notifier: Notifier, all_names: bool) -> Volume {
+        let name_ttl = if all_names { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
+        let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, 1)])));
+        let told = known.clone();
+        client.on_change(move |change| {
+            let (known, notifier) = (told.clone(), notifier.clone());
+            Box::pin(async move { drop_cached(change, &known, &notifier, name_ttl).await })
+        });
+        Volume { client, name_ttl, known }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The kernel checks permissions itself on every mount (`default_permissions`).
+    fn caller(cx: &Context) -> Caller {
+        Caller { uid: cx.uid, gid: cx.gid, groups: Vec::new(), checked: true }
+    }
+
+    fn may_cache(&self) -> bool {
+        self.client.cache_rule() == CacheRule::Sole
+    }
+
+    fn attr_ttl(&self) -> Duration {
+        if self.may_cache() { SOLE_TTL } else { Duration::ZERO }
+    }
+
+    fn entry_ttl(&self) -> Duration {
+        if self.may_cache() { self.name_ttl } else { Duration::ZERO }
+    }
+
+    fn attr_reply(&self, attr: Attr) -> AttrReply {
+        AttrReply { attr, ttl: self.attr_ttl() }
+    }
+
+    fn entry(&self, attr: Attr) -> EntryReply {
+        EntryReply { attr, entry_ttl: self.entry_ttl(), attr_ttl: self.attr_ttl() }
+    }
+
+    /// An entry that the kernel takes a reference with.
+    fn referenced(&self, attr: Attr) -> EntryReply {
+        *self.known.borrow_mut().entry(attr.ino).or_insert(0) += 1;
+        self.entry(attr)
+    }
+
+    fn opened(&self) -> OpenReply {
+        match self.may_cache() {
+            true => OpenReply { handle: CACHED, caching: Caching::Keep },
+            false => OpenReply { handle: DIRECT, caching: Caching::Direct },
+        }
+    }
+
+    async fn truncate(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Attr, FsError> {
+        let set = SetAttr { size_bytes: Some(0), mtime: Some(SetTime::Now), drop_set_id: flags.drop_set_id, ..SetAttr::default() };
+        self.client.setattr(&Self::caller(cx), ino, set).await
+    }
+}
+
+/// Requests of the mount are served meanwhile, so waiting for the kernel is safe.
+async fn drop_cached(change: Change, known: &RefCell<Known>, notifier: &Notifier, name_ttl: Duration) {
+    let inodes = match change {
+        Change::Inode(ino) => vec![ino],
+        Change::All => {
+            if notifier.send(Notification::AllEntries).await == Err(NotifyError::Unsupported) {
+                tokio::time::sleep(name_ttl).await;
+            }
+            known.borrow().keys().copied().collect()
+        }
+    };
+    for ino in inodes {
+        match notifier.send(Notification::Inode { ino, bytes: 0..u64::MAX }).await {
+            Ok(()) => {}
+            Err(NotifyError::Ended) => return,
+            Err(error) => tracing::error!(%ino, %error, "the kernel keeps what it should drop"),
+        }
+    }
+}
+
+impl Filesystem for Volume {
+    async fn lookup(&self, _cx: &Context, parent: Ino, name: Name) -> Result<Lookup, Errno> {
+        match self.client.lookup(parent, &name).await {
+            Ok(attr) => Ok(Lookup::Found(self.referenced(attr))),
+            Err(FsError::NotFound) => Ok(Lookup::Absent { ttl: self.entry_ttl() }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        let mut known = self.known.borrow_mut();
+        if let Some(references) = known.get_mut(&ino) {
+            *references = references.saturating_sub(count);
+            if *references == 0 {
+                known.remove(&ino);
+            }
+        }
+    }
+
+    async fn getattr(&self, _cx: &Context, ino: Ino, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
+        Ok(self.attr_reply(self.client.getattr(ino).await?))
+    }
+
+    async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
+        Ok(self.attr_reply(self.client.setattr(&Self::caller(cx), ino, set).await?))
+    }
+
+    async fn readlink(&self, _cx: &Context, ino: Ino) -> Result<Bytes, Errno> {
+        Ok(self.client.readlink(ino).await?)
+    }
+
+    async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
+        Ok(self.referenced(self.client.make(&Self::caller(cx), parent, &name, mode, what, false).await?))
+    }
+
+    async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
+        Ok(self.client.unlink(&Self::caller(cx), parent, &name).await?)
+    }
+
+    async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
+        Ok(self.client.rmdir(&Self::caller(cx), parent, &name).await?)
+    }
+
+    async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
+        Ok(self.client.rename(&Self::caller(cx), from, &name, to, &new_name, mode).await?)
+    }
+
+    async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno> {
+        Ok(self.referenced(self.client.link(&Self::caller(cx), ino, parent, &name).await?))
+    }
+
+    async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
+        self.client.open(ino).await?;
+        if flags.truncates()
+            && let Err(error) = self.truncate(cx, ino, flags).await
+        {
+            self.client.close(ino);
+            return Err(error.into());
+        }
+        Ok(self.opened())
+    }
+
+    async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+        loop {
+            let made = self.client.make(&Self::caller(cx), parent, &name, mode, Make::Regular, true).await;
+            match made {
+                Ok(attr) => return Ok((self.referenced(attr), self.opened())),
+                Err(FsError::Exists) if !flags.excludes() => {}
+                Err(error) => return Err(error.into()),
+            }
+            let attr = match self.client.lookup(parent, &name).await {
+                Ok(attr) => attr,
+                // Removed again in between.
+                Err(FsError::NotFound) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            match attr.kind {
+                FileKind::Regular => {}
+                FileKind::Directory => return Err(FsError::IsDirectory.into()),
+                // What the name is now is not opened here: the kernel looks it up again.
+                _ => return Err(FsError::Stale.into()),
+            }
+            let opened = self.open(cx, attr.ino, flags).await?;
+            let attr = self.client.getattr(attr.ino).await.inspect_err(|_| self.client.close(attr.ino))?;
+            return Ok((self.referenced(attr), opened));
+        }
+    }
+
+    async fn read(&self, _cx: &Context, ino: Ino, _handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
+        Ok(self.client.read(ino, offset, len_bytes as usize).await?)
+    }
+
+    async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
+        let caller = Self::caller(cx);
+        // Only the node knows the end of a file that others write too.
+        let written = if mode.append && handle == DIRECT {
+            self.client.append(&caller, ino, data, mode.drop_set_id).await?
+        } else {
+            self.client.write(&caller, ino, offset, data, mode.drop_set_id).await?
+        };
+        if mode.force && handle == DIRECT {
+            self.client.fsync(ino).await?;
+        }
+        Ok(written.len_bytes as u32)
+    }
+
+    async fn flush(&self, _cx: &Context, ino: Ino, _handle: Handle) -> Result<(), Errno> {
+        self.client.error(ino).map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    async fn release(&self, _cx: &Context, ino: Ino, _handle: Handle, _flags: OpenFlags) -> Result<(), Errno> {
+        self.client.close(ino);
+        Ok(())
+    }
+
+    async fn fsync(&self, _cx: &Context, ino: Ino, _handle: Handle, _data_only: bool) -> Result<(), Errno> {
+        Ok(self.client.fsync(ino).await?)
+    }
+
+    async fn statfs(&self, _cx: &Context, _ino: Ino) -> Result<VolumeStat, Errno> {
+        Ok(self.client.statfs().await?)
+    }
+
+    async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), Errno> {
+        Ok(self.client.setxattr(&Self::caller(cx), ino, name, value, mode).await?)
+    }
+
+    async fn getxattr(&self, _cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno> {
+        Ok(self.client.getxattr(ino, name).await?)
+    }
+
+    async fn listxattr(&self, _cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno> {
+        Ok(self.client.listxattr(ino).await?)
+    }
+
+    async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno> {
+        Ok(self.client.removexattr(&Self::caller(cx), ino, name).await?)
+    }
+
+    async fn opendir(&self, _cx: &Context, _ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
+        let caching = if self.may_cache() { Caching::Keep } else { Caching::Fresh };
+        Ok(OpenReply { handle: CACHED, caching })
+    }
+
+    async fn readdir(&self, _cx: &Context, ino: Ino, _handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
+        let mut after = after;
+        loop {
+            let limit = (entries.room() as u32).min(DIRECTORY_BATCH);
+            if limit == 0 {
+                return Ok(());
+            }
+            let page = self.client.readdir(ino, after, limit).await?;
+            for (entry, attr) in &page.entries {
+                match entries.push(&entry.name, entry.cookie, &self.entry(attr.clone())) {
+                    Pushed::Added { referenced: true } => *self.known.borrow_mut().entry(attr.ino).or_insert(0) += 1,
+                    Pushed::Added { referenced: false } => {}
+                    Pushed::Full => return Ok(()),
+                }
+                after = entry.cookie;
+            }
+            if page.end {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn releasedir(&self, _cx: &Context, _ino: Ino, _handle: Handle) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    async fn fsyncdir(&self, _cx: &Context, ino: Ino, _handle: Handle, _data_only: bool) -> Result<(), Errno> {
+        Ok(self.client.fsync(ino).await?)
+    }
+
+    async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
+        Ok(self.client.access(&Self::caller(cx), ino, access).await?)
+    }
+
+    async fn syncfs(&self, _cx: &Context, _ino: Ino) -> Result<(), Errno> {
+        Ok(self.client.sync_fs().await?)
+    }
+}
