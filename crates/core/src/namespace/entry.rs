@@ -95,6 +95,12 @@ impl Inode {
         self.changed(stamp);
     }
 
+    /// Most inodes have one link, and a million of them no room for others.
+    pub(super) fn add_link(&mut self, link: Link, primary: bool) {
+        self.links.reserve_exact(1);
+        self.links.insert(if primary { 0 } else { self.links.len() }, link);
+    }
+
     /// True if the link was the primary one.
     pub(super) fn drop_link(&mut self, link: Link) -> bool {
         let at = self.links.iter().position(|other| *other == link).expect("a dentry is a link of its inode");

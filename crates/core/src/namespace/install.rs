@@ -37,7 +37,7 @@ impl Namespace {
             dir.attr.version = dir.attr.version.max(stamp.version);
         }
         let inode = self.inode_mut(*ino);
-        inode.links.insert(if primary { 0 } else { inode.links.len() }, link);
+        inode.add_link(link, primary);
         if kind != FileKind::Directory {
             inode.attr.nlink = inode.attr.nlink.max(inode.links.len() as u32);
         }
@@ -65,6 +65,16 @@ impl Namespace {
         }
         self.remove(parent, name, dentry, stamp, &[], changes);
         true
+    }
+
+    /// A name of the inode that has never been looked up turns out not to be there.
+    pub(crate) fn lose_unseen_name(&mut self, ino: Ino) {
+        if let Some(inode) = self.inodes.get_mut(&ino)
+            && inode.attr.kind != FileKind::Directory
+            && inode.attr.nlink as usize > inode.links.len()
+        {
+            inode.attr.nlink -= 1;
+        }
     }
 
     fn installed_inode(&self, ino: Ino, what: &InstalledKind, record: Option<&InstalledRecord>, stamp: Stamp) -> Inode {

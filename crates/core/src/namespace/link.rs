@@ -33,7 +33,7 @@ impl Namespace {
         let link = self.enter(parent, name, ino, kind);
         self.dir_changed(parent, stamp, 0);
         let inode = self.inode_mut(ino);
-        inode.links.push(link);
+        inode.add_link(link, false);
         inode.attr.nlink += 1;
         inode.changed(stamp);
         changes.push(Change::Linked { parent, name: name.clone(), ino, primary: inode.links.len() == 1, stamp });

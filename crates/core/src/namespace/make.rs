@@ -59,7 +59,7 @@ impl Namespace {
         let mut inode = Inode::recorded(ino, what, 0, record);
         inode.attr.version = stamp.version;
         let attr = inode.attr.clone();
-        inode.links.push(self.enter(parent, name, ino, kind));
+        inode.add_link(self.enter(parent, name, ino, kind), true);
         self.add_inode(inode);
         self.dir_changed(parent, stamp, i32::from(kind == FileKind::Directory));
         changes.push(Change::Linked { parent, name: name.clone(), ino, primary: true, stamp });

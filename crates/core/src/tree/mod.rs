@@ -23,6 +23,7 @@ use std::sync::Arc;
 const FANOUT: usize = 32;
 
 /// A node left with fewer entries by a removal is merged with or filled from a neighbour.
+/// Leaves also grow by so many at a time: they hold most of the memory.
 const SPARSE: usize = FANOUT / 4;
 
 #[derive(Clone)]
@@ -183,16 +184,34 @@ impl<K: Clone, V> Leaf<K, V> {
     fn add(&mut self, at: usize, key: K, value: V) -> Option<Split<K, V>> {
         let len = self.keys.len();
         if len < FANOUT {
-            self.keys.insert(at, key);
-            self.values.insert(at, value);
+            self.put(at, key, value);
             return None;
         }
         let cut = if at == len { len } else { len / 2 };
-        let mut right = Leaf { keys: self.keys.split_off(cut), values: self.values.split_off(cut) };
-        let (half, at) = if at < cut { (self, at) } else { (&mut right, at - cut) };
-        half.keys.insert(at, key);
-        half.values.insert(at, value);
+        let mut right = self.split_off(cut);
+        if at < cut {
+            self.put(at, key, value);
+        } else {
+            right.put(at - cut, key, value);
+        }
         Some(Split { key: right.keys[0].clone(), right: Arc::new(Node::Leaf(right)) })
+    }
+
+    fn put(&mut self, at: usize, key: K, value: V) {
+        if self.keys.len() == self.keys.capacity() {
+            self.keys.reserve_exact(SPARSE);
+            self.values.reserve_exact(SPARSE);
+        }
+        self.keys.insert(at, key);
+        self.values.insert(at, value);
+    }
+
+    /// Gives away the upper entries, and the room that is left to what they took.
+    fn split_off(&mut self, cut: usize) -> Leaf<K, V> {
+        let right = Leaf { keys: self.keys.split_off(cut), values: self.values.split_off(cut) };
+        self.keys.shrink_to_fit();
+        self.values.shrink_to_fit();
+        right
     }
 }
 

@@ -1,6 +1,6 @@
 //! Removal, and how a node that has become sparse is refilled.
 
-use super::{Branch, FANOUT, Leaf, Node, SPARSE};
+use super::{Branch, FANOUT, Node, SPARSE};
 use std::sync::Arc;
 
 impl<K: Ord + Clone, V: Clone> Node<K, V> {
@@ -69,9 +69,7 @@ impl<K: Clone, V> Node<K, V> {
         match self {
             Node::Leaf(leaf) => {
                 let cut = leaf.keys.len() / 2;
-                let right = Leaf { keys: leaf.keys.split_off(cut), values: leaf.values.split_off(cut) };
-                leaf.keys.shrink_to(FANOUT);
-                leaf.values.shrink_to(FANOUT);
+                let right = leaf.split_off(cut);
                 (right.keys[0].clone(), Node::Leaf(right))
             }
             Node::Branch(branch) => {

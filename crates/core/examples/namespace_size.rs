@@ -1,0 +1,129 @@
+//! Memory and time per file of a namespace: `cargo run --release -p ebb-core --example namespace_size [FILES]`.
+//!
+//! Files are made as an application makes them, 1000 to a directory with names of 21
+//! characters, then listed, looked up and removed in another order.
+
+use ebb_core::namespace::Namespace;
+use ebb_model::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const FILES_PER_DIRECTORY: u64 = 1000;
+
+struct Counting;
+
+static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED_BYTES.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        ALLOCATED_BYTES.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Time is what the namespace does not know; the example asks the system.
+#[allow(clippy::disallowed_methods, reason = "an example measures")]
+fn now() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
+fn main() {
+    let files: u64 = std::env::args().nth(1).map_or(1_000_000, |files| files.parse().expect("a number of files"));
+    let start = ALLOCATED_BYTES.load(Relaxed);
+    let mut volume = Volume { namespace: Namespace::new(Incarnation(1), root_record()), version: 0 };
+    let mut dirs = Vec::new();
+
+    report("create", files, || {
+        for number in 0..files {
+            if number % FILES_PER_DIRECTORY == 0 {
+                dirs.push(volume.make(Ino::ROOT, number, Make::Directory));
+            }
+            volume.make(dirs[dirs.len() - 1], number, Make::Regular);
+        }
+    });
+    let held = ALLOCATED_BYTES.load(Relaxed) - start;
+    println!("memory: {:.0} bytes per file as asked of the allocator, {:.0} resident", per(held, files), per(resident_bytes(), files));
+
+    report("lookup", files, || {
+        for number in (0..files).map(|number| number * 7919 % files) {
+            let dir = dirs[(number / FILES_PER_DIRECTORY) as usize];
+            volume.namespace.lookup(dir, &name(number)).expect("it was made");
+        }
+    });
+    report("list with attributes", files, || {
+        for dir in &dirs {
+            let (_, end) = volume.namespace.read_dir(*dir, Cookie::START, usize::MAX).expect("it is a directory");
+            assert!(end);
+        }
+    });
+    report("check", files, || assert_eq!(volume.namespace.check(), Vec::<String>::new()));
+    let snapshot = volume.namespace.clone();
+    report("snapshot", files, || assert!(snapshot.items().count() as u64 > files));
+    report("unlink beside a snapshot", files, || {
+        for number in (0..files).map(|number| number * 7919 % files) {
+            let parent = dirs[(number / FILES_PER_DIRECTORY) as usize];
+            volume.run(Mutation::Unlink { parent, name: name(number), holders: vec![] });
+        }
+    });
+    assert_eq!(volume.namespace.len(), dirs.len() + 1);
+    assert!(snapshot.len() as u64 > files);
+}
+
+struct Volume {
+    namespace: Namespace,
+    version: u64,
+}
+
+impl Volume {
+    fn make(&mut self, parent: Ino, number: u64, what: Make) -> Ino {
+        let ino = self.namespace.next_ino(parent);
+        self.run(Mutation::Make { parent, name: name(number), ino, mode: 0o755, what });
+        ino
+    }
+
+    fn run(&mut self, mutation: Mutation) {
+        self.version += 1;
+        let stamp = Stamp { time: Time::from_secs(self.version as i64), version: Version(self.version) };
+        let mut changes = Vec::new();
+        self.namespace.mutate(&Caller::ROOT, stamp, &mutation, &mut changes).expect("nothing stands against it");
+    }
+}
+
+fn root_record() -> InstalledRecord {
+    let time = Time::from_secs(0);
+    let (atime, mtime, ctime, btime) = (time, time, time, time);
+    InstalledRecord { mode: 0o755, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] }
+}
+
+/// Scattered, as names are: a directory is not filled in order.
+fn name(number: u64) -> Name {
+    Name::new(format!("{:016x}.file", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).as_bytes()).expect("a good name")
+}
+
+fn report(what: &str, files: u64, work: impl FnOnce()) {
+    let start = now();
+    work();
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{what}: {:.2} s, {:.0} thousand per second", seconds, files as f64 / seconds / 1000.0);
+}
+
+fn per(bytes: usize, files: u64) -> f64 {
+    bytes as f64 / files as f64
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0");
+    line.split_whitespace().next().and_then(|kib| kib.parse::<usize>().ok()).unwrap_or(0) * 1024
+}

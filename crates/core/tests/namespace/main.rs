@@ -1,0 +1,14 @@
+//! Corners of the namespace operations, one file per operation as in the source. The
+//! breadth is in `namespace_oracle.rs`; what is here has a name so that it stays.
+
+mod install;
+mod link;
+mod make;
+mod readdir;
+mod rename;
+mod setattr;
+mod snapshot;
+mod unlink;
+mod volume;
+mod write;
+mod xattr;

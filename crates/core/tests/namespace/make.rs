@@ -1,0 +1,117 @@
+use crate::volume::*;
+use bytes::Bytes;
+use ebb_model::*;
+
+/// Ids are drawn in order and never twice, also when the inode is gone (C-17).
+#[test]
+fn ids_are_the_smallest_unused_and_never_reused() {
+    let mut volume = Volume::new();
+    let first = volume.file(Ino::ROOT, "a");
+    assert_eq!(first, Ino::new(Incarnation(1), Slot(0), 2));
+    volume.unlink(&Caller::ROOT, Ino::ROOT, "a", &[]).unwrap();
+    assert_eq!(volume.file(Ino::ROOT, "a"), Ino::new(Incarnation(1), Slot(0), 3));
+}
+
+/// A slot whose counters are used up passes on to the next one that has any.
+#[test]
+fn a_full_slot_passes_on_to_the_next() {
+    let mut volume = Volume::new();
+    let last = Ino::new(Incarnation(1), Slot(0), u32::MAX - 1);
+    let made = volume.run(&Caller::ROOT, make(Ino::ROOT, "last", last));
+    assert!(made.is_ok());
+    assert_eq!(volume.namespace.next_ino(Ino::ROOT), Ino::new(Incarnation(1), Slot(1), 1));
+    assert_eq!(volume.namespace.next_ino(Ino::new(Incarnation(0), Slot(u16::MAX), 1)), Ino::new(Incarnation(1), Slot(u16::MAX), 1));
+}
+
+/// After a restart a client sends again what it had been answered, with the ids of then:
+/// in any order, also below the next counter and of the run before. What no node ever
+/// gave out is refused.
+#[test]
+fn a_replay_keeps_its_id() {
+    let mut volume = Volume::new();
+    let id = |incarnation, counter| Ino::new(Incarnation(incarnation), Slot(0), counter);
+    for (name, ino) in [("later", id(1, 9)), ("earlier", id(1, 5)), ("older", id(0, 7))] {
+        assert!(volume.run(&Caller::ROOT, make(Ino::ROOT, name, ino)).is_ok());
+    }
+    assert_eq!(volume.namespace.next_ino(Ino::ROOT), id(1, 10));
+    assert_eq!(volume.run(&Caller::ROOT, make(Ino::ROOT, "again", id(1, 5))), Err(FsError::Exists));
+    for never in [id(2, 1), id(1, 0), id(1, u32::MAX)] {
+        assert_eq!(volume.run(&Caller::ROOT, make(Ino::ROOT, "never", never)), Err(FsError::Invalid));
+    }
+}
+
+/// Set-gid on a directory: what is made in it gets its group, directories also the bit. A
+/// program does not become set-gid of a group that its maker is not in.
+#[test]
+fn set_gid_directories_hand_down_their_group() {
+    let mut volume = Volume::new();
+    let dir = volume.dir(Ino::ROOT, "d");
+    volume.chown(dir, &BOB);
+    volume.chmod(dir, 0o2777);
+    let sub = volume.make(&ALICE, dir, "sub", 0o6755, Make::Directory).unwrap();
+    assert_eq!((volume.attr(sub).gid, volume.attr(sub).mode), (BOB.gid, 0o2755));
+    let program = volume.make(&ALICE, dir, "program", 0o2755, Make::Regular).unwrap();
+    assert_eq!((volume.attr(program).gid, volume.attr(program).mode), (BOB.gid, 0o755));
+    let data = volume.make(&ALICE, dir, "data", 0o2644, Make::Regular).unwrap();
+    assert_eq!(volume.attr(data).mode, 0o2644);
+    let member = Caller { groups: vec![BOB.gid], ..ALICE };
+    let trusted = volume.make(&member, dir, "trusted", 0o2755, Make::Regular).unwrap();
+    assert_eq!(volume.attr(trusted).mode, 0o2755);
+}
+
+/// mkdir updates the parent's times and links; the new directory is empty and linked twice.
+#[test]
+fn mkdir_counts_in_its_parent() {
+    let mut volume = Volume::new();
+    let dir = volume.dir(Ino::ROOT, "d");
+    let (root, made) = (volume.attr(Ino::ROOT), volume.attr(dir));
+    assert_eq!((root.nlink, root.mtime, root.ctime, root.atime), (3, volume.now(), volume.now(), Time::from_secs(0)));
+    assert_eq!((made.nlink, made.btime, made.version, root.version), (2, volume.now(), Version(1), Version(1)));
+}
+
+/// A process still has its working directory when that has been removed, and can make
+/// nothing in it.
+#[test]
+fn nothing_is_made_in_a_removed_directory() {
+    let mut volume = Volume::new();
+    let dir = volume.dir(Ino::ROOT, "d");
+    volume.rmdir(&Caller::ROOT, Ino::ROOT, "d", &[SESSION]).unwrap();
+    assert_eq!(volume.make(&Caller::ROOT, dir, "f", 0o644, Make::Regular), Err(FsError::NotFound));
+    assert_eq!(volume.namespace.lookup(dir, &name("f")), Err(FsError::NotFound));
+    assert_eq!(volume.names(dir), []);
+    assert_eq!(volume.attr(dir).nlink, 0);
+}
+
+/// What cannot be made is refused: device nodes by ordinary users, kinds that are not
+/// special, targets that are none.
+#[test]
+fn odd_inodes_are_refused() {
+    let mut volume = Volume::new();
+    let mut refused = |caller: &Caller, what| volume.make(caller, Ino::ROOT, "x", 0o644, what).unwrap_err();
+    let special = |kind| Make::Special { kind, rdev: 5 };
+    assert_eq!(refused(&ALICE, special(FileKind::BlockDevice)), FsError::NotPermitted);
+    assert_eq!(refused(&Caller::ROOT, special(FileKind::Regular)), FsError::Invalid);
+    let symlink = |target| Make::Symlink { target };
+    assert_eq!(refused(&ALICE, symlink(Bytes::new())), FsError::NotFound);
+    assert_eq!(refused(&ALICE, symlink(Bytes::from(vec![b'x'; MAX_SYMLINK_BYTES + 1]))), FsError::NameTooLong);
+    assert_eq!(refused(&ALICE, symlink(Bytes::from_static(b"a\0b"))), FsError::Invalid);
+    let longest = volume.make(&ALICE, Ino::ROOT, "x", 0, symlink(Bytes::from(vec![b'x'; MAX_SYMLINK_BYTES]))).unwrap();
+    assert_eq!((volume.attr(longest).size_bytes, volume.attr(longest).mode), (MAX_SYMLINK_BYTES as u64, 0o777));
+}
+
+/// A name that is taken is reported to who may search but not write; who may not even
+/// search learns nothing.
+#[test]
+fn existence_is_told_before_lack_of_write_permission() {
+    let mut volume = Volume::new();
+    let dir = volume.dir(Ino::ROOT, "d");
+    volume.file(dir, "f");
+    assert_eq!(volume.make(&ALICE, dir, "f", 0o644, Make::Regular), Err(FsError::Exists));
+    assert_eq!(volume.make(&ALICE, dir, "g", 0o644, Make::Regular), Err(FsError::AccessDenied));
+    volume.chmod(dir, 0o744);
+    assert_eq!(volume.make(&ALICE, dir, "f", 0o644, Make::Regular), Err(FsError::AccessDenied));
+}
+
+fn make(parent: Ino, child: &str, ino: Ino) -> Mutation {
+    Mutation::Make { parent, name: name(child), ino, mode: 0o644, what: Make::Regular }
+}

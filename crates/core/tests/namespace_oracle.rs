@@ -1,0 +1,369 @@
+//! Random operations by several callers, on the namespace and on the reference file system:
+//! both must answer, refuse, list and show alike after every one of them.
+
+mod reference;
+
+use bytes::Bytes;
+use ebb_core::namespace::{Change, FIRST_COOKIE, Namespace};
+use ebb_model::*;
+use proptest::prelude::*;
+use reference::Reference;
+use std::collections::{BTreeMap, BTreeSet};
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3000) })]
+
+    #[test]
+    fn the_namespace_is_a_posix_file_system(ops in prop::collection::vec(any::<[u8; 10]>(), 1..=100)) {
+        let mut world = World::new();
+        for op in ops {
+            world.step(Dice { bytes: op, at: 0 });
+        }
+    }
+}
+
+/// One byte per choice: cheap to draw, and shrinks to the first alternative.
+struct Dice {
+    bytes: [u8; 10],
+    at: usize,
+}
+
+impl Dice {
+    fn below(&mut self, count: usize) -> usize {
+        let byte = self.bytes.get(self.at).copied().unwrap_or(0);
+        self.at += 1;
+        usize::from(byte) % count
+    }
+
+    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())].clone()
+    }
+}
+
+struct World {
+    namespace: Namespace,
+    reference: Reference,
+    follower: Follower,
+    /// Everything that was ever made, the root first.
+    inos: Vec<Ino>,
+    clock: u64,
+}
+
+const SESSIONS: [SessionId; 2] = [SessionId(1), SessionId(2)];
+const MODES: [u16; 9] = [0o777, 0o755, 0o700, 0o2777, 0o1777, 0o4755, 0o6711, 0o644, 0];
+const SIZES: [u64; 5] = [0, 1, 70_000, MAX_FILE_BYTES, MAX_FILE_BYTES + 1];
+const XATTRS: [&[u8]; 7] = [b"user.a", b"user.b", b"trusted.a", b"security.capability", b"user.", b"system.posix_acl_access", b"a"];
+
+fn callers() -> [Caller; 6] {
+    let caller = |uid, groups: &[u32], checked| Caller { uid, gid: uid, groups: groups.to_vec(), checked };
+    [
+        Caller::ROOT,
+        caller(1000, &[2000], false),
+        caller(1001, &[2000], false),
+        caller(1002, &[], false),
+        caller(1000, &[], true),
+        caller(0, &[], false),
+    ]
+}
+
+impl World {
+    fn new() -> World {
+        let time = Time::from_secs(1);
+        let (atime, mtime, ctime, btime) = (time, time, time, time);
+        let root = InstalledRecord { mode: 0o777, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
+        World {
+            namespace: Namespace::new(Incarnation(3), root),
+            reference: Reference::new(0o777, time),
+            follower: Follower::default(),
+            inos: vec![Ino::ROOT],
+            clock: 1,
+        }
+    }
+
+    fn step(&mut self, mut dice: Dice) {
+        self.clock += 1;
+        let caller = dice.of(&callers());
+        match dice.below(20) {
+            0 => self.release(&mut dice),
+            1 => self.ask(&caller, &mut dice),
+            other => {
+                let mutation = self.mutation(other, &mut dice);
+                self.mutate(&caller, &mutation);
+            }
+        }
+        self.compare();
+    }
+
+    fn mutation(&self, choice: usize, dice: &mut Dice) -> Mutation {
+        let holders = [vec![], vec![], vec![SESSIONS[0]], SESSIONS.to_vec()];
+        match choice {
+            2..=6 => {
+                let parent = self.dir(dice);
+                let what = self.make(dice);
+                Mutation::Make { parent, name: name(dice), ino: self.namespace.next_ino(parent), mode: dice.of(&MODES), what }
+            }
+            7 | 8 => Mutation::Link { ino: self.any(dice), parent: self.dir(dice), name: name(dice) },
+            9 | 10 => {
+                let (parent, name) = self.entry(dice);
+                Mutation::Unlink { parent, name, holders: dice.of(&holders) }
+            }
+            11 => {
+                let (parent, name) = self.entry(dice);
+                Mutation::Rmdir { parent, name, holders: dice.of(&holders) }
+            }
+            12..=14 => {
+                let ((from, name), (to, new_name)) = (self.entry(dice), self.entry(dice));
+                let mode = dice.of(&[RenameMode::Replace, RenameMode::Exchange, RenameMode::KeepTarget, RenameMode::Replace]);
+                Mutation::Rename { from, name, to, new_name, mode, holders: dice.of(&holders) }
+            }
+            15 | 16 => Mutation::SetAttr { ino: self.any(dice), set: set(dice) },
+            17 => Mutation::SetXattr {
+                ino: self.any(dice),
+                name: Bytes::from_static(dice.of(&XATTRS)),
+                value: dice.of(&[Bytes::from_static(b"v"), Bytes::new(), Bytes::from(vec![0; MAX_XATTR_VALUE_BYTES + 1])]),
+                mode: dice.of(&[XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
+            },
+            18 => Mutation::RemoveXattr { ino: self.any(dice), name: Bytes::from_static(dice.of(&XATTRS)) },
+            _ => Mutation::Write {
+                ino: self.any(dice),
+                offset: dice.of(&[0, 100, 1 << 20, MAX_FILE_BYTES, u64::MAX]),
+                len_bytes: dice.of(&[1, 0, 70_000]),
+                sums: vec![],
+                drop_set_id: dice.of(&[false, true]),
+            },
+        }
+    }
+
+    fn make(&self, dice: &mut Dice) -> Make {
+        let special = |kind, rdev| Make::Special { kind, rdev };
+        dice.of(&[
+            Make::Regular,
+            Make::Directory,
+            Make::Directory,
+            Make::Regular,
+            Make::Symlink { target: Bytes::from_static(b"over/there") },
+            special(FileKind::Fifo, 0),
+            special(FileKind::CharDevice, 259),
+            special(FileKind::Directory, 0),
+            Make::Symlink { target: Bytes::new() },
+        ])
+    }
+
+    /// Mostly something that is a directory and has a name.
+    fn dir(&self, dice: &mut Dice) -> Ino {
+        let all = self.reference.all();
+        let dirs: Vec<Ino> = all.iter().filter(|(_, (node, _))| node.borrow().kind == FileKind::Directory).map(|(ino, _)| *ino).collect();
+        let pick = dice.below(256);
+        if pick < 240 { dirs[pick % dirs.len()] } else { self.inos[pick % self.inos.len()] }
+    }
+
+    /// Mostly something that exists, and then mostly not a directory.
+    fn any(&self, dice: &mut Dice) -> Ino {
+        let all = self.reference.all();
+        let files: Vec<Ino> = all.iter().filter(|(_, (node, _))| node.borrow().kind != FileKind::Directory).map(|(ino, _)| *ino).collect();
+        let pick = dice.below(256);
+        match pick {
+            0..150 if !files.is_empty() => files[pick % files.len()],
+            0..240 => *all.keys().nth(pick % all.len()).expect("the root is there"),
+            _ => self.inos[pick % self.inos.len()],
+        }
+    }
+
+    /// Mostly a name that is taken.
+    fn entry(&self, dice: &mut Dice) -> (Ino, Name) {
+        let pick = dice.below(256);
+        match self.follower.names.keys().nth(pick % self.follower.names.len().max(1)) {
+            Some(entry) if pick < 150 => entry.clone(),
+            _ => (self.dir(dice), name(dice)),
+        }
+    }
+
+    fn mutate(&mut self, caller: &Caller, mutation: &Mutation) {
+        let stamp = Stamp { time: Time::from_secs(self.clock as i64), version: Version(self.clock) };
+        let before = self.namespace.clone();
+        let mut changes = Vec::new();
+        let answer = self.namespace.mutate(caller, stamp, mutation, &mut changes);
+        let expected = self.reference.run(caller, stamp.time, mutation);
+        let found = answer.clone().map(|attr| attr.map(unversioned));
+        assert_eq!(found, expected, "{mutation:?} by {caller:?}");
+        if answer.is_err() {
+            assert!(changes.is_empty());
+            assert!(before.items().eq(self.namespace.items()), "{mutation:?} was refused and left a trace");
+        }
+        if let (Ok(_), Mutation::Make { ino, .. }) = (&answer, mutation) {
+            self.inos.push(*ino);
+        }
+        self.compare_versions(&before, stamp, &changes);
+        self.follower.follow(&changes, &self.namespace);
+    }
+
+    /// Every inode that changed has the version of the change and is named by one, so that
+    /// no cache keeps what is stale.
+    fn compare_versions(&self, before: &Namespace, stamp: Stamp, changes: &[Change]) {
+        let touched: BTreeSet<Ino> = changes.iter().flat_map(Change::inodes).collect();
+        for ino in &self.inos {
+            let (old, new) = (before.attr(*ino), self.namespace.attr(*ino));
+            let Ok(new) = new else {
+                assert!(old.is_err() || changes.iter().any(|change| matches!(change, Change::Gone { ino: gone, .. } if gone == ino)));
+                continue;
+            };
+            let same = old.as_ref().is_ok_and(|old| unversioned(old.clone()) == unversioned(new.clone()));
+            let xattrs = |namespace: &Namespace| namespace.inode(*ino).map(|inode| inode.xattrs.clone());
+            if same && xattrs(before) == xattrs(&self.namespace) {
+                assert_eq!(old.map(|old| old.version), Ok(new.version));
+            } else {
+                assert_eq!(new.version, stamp.version);
+                assert!(touched.contains(ino), "{ino} changed and no change says so: {changes:?}");
+            }
+        }
+    }
+
+    fn release(&mut self, dice: &mut Dice) {
+        let session = dice.of(&SESSIONS);
+        let only = [None, Some(self.any(dice))][dice.below(2)];
+        let mut changes = Vec::new();
+        match only {
+            Some(ino) => self.namespace.release(session, ino, &mut changes),
+            None => self.namespace.release_all(session, &mut changes),
+        }
+        self.reference.release(session, only);
+        self.follower.follow(&changes, &self.namespace);
+    }
+
+    fn ask(&self, caller: &Caller, dice: &mut Dice) {
+        let (dir, name, ino) = (self.dir(dice), name(dice), self.any(dice));
+        assert_eq!(self.namespace.lookup(dir, &name).map(|attr| attr.ino), self.reference.lookup(dir, &name));
+        let access = Access(dice.below(8) as u8);
+        assert_eq!(self.namespace.access(caller, ino, access), self.reference.access(caller, ino, access));
+    }
+
+    fn compare(&self) {
+        assert_eq!(self.namespace.check(), Vec::<String>::new());
+        let all = self.reference.all();
+        assert_eq!(self.namespace.len(), all.len());
+        for ino in &self.inos {
+            let Some((node, nlink)) = all.get(ino) else {
+                assert_eq!(self.namespace.attr(*ino), Err(FsError::Stale));
+                continue;
+            };
+            let node = node.borrow();
+            assert_eq!(self.namespace.attr(*ino).map(unversioned), Ok(node.attr(*nlink)));
+            let names = self.namespace.list_xattr(*ino).expect("the inode exists");
+            let xattrs: BTreeMap<Vec<u8>, Vec<u8>> =
+                names.iter().map(|name| (name.to_vec(), self.namespace.get_xattr(*ino, name).expect("it is listed").to_vec())).collect();
+            assert_eq!(xattrs, node.xattrs);
+            let target = self.namespace.read_link(*ino);
+            assert_eq!(target.map_or(Vec::new(), Vec::from), node.target);
+            assert_eq!(self.listing(*ino), self.reference.list(*ino));
+        }
+    }
+
+    /// Read in steps of two, each from where the last one ended.
+    fn listing(&self, dir: Ino) -> Result<Vec<(Name, Ino)>, FsError> {
+        let (mut names, mut after) = (Vec::new(), Cookie::START);
+        loop {
+            let (entries, end) = self.namespace.read_dir(dir, after, 2)?;
+            for (entry, attr) in entries {
+                assert!(entry.cookie > after && entry.cookie >= FIRST_COOKIE);
+                assert_eq!((entry.ino, entry.kind), (attr.ino, attr.kind));
+                after = entry.cookie;
+                names.push((entry.name, entry.ino));
+            }
+            if end {
+                return Ok(names);
+            }
+        }
+    }
+}
+
+fn unversioned(attr: Attr) -> Attr {
+    Attr { version: Version(0), ..attr }
+}
+
+fn name(dice: &mut Dice) -> Name {
+    Name::new(dice.of(&[b"a", b"b", b"c"])).expect("a good name")
+}
+
+fn set(dice: &mut Dice) -> SetAttr {
+    let mut set = SetAttr::default();
+    let times = [SetTime::Now, SetTime::To(Time { secs: -5, nanos: 7 }), SetTime::To(Time { secs: 0, nanos: 1_000_000_000 })];
+    match dice.below(8) {
+        0 => set.mode = Some(dice.of(&MODES)),
+        1 => set.uid = Some(dice.of(&[1000, 1001, 0, u32::MAX])),
+        2 => set.gid = Some(dice.of(&[1000, 2000, 0, u32::MAX])),
+        3 => (set.uid, set.gid, set.drop_set_id) = (Some(1000), Some(dice.of(&[1000, 2000, 1001])), dice.of(&[false, true])),
+        4 => set.size_bytes = Some(dice.of(&SIZES)),
+        5 => (set.atime, set.mtime) = (Some(dice.of(&times)), Some(dice.of(&times))),
+        6 => (set.mtime, set.size_bytes) = (Some(dice.of(&times)), [None, Some(3)][dice.below(2)]),
+        _ => set.drop_set_id = dice.of(&[true, false]),
+    }
+    set
+}
+
+/// Knows only the changes, as extents and bucket do.
+#[derive(Default)]
+struct Follower {
+    names: BTreeMap<(Ino, Name), Ino>,
+    primary: BTreeMap<Ino, (Ino, Name)>,
+    sizes: BTreeMap<Ino, u64>,
+}
+
+impl Follower {
+    fn follow(&mut self, changes: &[Change], namespace: &Namespace) {
+        for change in changes {
+            match change.clone() {
+                Change::Linked { parent, name, ino, primary, .. } => {
+                    assert_eq!(self.names.insert((parent, name.clone()), ino), None);
+                    if primary {
+                        assert_eq!(self.primary.insert(ino, (parent, name)), None);
+                    } else {
+                        assert!(self.primary.contains_key(&ino));
+                    }
+                }
+                Change::Unlinked { parent, name, ino, primary, .. } => {
+                    let place = (parent, name);
+                    assert_eq!(self.names.remove(&place), Some(ino));
+                    assert_eq!(primary, self.primary.get(&ino) == Some(&place));
+                    if primary {
+                        self.primary.remove(&ino);
+                        self.promote(ino, namespace, changes);
+                    }
+                }
+                Change::Written { ino, offset, len_bytes, .. } => {
+                    let size = self.sizes.entry(ino).or_default();
+                    *size = (*size).max(offset + len_bytes);
+                }
+                Change::Resized { ino, old_bytes, new_bytes, .. } => {
+                    assert_eq!(self.sizes.insert(ino, new_bytes).unwrap_or(0), old_bytes);
+                }
+                Change::Gone { ino, .. } => {
+                    assert!(!self.primary.contains_key(&ino) && namespace.inode(ino).is_none());
+                    self.sizes.remove(&ino);
+                }
+                Change::Touched { ino, .. } => assert!(namespace.inode(ino).is_some()),
+            }
+        }
+        for (ino, (parent, name)) in &self.primary {
+            let mut path = namespace.path_of(*ino).expect("an inode with a primary name has a path");
+            assert_eq!(path.pop().as_ref(), Some(name));
+            assert_eq!(namespace.dentry(*parent, name).map(|dentry| dentry.ino), Some(*ino));
+        }
+        for (ino, size) in &self.sizes {
+            assert_eq!(namespace.attr(*ino).map(|attr| attr.size_bytes), Ok(*size));
+        }
+    }
+
+    /// The oldest of the other names is primary now, unless the change goes on to say which.
+    fn promote(&mut self, ino: Ino, namespace: &Namespace, changes: &[Change]) {
+        let renamed = changes.iter().any(|change| matches!(change, Change::Linked { ino: other, .. } if *other == ino));
+        let link = namespace.inode(ino).and_then(|inode| inode.links.first().copied());
+        if let Some(link) = link
+            && !renamed
+        {
+            let place = self.names.keys().find(|(parent, name)| {
+                *parent == link.parent && namespace.dentry(*parent, name).is_some_and(|dentry| dentry.cookie == link.cookie)
+            });
+            self.primary.insert(ino, place.expect("the other names are known").clone());
+        }
+    }
+}

@@ -1,0 +1,618 @@
+//! A file system as POSIX and the Linux manual describe it, as naive as can be: nodes that
+//! hold their entries, found by walking the whole tree. It is the oracle of the namespace,
+//! and shares neither code nor structure with it.
+
+use bytes::Bytes;
+use ebb_model::*;
+use std::cell::{Ref, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+pub type NodeRef = Rc<RefCell<Node>>;
+
+pub struct Node {
+    pub ino: Ino,
+    pub kind: FileKind,
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    pub size: u64,
+    pub target: Vec<u8>,
+    pub times: Times,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// In the order in which a listing shows them.
+    pub entries: Vec<(Name, NodeRef)>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Times {
+    pub access: Time,
+    pub modify: Time,
+    pub change: Time,
+    pub birth: Time,
+}
+
+pub struct Reference {
+    root: NodeRef,
+    /// Nodes without a name, with those who have them open.
+    nameless: Vec<(NodeRef, BTreeSet<SessionId>)>,
+}
+
+const READ: u16 = 4;
+const WRITE: u16 = 2;
+const SEARCH: u16 = 1;
+
+type Outcome<T = ()> = Result<T, FsError>;
+
+impl Reference {
+    pub fn new(mode: u16, time: Time) -> Reference {
+        let node = Node::new(Ino::ROOT, FileKind::Directory, mode, 0, 0, time);
+        Reference { root: Rc::new(RefCell::new(node)), nameless: Vec::new() }
+    }
+
+    /// Every node that exists, with its number of links.
+    pub fn all(&self) -> BTreeMap<Ino, (NodeRef, u32)> {
+        let mut found: BTreeMap<Ino, (NodeRef, u32)> = BTreeMap::new();
+        let mut todo = vec![Rc::clone(&self.root)];
+        found.insert(Ino::ROOT, (Rc::clone(&self.root), 2));
+        while let Some(dir) = todo.pop() {
+            for (_, child) in &dir.borrow().entries {
+                let ino = child.borrow().ino;
+                if child.borrow().kind == FileKind::Directory {
+                    todo.push(Rc::clone(child));
+                    found.insert(ino, (Rc::clone(child), 2));
+                } else {
+                    found.entry(ino).or_insert((Rc::clone(child), 0)).1 += 1;
+                }
+            }
+        }
+        for (node, links) in found.values_mut() {
+            let node = node.borrow();
+            *links += node.entries.iter().filter(|(_, child)| child.borrow().kind == FileKind::Directory).count() as u32;
+        }
+        for (node, _) in &self.nameless {
+            found.insert(node.borrow().ino, (Rc::clone(node), 0));
+        }
+        found
+    }
+
+    pub fn attr(&self, ino: Ino) -> Outcome<Attr> {
+        let (node, nlink) = self.all().remove(&ino).ok_or(FsError::Stale)?;
+        let attr = node.borrow().attr(nlink);
+        Ok(attr)
+    }
+
+    pub fn run(&mut self, caller: &Caller, now: Time, mutation: &Mutation) -> Outcome<Option<Attr>> {
+        match mutation {
+            Mutation::Make { parent, name, ino, mode, what } => {
+                self.make(caller, now, (*parent, name), *ino, *mode, what)?;
+                self.attr(*ino).map(Some)
+            }
+            Mutation::Link { ino, parent, name } => {
+                self.link(caller, now, *ino, *parent, name)?;
+                self.attr(*ino).map(Some)
+            }
+            Mutation::Unlink { parent, name, holders } => self.unlink(caller, now, *parent, name, holders).map(|()| None),
+            Mutation::Rmdir { parent, name, holders } => self.rmdir(caller, now, *parent, name, holders).map(|()| None),
+            Mutation::Rename { from, name, to, new_name, mode, holders } => {
+                self.rename(caller, now, (*from, name), (*to, new_name), *mode, holders).map(|()| None)
+            }
+            Mutation::SetAttr { ino, set } => {
+                self.set_attr(caller, now, *ino, set)?;
+                self.attr(*ino).map(Some)
+            }
+            Mutation::SetXattr { ino, name, value, mode } => {
+                self.set_xattr(caller, now, *ino, name, Some((value, *mode)))?;
+                self.attr(*ino).map(Some)
+            }
+            Mutation::RemoveXattr { ino, name } => {
+                self.set_xattr(caller, now, *ino, name, None)?;
+                self.attr(*ino).map(Some)
+            }
+            Mutation::Write { ino, offset, len_bytes, drop_set_id, .. } => {
+                self.write(caller, now, *ino, *offset, *len_bytes, *drop_set_id)?;
+                self.attr(*ino).map(Some)
+            }
+        }
+    }
+
+    pub fn access(&self, caller: &Caller, ino: Ino, asked: Access) -> Outcome {
+        let node = self.node(ino)?;
+        let held = bits(caller, &node.borrow());
+        if u16::from(asked.0) & held == u16::from(asked.0) { Ok(()) } else { Err(FsError::AccessDenied) }
+    }
+
+    pub fn lookup(&self, dir: Ino, name: &Name) -> Outcome<Ino> {
+        let dir = self.dir(dir)?;
+        child(&dir, name).map(|node| node.borrow().ino).ok_or(FsError::NotFound)
+    }
+
+    pub fn list(&self, ino: Ino) -> Outcome<Vec<(Name, Ino)>> {
+        let node = self.node(ino)?;
+        if node.borrow().kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        let list = node.borrow().entries.iter().map(|(name, child)| (name.clone(), child.borrow().ino)).collect();
+        Ok(list)
+    }
+
+    pub fn release(&mut self, session: SessionId, only: Option<Ino>) {
+        for (node, holders) in &mut self.nameless {
+            if only.is_none_or(|ino| ino == node.borrow().ino) {
+                holders.remove(&session);
+            }
+        }
+        self.nameless.retain(|(_, holders)| !holders.is_empty());
+    }
+
+    fn make(&mut self, caller: &Caller, now: Time, (parent, name): (Ino, &Name), ino: Ino, mode: u16, what: &Make) -> Outcome {
+        let dir = self.dir(parent)?;
+        may(caller, &dir, SEARCH)?;
+        if child(&dir, name).is_some() || self.node(ino).is_ok() {
+            return Err(FsError::Exists);
+        }
+        may(caller, &dir, WRITE)?;
+        let mut node = Node::new(ino, what.kind(), mode, caller.uid, caller.gid, now);
+        match what {
+            Make::Regular => {}
+            Make::Directory => {
+                node.mode = mode & 0o1777;
+                node.size = 4096;
+            }
+            Make::Symlink { target } => {
+                match target.len() {
+                    0 => return Err(FsError::NotFound),
+                    1..=4095 => {}
+                    _ => return Err(FsError::NameTooLong),
+                }
+                if target.contains(&0) {
+                    return Err(FsError::Invalid);
+                }
+                node.target = target.to_vec();
+                node.size = target.len() as u64;
+                node.mode = 0o777;
+            }
+            Make::Special { kind: FileKind::Fifo | FileKind::Socket, .. } => {}
+            Make::Special { kind: FileKind::CharDevice | FileKind::BlockDevice, rdev } => {
+                if !caller.checked && caller.uid != 0 {
+                    return Err(FsError::NotPermitted);
+                }
+                node.rdev = *rdev;
+            }
+            Make::Special { .. } => return Err(FsError::Invalid),
+        }
+        if dir.borrow().mode & 0o2000 != 0 {
+            node.gid = dir.borrow().gid;
+            match what {
+                Make::Directory => node.mode |= 0o2000,
+                Make::Symlink { .. } => {}
+                _ => {
+                    let member = caller.checked || caller.uid == 0 || caller.in_group(node.gid);
+                    if !member && mode & 0o2010 == 0o2010 {
+                        node.mode &= !0o2000;
+                    }
+                }
+            }
+        }
+        let mut dir = dir.borrow_mut();
+        dir.entries.push((name.clone(), Rc::new(RefCell::new(node))));
+        dir.stamp(now, true);
+        Ok(())
+    }
+
+    fn link(&mut self, caller: &Caller, now: Time, ino: Ino, parent: Ino, name: &Name) -> Outcome {
+        let (node, nlink) = self.all().remove(&ino).ok_or(FsError::Stale)?;
+        let dir = self.dir(parent)?;
+        may(caller, &dir, SEARCH)?;
+        if child(&dir, name).is_some() {
+            return Err(FsError::Exists);
+        }
+        may(caller, &dir, WRITE)?;
+        if node.borrow().kind == FileKind::Directory {
+            return Err(FsError::NotPermitted);
+        }
+        if nlink == 0 {
+            return Err(FsError::NotFound);
+        }
+        dir.borrow_mut().entries.push((name.clone(), Rc::clone(&node)));
+        dir.borrow_mut().stamp(now, true);
+        node.borrow_mut().stamp(now, false);
+        Ok(())
+    }
+
+    fn unlink(&mut self, caller: &Caller, now: Time, parent: Ino, name: &Name, holders: &[SessionId]) -> Outcome {
+        let (dir, node) = self.doomed(caller, parent, name)?;
+        if node.borrow().kind == FileKind::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        dir.borrow_mut().entries.retain(|(other, _)| other != name);
+        dir.borrow_mut().stamp(now, true);
+        self.nameless(node, now, holders);
+        Ok(())
+    }
+
+    fn rmdir(&mut self, caller: &Caller, now: Time, parent: Ino, name: &Name, holders: &[SessionId]) -> Outcome {
+        let (dir, node) = self.doomed(caller, parent, name)?;
+        if node.borrow().kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        if !node.borrow().entries.is_empty() {
+            return Err(FsError::NotEmpty);
+        }
+        dir.borrow_mut().entries.retain(|(other, _)| other != name);
+        dir.borrow_mut().stamp(now, true);
+        self.nameless(node, now, holders);
+        Ok(())
+    }
+
+    fn rename(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        (from, name): (Ino, &Name),
+        (to, new_name): (Ino, &Name),
+        mode: RenameMode,
+        holders: &[SessionId],
+    ) -> Outcome {
+        let (from, to) = (self.dir(from)?, self.dir(to));
+        may(caller, &from, SEARCH)?;
+        let to = to?;
+        may(caller, &to, SEARCH)?;
+        let source = child(&from, name).ok_or(FsError::NotFound)?;
+        let target = child(&to, new_name);
+        if mode == RenameMode::KeepTarget && target.is_some() {
+            return Err(FsError::Exists);
+        }
+        if mode == RenameMode::Exchange && target.is_none() {
+            return Err(FsError::NotFound);
+        }
+        if contains(&source, &to) {
+            return Err(FsError::Invalid);
+        }
+        if target.as_ref().is_some_and(|target| contains(target, &from)) {
+            return Err(if mode == RenameMode::Exchange { FsError::Invalid } else { FsError::NotEmpty });
+        }
+        if target.as_ref().is_some_and(|target| Rc::ptr_eq(target, &source)) {
+            return Ok(());
+        }
+        let moved = !Rc::ptr_eq(&from, &to);
+        let is_dir = |node: &NodeRef| node.borrow().kind == FileKind::Directory;
+        may_remove(caller, &from, &source)?;
+        if moved && is_dir(&source) {
+            may(caller, &source, WRITE)?;
+        }
+        match &target {
+            None => may(caller, &to, WRITE)?,
+            Some(target) => {
+                may_remove(caller, &to, target)?;
+                if mode == RenameMode::Exchange {
+                    if moved && is_dir(target) {
+                        may(caller, target, WRITE)?;
+                    }
+                } else if is_dir(&source) && !is_dir(target) {
+                    return Err(FsError::NotDirectory);
+                } else if !is_dir(&source) && is_dir(target) {
+                    return Err(FsError::IsDirectory);
+                } else if !target.borrow().entries.is_empty() {
+                    return Err(FsError::NotEmpty);
+                }
+            }
+        }
+
+        source.borrow_mut().stamp(now, false);
+        from.borrow_mut().stamp(now, true);
+        to.borrow_mut().stamp(now, true);
+        let set = |dir: &NodeRef, name: &Name, node: &NodeRef| {
+            let mut dir = dir.borrow_mut();
+            match dir.entries.iter_mut().find(|(other, _)| other == name) {
+                Some(entry) => entry.1 = Rc::clone(node),
+                None => dir.entries.push((name.clone(), Rc::clone(node))),
+            }
+        };
+        set(&to, new_name, &source);
+        match target {
+            Some(target) if mode == RenameMode::Exchange => {
+                set(&from, name, &target);
+                target.borrow_mut().stamp(now, false);
+            }
+            replaced => {
+                from.borrow_mut().entries.retain(|(other, _)| other != name);
+                if let Some(target) = replaced {
+                    self.nameless(target, now, holders);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn set_attr(&mut self, caller: &Caller, now: Time, ino: Ino, set: &SetAttr) -> Outcome {
+        let node = self.node(ino)?;
+        let root = caller.checked || caller.uid == 0;
+        let owner = root || caller.uid == node.borrow().uid;
+        let kind = node.borrow().kind;
+        if set.mode.is_some() && kind == FileKind::Symlink {
+            return Err(FsError::NotSupported);
+        }
+        if set.size_bytes.is_some() {
+            match kind {
+                FileKind::Regular => {}
+                FileKind::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid),
+            }
+        }
+        for id in [set.uid, set.gid] {
+            if id == Some(u32::MAX) {
+                return Err(FsError::Invalid);
+            }
+        }
+        for time in [set.atime, set.mtime] {
+            if let Some(SetTime::To(time)) = time
+                && time.nanos > 999_999_999
+            {
+                return Err(FsError::Invalid);
+            }
+        }
+        if let Some(size) = set.size_bytes {
+            may(caller, &node, WRITE)?;
+            if size > MAX_FILE_BYTES {
+                return Err(FsError::TooLarge);
+            }
+        }
+        // Only root gives a file away; its owner may name itself.
+        if let Some(uid) = set.uid
+            && !root
+            && !(caller.uid == node.borrow().uid && uid == node.borrow().uid)
+        {
+            return Err(FsError::NotPermitted);
+        }
+        // An owner may give a file to a group of its own.
+        if let Some(gid) = set.gid
+            && !(root || owner && (gid == node.borrow().gid || caller.in_group(gid)))
+        {
+            return Err(FsError::NotPermitted);
+        }
+        if set.mode.is_some() && !owner {
+            return Err(FsError::NotPermitted);
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            let touch = set.atime == Some(SetTime::Now) && set.mtime == Some(SetTime::Now);
+            if touch && !owner {
+                may(caller, &node, WRITE)?;
+            } else if !owner {
+                return Err(FsError::NotPermitted);
+            }
+        }
+
+        let mut node = node.borrow_mut();
+        let old_mode = node.mode;
+        let chown = set.uid.is_some() || set.gid.is_some();
+        if chown || set.drop_set_id || set.size_bytes.is_some() && !root {
+            node.kill_set_id(caller);
+        }
+        if chown || set.size_bytes.is_some() {
+            node.xattrs.remove(&b"security.capability"[..]);
+        }
+        if let Some(uid) = set.uid {
+            node.uid = uid;
+        }
+        if let Some(gid) = set.gid {
+            node.gid = gid;
+        }
+        if let Some(mode) = set.mode {
+            node.mode = mode & 0o7777;
+            if !root && !caller.in_group(node.gid) {
+                node.mode &= !0o2000;
+            }
+        }
+        if let Some(size) = set.size_bytes {
+            node.size = size;
+            node.times.modify = now;
+        }
+        let instant = |time| match time {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        if let Some(time) = set.atime {
+            node.times.access = instant(time);
+        }
+        if let Some(time) = set.mtime {
+            node.times.modify = instant(time);
+        }
+        let asked = SetAttr { drop_set_id: false, ..*set } != SetAttr::default();
+        if asked || node.mode != old_mode {
+            node.times.change = now;
+        }
+        Ok(())
+    }
+
+    fn set_xattr(&mut self, caller: &Caller, now: Time, ino: Ino, name: &[u8], new: Option<(&Bytes, XattrMode)>) -> Outcome {
+        let node = self.node(ino)?;
+        let root = caller.checked || caller.uid == 0;
+        if new.is_some_and(|(value, _)| value.len() > 65536) {
+            return Err(FsError::ValueTooLarge);
+        }
+        if name.is_empty() || name.len() > 255 {
+            return Err(FsError::Range);
+        }
+        if name.contains(&0) {
+            return Err(FsError::Invalid);
+        }
+        let dot = name.iter().position(|byte| *byte == b'.').ok_or(FsError::NotSupported)?;
+        let (class, rest) = (&name[..dot], &name[dot + 1..]);
+        if !matches!(class, b"user" | b"trusted" | b"security") {
+            return Err(FsError::NotSupported);
+        }
+        if rest.is_empty() {
+            return Err(FsError::Invalid);
+        }
+        if class != b"user" {
+            if !root {
+                return Err(FsError::NotPermitted);
+            }
+        } else {
+            let (kind, sticky, uid) = (node.borrow().kind, node.borrow().mode & 0o1000 != 0, node.borrow().uid);
+            if kind != FileKind::Regular && kind != FileKind::Directory {
+                return Err(FsError::NotPermitted);
+            }
+            if kind == FileKind::Directory && sticky && !root && caller.uid != uid {
+                return Err(FsError::NotPermitted);
+            }
+            may(caller, &node, WRITE)?;
+        }
+        let mut node = node.borrow_mut();
+        let exists = node.xattrs.contains_key(name);
+        match new {
+            Some((_, XattrMode::Create)) if exists => return Err(FsError::Exists),
+            Some((_, XattrMode::Replace)) | None if !exists => return Err(FsError::NoAttribute),
+            Some((value, _)) => {
+                let listed: usize = node.xattrs.keys().map(|name| name.len() + 1).sum();
+                if !exists && listed + name.len() + 1 > 65536 {
+                    return Err(FsError::NoSpace);
+                }
+                node.xattrs.insert(name.to_vec(), value.to_vec());
+            }
+            None => {
+                node.xattrs.remove(name);
+            }
+        }
+        node.stamp(now, false);
+        Ok(())
+    }
+
+    fn write(&mut self, caller: &Caller, now: Time, ino: Ino, offset: u64, len: u64, drop_set_id: bool) -> Outcome {
+        let node = self.node(ino)?;
+        let mut node = node.borrow_mut();
+        match node.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(FsError::IsDirectory),
+            _ => return Err(FsError::Invalid),
+        }
+        if u128::from(offset) + u128::from(len) > u128::from(MAX_FILE_BYTES) {
+            return Err(FsError::TooLarge);
+        }
+        if len > 0 {
+            node.size = node.size.max(offset + len);
+            node.xattrs.remove(&b"security.capability"[..]);
+            if drop_set_id || !caller.checked && caller.uid != 0 {
+                node.kill_set_id(caller);
+            }
+            node.stamp(now, true);
+        }
+        Ok(())
+    }
+
+    fn node(&self, ino: Ino) -> Outcome<NodeRef> {
+        self.all().remove(&ino).map(|(node, _)| node).ok_or(FsError::Stale)
+    }
+
+    fn dir(&self, ino: Ino) -> Outcome<NodeRef> {
+        let (node, nlink) = self.all().remove(&ino).ok_or(FsError::Stale)?;
+        match node.borrow().kind {
+            FileKind::Directory if nlink == 0 => return Err(FsError::NotFound),
+            FileKind::Directory => {}
+            _ => return Err(FsError::NotDirectory),
+        }
+        Ok(node)
+    }
+
+    /// An entry that the caller may remove.
+    fn doomed(&self, caller: &Caller, parent: Ino, name: &Name) -> Outcome<(NodeRef, NodeRef)> {
+        let dir = self.dir(parent)?;
+        may(caller, &dir, SEARCH)?;
+        let node = child(&dir, name).ok_or(FsError::NotFound)?;
+        may_remove(caller, &dir, &node)?;
+        Ok((dir, node))
+    }
+
+    /// A name of the node has been removed from the tree.
+    fn nameless(&mut self, node: NodeRef, now: Time, holders: &[SessionId]) {
+        node.borrow_mut().stamp(now, false);
+        let gone = !self.all().contains_key(&node.borrow().ino);
+        if gone && !holders.is_empty() {
+            self.nameless.push((node, holders.iter().copied().collect()));
+        }
+    }
+}
+
+impl Node {
+    fn new(ino: Ino, kind: FileKind, mode: u16, uid: u32, gid: u32, now: Time) -> Node {
+        let times = Times { access: now, modify: now, change: now, birth: now };
+        let size = if ino == Ino::ROOT { 4096 } else { 0 };
+        let (rdev, target, xattrs, entries) = (0, Vec::new(), BTreeMap::new(), Vec::new());
+        Node { ino, kind, mode, uid, gid, rdev, size, target, times, xattrs, entries }
+    }
+
+    pub fn attr(&self, nlink: u32) -> Attr {
+        Attr {
+            ino: self.ino,
+            kind: self.kind,
+            mode: self.mode,
+            nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size_bytes: self.size,
+            atime: self.times.access,
+            mtime: self.times.modify,
+            ctime: self.times.change,
+            btime: self.times.birth,
+            version: Version(0),
+        }
+    }
+
+    fn stamp(&mut self, now: Time, content: bool) {
+        self.times.change = now;
+        if content {
+            self.times.modify = now;
+        }
+    }
+
+    fn kill_set_id(&mut self, caller: &Caller) {
+        if self.kind == FileKind::Directory {
+            return;
+        }
+        self.mode &= !0o4000;
+        let member = caller.checked || caller.uid == 0 || caller.in_group(self.gid);
+        if self.mode & 0o010 != 0 || !member {
+            self.mode &= !0o2000;
+        }
+    }
+}
+
+fn child(dir: &NodeRef, name: &Name) -> Option<NodeRef> {
+    let dir = Ref::map(dir.borrow(), |dir| &dir.entries);
+    dir.iter().find(|(other, _)| other == name).map(|(_, node)| Rc::clone(node))
+}
+
+/// Whether `inner` is `outer` or somewhere below it.
+fn contains(outer: &NodeRef, inner: &NodeRef) -> bool {
+    Rc::ptr_eq(outer, inner) || outer.borrow().entries.iter().any(|(_, child)| contains(child, inner))
+}
+
+/// The rights that the mode bits give.
+fn bits(caller: &Caller, node: &Node) -> u16 {
+    if caller.uid == 0 {
+        let search = node.kind == FileKind::Directory || node.mode & 0o111 != 0;
+        return READ | WRITE | if search { SEARCH } else { 0 };
+    }
+    if caller.uid == node.uid {
+        node.mode >> 6 & 7
+    } else if caller.in_group(node.gid) {
+        node.mode >> 3 & 7
+    } else {
+        node.mode & 7
+    }
+}
+
+fn may(caller: &Caller, node: &NodeRef, right: u16) -> Outcome {
+    if caller.checked || bits(caller, &node.borrow()) & right == right { Ok(()) } else { Err(FsError::AccessDenied) }
+}
+
+/// In a sticky directory only the owner of the directory or of what is in it removes it.
+fn may_remove(caller: &Caller, dir: &NodeRef, node: &NodeRef) -> Outcome {
+    may(caller, dir, WRITE)?;
+    let sticky = dir.borrow().mode & 0o1000 != 0;
+    let owns = caller.uid == dir.borrow().uid || caller.uid == node.borrow().uid;
+    if sticky && !owns && !caller.checked && caller.uid != 0 { Err(FsError::NotPermitted) } else { Ok(()) }
+}
