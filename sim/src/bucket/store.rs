@@ -249,16 +249,18 @@ fn check_tag(key: &str, object: &Object, if_match: Option<&ETag>) -> Result<(), 
 
 /// Tags travel as HTTP headers: what a header cannot carry is refused, and order is lost.
 fn check_tags(key: &str, mut tags: ObjectTags) -> Result<ObjectTags, BucketError> {
-    let good_name =
-        |name: &str| !name.is_empty() && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.'));
+    let good_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
     let good_value = |value: &str| value.bytes().all(|byte| matches!(byte, b' '..=b'~')) && value.trim() == value;
+    tags.sort();
     if !tags.iter().all(|(name, value)| good_name(name) && good_value(value)) {
         return Err(refused(key, "tags are lower-case names with printable ASCII values"));
+    }
+    if tags.windows(2).any(|two| two[0].0 == two[1].0) {
+        return Err(refused(key, "a tag is given twice"));
     }
     if tags.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > MAX_TAG_BYTES {
         return Err(refused(key, "too many bytes of tags"));
     }
-    tags.sort();
     Ok(tags)
 }
 
