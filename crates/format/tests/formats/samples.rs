@@ -340,7 +340,8 @@ impl Draw {
 
     fn install(&mut self, progress: LoadProgress) -> BackingCommand {
         let entries = self.installed_kinds().into_iter().map(|what| self.installed(what)).collect();
-        BackingCommand::Install { dir: self.ino(), epoch: self.u64(), entries, progress, stamp: self.stamp() }
+        let hidden = vec![self.text()];
+        BackingCommand::Install { dir: self.ino(), epoch: self.u64(), entries, hidden, progress, stamp: self.stamp() }
     }
 
     fn mutations(&mut self) -> Vec<Mutation> {
