@@ -1,1 +1,95 @@
-//! The bucket port over S3, GCS, Azure, a directory and memory.
+//! The bucket port over S3, a directory of any mounted file system, and memory.
+//!
+//! [`open`] takes a URL and gives a bucket that has answered. All back ends pass one
+//! suite ([`suite`], behind the feature of that name).
+
+mod background;
+mod directory;
+mod location;
+mod memory;
+mod prefixed;
+mod s3;
+#[cfg(feature = "suite")]
+pub mod suite;
+mod tags;
+
+pub use memory::Memory;
+pub use prefixed::Prefixed;
+
+use ebb_ports::{Bucket, BucketError};
+use location::Location;
+use std::fmt;
+use std::rc::Rc;
+use thiserror::Error;
+
+/// What a URL does not say. Everything has a default; see each field.
+#[derive(Clone, Default)]
+pub struct BucketSettings {
+    /// `http[s]://host[:port]` of an S3-compatible store. Default: AWS_ENDPOINT_URL_S3,
+    /// AWS_ENDPOINT_URL, the profile's `endpoint_url`, AWS itself.
+    pub endpoint: Option<String>,
+    /// Default: AWS_REGION, AWS_DEFAULT_REGION, the profile's, `us-east-1`.
+    pub region: Option<String>,
+    /// The bucket in the path of requests, not in the host name. Default: where an endpoint is given.
+    pub path_style: Option<bool>,
+    /// With `secret_key`: signs with these and asks no other source.
+    pub access_key: Option<String>,
+    pub secret_key: Option<String>,
+    pub session_token: Option<String>,
+    /// Credentials of this profile, before those of the environment.
+    pub profile: Option<String>,
+    /// Requests are not signed: public buckets.
+    pub anonymous: bool,
+    /// Nothing will be written, so opening tests no permission to write, and conditions are reported as not kept.
+    pub read_only: bool,
+}
+
+impl fmt::Debug for BucketSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hidden = |secret: &Option<String>| secret.as_ref().map(|_| "(secret)");
+        f.debug_struct("BucketSettings")
+            .field("endpoint", &self.endpoint)
+            .field("region", &self.region)
+            .field("path_style", &self.path_style)
+            .field("access_key", &self.access_key)
+            .field("secret_key", &hidden(&self.secret_key))
+            .field("session_token", &hidden(&self.session_token))
+            .field("profile", &self.profile)
+            .field("anonymous", &self.anonymous)
+            .field("read_only", &self.read_only)
+            .finish()
+    }
+}
+
+/// Why a bucket cannot be used; the text says what is wrong with what, and what to do.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    #[error("{url:?} is no storage URL: {why}; use s3://BUCKET[/PREFIX] or file:///DIRECTORY")]
+    Url { url: String, why: String },
+    #[error("{url}: {what}")]
+    Settings { url: String, what: String },
+    #[error("{url}: no such bucket at {endpoint}; create it, or check its name and the endpoint")]
+    NoBucket { url: String, endpoint: String },
+    #[error("{url}: cannot be reached: {what}")]
+    Unreachable { url: String, what: String },
+    #[error("{url}: access denied: {what}")]
+    Forbidden { url: String, what: String },
+    #[error("{url}: can be read but not written: {error}; grant the rights, or mount it read-only")]
+    Write { url: String, error: BucketError },
+    #[error("threads for the storage cannot be started: {error}")]
+    Threads { error: std::io::Error },
+}
+
+/// Opens what `url` names and asks it once, so that what is misspelt, unreachable or
+/// forbidden is said at once: `s3://bucket[/prefix]`, `file:///directory`, `mem://` (a
+/// new, empty bucket of this process, for tests).
+pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>, OpenError> {
+    match Location::parse(url)? {
+        Location::S3 { bucket, prefix } => {
+            let store = s3::S3::open(&bucket, &prefix, settings).await?;
+            Ok(Prefixed::over(Rc::new(store), &prefix))
+        }
+        Location::Directory { path } => Ok(Rc::new(directory::Directory::open(&path, settings.read_only).await?)),
+        Location::Memory { prefix } => Ok(Prefixed::over(Rc::new(Memory::new()), &prefix)),
+    }
+}

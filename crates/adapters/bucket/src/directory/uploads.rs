@@ -1,0 +1,145 @@
+//! Objects in parts: a directory among the unfinished ones for each upload, a file for each part.
+
+use super::fault::{fault, is_missing};
+use super::notes::etag_of;
+use super::objects::write_fault;
+use super::path::{Form, KeyPath};
+use super::store::{Store, hex};
+use super::sys;
+use crate::tags::checked;
+use bytes::Bytes;
+use ebb_ports::{BucketError, Condition, ETag, ObjectTags, PartTag, UploadId};
+use std::fs::File;
+use std::io::{Error, Read, Write};
+
+impl Store {
+    pub fn upload_begin(&self, key: &str, tags: ObjectTags) -> Result<UploadId, BucketError> {
+        let (path, tags) = (KeyPath::parse(key)?, checked(tags)?);
+        if path.form == Form::Folder {
+            return Err(BucketError::Refused { what: format!("{key:?}: a directory holds no bytes of its own") });
+        }
+        let incoming = self.writable()?;
+        let failed = |error: Error| write_fault(key, &error);
+        let id = hex(&sys::random().map_err(failed)?);
+        let (folder, _) = self.make_folder(incoming, &id, true).map_err(failed)?;
+        let about = serde_json::json!({ "key": key, "tags": tags }).to_string();
+        let written = new_file(&folder, ABOUT).and_then(|mut file| file.write_all(about.as_bytes()).and_then(|()| file.sync_all()));
+        written.and_then(|()| folder.sync_all()).map_err(failed)?;
+        Ok(UploadId(id))
+    }
+
+    pub fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: &Bytes) -> Result<PartTag, BucketError> {
+        let incoming = self.writable()?;
+        let (folder, _) = self.find_upload(key, upload)?;
+        if !(1..=MAX_PARTS).contains(&number) {
+            return Err(BucketError::Refused { what: format!("{key:?}: parts are numbered from 1 to {MAX_PARTS}") });
+        }
+        let failed = |error: Error| write_fault(key, &error);
+        let (unfinished, mut file) = self.new_file().map_err(failed)?;
+        let sealed = file.write_all(body).and_then(|()| self.seal(&file, &vec![]));
+        let placed = sealed.and_then(|etag| sys::rename(incoming, &unfinished, &folder, &part(number)).map(|()| etag));
+        if placed.is_err() {
+            self.discard(&unfinished);
+        }
+        let etag = placed.map_err(|error| upload_fault(key, &error))?;
+        folder.sync_all().map_err(|error| BucketError::Unknown { what: format!("upload part of {key:?}: {error}") })?;
+        Ok(PartTag { number, etag: etag.0 })
+    }
+
+    pub fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
+        let (folder, tags) = self.find_upload(key, upload)?;
+        let refused = |what: String| BucketError::Refused { what: format!("{key:?}: {what}") };
+        if parts.is_empty() || !parts.windows(2).all(|pair| pair[0].number < pair[1].number) {
+            return Err(refused("the parts of an upload are given once each, in order".into()));
+        }
+        let mut files = Vec::new();
+        for tag in parts {
+            let file = match sys::open_beneath(&folder, &part(tag.number), libc::O_RDONLY, 0) {
+                Ok(file) => file,
+                Err(error) if is_missing(&error) => return Err(refused(format!("part {} was not sent", tag.number))),
+                Err(error) => return Err(fault("read a part of", key, &error)),
+            };
+            let stat = sys::stat(&file).map_err(|error| fault("read a part of", key, &error))?;
+            if etag_of(&stat).0 != tag.etag {
+                return Err(refused(format!("part {} was replaced", tag.number)));
+            }
+            files.push(file);
+        }
+        let path = KeyPath::parse(key)?;
+        let done = self.put_file(&path, condition, &tags, |whole| {
+            for file in &mut files {
+                // By copy_file_range: a file system that can shares the blocks.
+                std::io::copy(file, whole)?;
+            }
+            Ok(())
+        })?;
+        if let Err(error) = self.remove_upload(self.writable()?, upload, &folder) {
+            tracing::warn!(key, upload = upload.0, %error, "the parts of a finished upload are left behind");
+        }
+        Ok(done)
+    }
+
+    pub fn upload_abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
+        match self.find_upload(key, upload) {
+            Ok((folder, _)) => {
+                self.remove_upload(self.writable()?, upload, &folder).map_err(|error| fault("abort the upload of", key, &error))
+            }
+            Err(BucketError::NotFound { .. }) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn find_upload(&self, key: &str, upload: &UploadId) -> Result<(File, ObjectTags), BucketError> {
+        let missing = || BucketError::NotFound { key: key.into() };
+        // An id is a name here: what is not ours must not become a path.
+        if upload.0.len() != 32 || !upload.0.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(missing());
+        }
+        let failed = |error: Error| upload_fault(key, &error);
+        let folder = sys::open_dir(self.writable()?, &upload.0).map_err(failed)?;
+        let mut about = Vec::new();
+        sys::open_beneath(&folder, ABOUT, libc::O_RDONLY, 0).and_then(|mut file| file.read_to_end(&mut about)).map_err(failed)?;
+        let about: serde_json::Value = serde_json::from_slice(&about).map_err(|_| missing())?;
+        if about["key"] != key {
+            return Err(missing());
+        }
+        let pair = |pair: &serde_json::Value| Some((pair.get(0)?.as_str()?.to_string(), pair.get(1)?.as_str()?.to_string()));
+        let tags = about["tags"].as_array().and_then(|tags| tags.iter().map(pair).collect());
+        Ok((folder, tags.ok_or_else(missing)?))
+    }
+
+    /// The description goes last: an upload whose removal was cut short can be removed again.
+    fn remove_upload(&self, incoming: &File, upload: &UploadId, folder: &File) -> Result<(), Error> {
+        for (name, _) in super::listing::read_names(folder)? {
+            if name != ABOUT {
+                remove(sys::remove_file(folder, &name))?;
+            }
+        }
+        remove(sys::remove_file(folder, ABOUT))?;
+        remove(sys::remove_dir(incoming, &upload.0))?;
+        incoming.sync_all()
+    }
+}
+
+fn remove(removed: Result<(), Error>) -> Result<(), Error> {
+    match removed {
+        Err(error) if !is_missing(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn new_file(folder: &File, name: &str) -> Result<File, Error> {
+    sys::open_beneath(folder, name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o666)
+}
+
+/// An upload that is not there, whatever of it is missing.
+fn upload_fault(key: &str, error: &Error) -> BucketError {
+    if is_missing(error) { BucketError::NotFound { key: key.into() } } else { fault("write", key, error) }
+}
+
+fn part(number: u32) -> String {
+    format!("part-{number:05}")
+}
+
+const ABOUT: &str = "upload";
+pub(super) const MAX_PARTS: u32 = 10_000;

@@ -1,0 +1,67 @@
+//! What a storage URL names.
+
+use crate::OpenError;
+use std::path::PathBuf;
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum Location {
+    /// `prefix` is empty or ends with `/`.
+    S3 {
+        bucket: String,
+        prefix: String,
+    },
+    Directory {
+        path: PathBuf,
+    },
+    Memory {
+        prefix: String,
+    },
+}
+
+impl Location {
+    /// Taken as it stands: nothing in it is decoded or normalised.
+    pub fn parse(url: &str) -> Result<Location, OpenError> {
+        let wrong = |why: &str| OpenError::Url { url: url.into(), why: why.into() };
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it has no scheme"))?;
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        match scheme {
+            "s3" if host.is_empty() => Err(wrong("it names no bucket")),
+            "s3" => Ok(Location::S3 { bucket: host.into(), prefix: prefix(path) }),
+            "file" if !host.is_empty() => Err(wrong("a directory's URL has three slashes, then its absolute path")),
+            "file" if rest.contains('\0') => Err(wrong("it holds a NUL")),
+            "file" if path.is_empty() => Err(wrong("the root of this machine is no storage")),
+            "file" => Ok(Location::Directory { path: rest.into() }),
+            "mem" if host.is_empty() => Ok(Location::Memory { prefix: prefix(path) }),
+            "mem" => Err(wrong("memory has no host")),
+            "gs" | "az" => Err(wrong("Google and Azure storage are not supported by this version")),
+            _ => Err(wrong("its scheme is unknown")),
+        }
+    }
+}
+
+fn prefix(path: &str) -> String {
+    if path.is_empty() || path.ends_with('/') { path.into() } else { format!("{path}/") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_what_they_say() {
+        let s3 = |bucket: &str, prefix: &str| Location::S3 { bucket: bucket.into(), prefix: prefix.into() };
+        assert_eq!(Location::parse("s3://b").unwrap(), s3("b", ""));
+        assert_eq!(Location::parse("s3://b/").unwrap(), s3("b", ""));
+        assert_eq!(Location::parse("s3://b/a b/%41").unwrap(), s3("b", "a b/%41/"));
+        assert_eq!(Location::parse("file:///srv/data").unwrap(), Location::Directory { path: "/srv/data".into() });
+        assert_eq!(Location::parse("mem://").unwrap(), Location::Memory { prefix: "".into() });
+    }
+
+    #[test]
+    fn what_is_no_url_is_said_with_what_to_do() {
+        for bad in ["", "bucket", "s3://", "s3:///x", "file://host/x", "file:///", "file://", "gs://b", "ftp://x", "mem://x"] {
+            let error = Location::parse(bad).unwrap_err().to_string();
+            assert!(error.contains("use s3://BUCKET"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! HTTP as the store's requests need it: sends one request, reads its whole answer,
+//! and says of a failure whether the request may have arrived.
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::error::Error;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+pub(super) struct Transport {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// Bounds connections and the bodies in memory.
+    in_flight: Semaphore,
+}
+
+pub(super) struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// The request never left.
+    NotSent(String),
+    /// It may have arrived and taken effect.
+    Sent(String),
+}
+
+impl Transport {
+    pub fn new(max_in_flight: usize) -> Transport {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_tcp_user_timeout(Some(IDLE_TIMEOUT));
+        // The system's certificates, so that a private authority works; the built-in ones where an image has none.
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring offers TLS 1.2 and 1.3");
+        let tls = tls.clone().with_native_roots().unwrap_or_else(|_| tls.with_webpki_roots()).with_no_client_auth();
+        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(POOL_IDLE)
+            .pool_max_idle_per_host(max_in_flight)
+            .build(connector);
+        Transport { client, in_flight: Semaphore::new(max_in_flight) }
+    }
+
+    /// `patience` is how long the store may take to begin its answer once it has the request.
+    pub async fn send(&self, request: Request<Full<Bytes>>, body_bytes: usize, patience: Duration) -> Result<Answer, Lost> {
+        let _permit = self.in_flight.acquire().await.expect("the semaphore is never closed");
+        let limit = CONNECT_TIMEOUT + patience + Duration::from_secs(body_bytes as u64 / SLOWEST_UPLOAD_BYTES_PER_SECOND);
+        let response = match timeout(limit, self.client.request(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(lost(error)),
+            Err(_) => return Err(Lost::Sent(format!("no answer within {} s", limit.as_secs()))),
+        };
+        read_answer(response).await
+    }
+}
+
+async fn read_answer(response: Response<Incoming>) -> Result<Answer, Lost> {
+    let (head, mut incoming) = response.into_parts();
+    let expected = head.headers.get("content-length").and_then(|len| len.to_str().ok()).and_then(|len| len.parse().ok()).unwrap_or(0);
+    let mut first: Option<Bytes> = None;
+    let mut body = BytesMut::new();
+    loop {
+        let frame = match timeout(IDLE_TIMEOUT, incoming.frame()).await {
+            Ok(None) => break,
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(error))) => return Err(Lost::Sent(format!("the answer broke off: {}", reason(&error)))),
+            Err(_) => return Err(Lost::Sent(format!("the answer stalled for {} s", IDLE_TIMEOUT.as_secs()))),
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        // One frame is handed on as it is; more are joined in one buffer of the announced length.
+        match first.take() {
+            None if body.is_empty() => first = Some(data),
+            earlier => {
+                body.reserve(earlier.as_ref().map_or(0, |_| expected.min(MAX_RESERVE_BYTES)).max(data.len()));
+                body.extend_from_slice(&earlier.unwrap_or_default());
+                body.extend_from_slice(&data);
+            }
+        }
+    }
+    let body = first.unwrap_or_else(|| body.freeze());
+    Ok(Answer { status: head.status, headers: head.headers, body })
+}
+
+fn lost(error: ClientError) -> Lost {
+    let reason = reason(&error);
+    if error.is_connect() { Lost::NotSent(format!("cannot connect: {reason}")) } else { Lost::Sent(format!("connection lost: {reason}")) }
+}
+
+/// The innermost cause: the outer ones only say which layer it passed.
+fn reason(error: &dyn Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Without a byte for this long in either direction, a connection is dead.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// Shorter than servers keep idle connections: a mutation sent into a connection that
+/// the server is just closing ends in `Unknown`, which costs more than a new connection.
+const POOL_IDLE: Duration = Duration::from_secs(4);
+/// A slower uplink is treated as lost.
+const SLOWEST_UPLOAD_BYTES_PER_SECOND: u64 = 128 << 10;
+/// What is reserved on the word of a Content-Length alone.
+const MAX_RESERVE_BYTES: usize = 64 << 20;

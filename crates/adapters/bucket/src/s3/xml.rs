@@ -1,0 +1,131 @@
+//! Answers of the store, read into a small tree. Whatever arrives, reading ends in a
+//! tree or in `None`, never in a panic: depth and size are bounded.
+
+use quick_xml::Reader;
+use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::Event;
+
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Element {
+    pub name: String,
+    pub text: String,
+    pub children: Vec<Element>,
+}
+
+impl Element {
+    /// The root element, or `None` where the text is not well-formed to its end.
+    pub fn parse(bytes: &[u8]) -> Option<Element> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut reader = Reader::from_str(text);
+        let mut open: Vec<Element> = Vec::new();
+        loop {
+            let finished = match reader.read_event().ok()? {
+                Event::Start(start) => {
+                    if open.len() == MAX_DEPTH {
+                        return None;
+                    }
+                    open.push(Element { name: start.local_name().as_ref().to_string(), ..Element::default() });
+                    None
+                }
+                Event::Empty(start) => Some(Element { name: start.local_name().as_ref().to_string(), ..Element::default() }),
+                Event::End(_) => Some(open.pop()?),
+                Event::Text(piece) => {
+                    add_text(&mut open, &piece);
+                    None
+                }
+                Event::CData(piece) => {
+                    add_text(&mut open, &piece);
+                    None
+                }
+                Event::GeneralRef(reference) => {
+                    match reference.resolve_char_ref().ok()? {
+                        Some(character) => add_text(&mut open, character.encode_utf8(&mut [0; 4])),
+                        None => add_text(&mut open, resolve_predefined_entity(&reference)?),
+                    }
+                    None
+                }
+                Event::Eof => return None,
+                _ => None,
+            };
+            if let Some(element) = finished {
+                match open.last_mut() {
+                    Some(parent) => parent.children.push(element),
+                    None => return Some(element),
+                }
+            }
+        }
+    }
+
+    pub fn child(&self, name: &str) -> Option<&Element> {
+        self.children.iter().find(|child| child.name == name)
+    }
+
+    pub fn text_of(&self, name: &str) -> Option<&str> {
+        self.child(name).map(|child| child.text.as_str())
+    }
+
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
+        self.children.iter().filter(move |child| child.name == name)
+    }
+}
+
+/// Text content with the five characters replaced that XML reserves.
+pub(super) fn escape(text: &str) -> String {
+    quick_xml::escape::escape(text).into_owned()
+}
+
+fn add_text(open: &mut [Element], text: &str) {
+    if let Some(element) = open.last_mut() {
+        element.text.push_str(text);
+    }
+}
+
+/// S3's answers are five levels deep.
+const MAX_DEPTH: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_read_with_its_references() {
+        let page = Element::parse(b"<?xml version=\"1.0\"?>\n<L xmlns=\"x\"><K>a&amp;b&#233;<![CDATA[<]]></K><E/><K>2</K></L>").unwrap();
+        assert_eq!(page.text_of("K"), Some("a&b\u{e9}<"));
+        assert_eq!(page.all("K").count(), 2);
+        assert_eq!(page.text_of("E"), Some(""));
+    }
+
+    #[test]
+    fn what_is_not_xml_is_nothing() {
+        let deep = "<a>".repeat(1000);
+        for text in [
+            "",
+            "<",
+            "<a>",
+            "</a>",
+            "<a></b>",
+            "<a>&unknown;</a>",
+            "<a>&#xD800;</a>",
+            "plain",
+            "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>",
+            &deep,
+        ] {
+            assert_eq!(Element::parse(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(Element::parse(b"<a>\xff</a>"), None);
+    }
+
+    /// Every cut and every flipped byte of a real answer ends in a tree or in nothing.
+    #[test]
+    fn damaged_answers_do_not_panic() {
+        let answer = b"<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>a &lt;b&gt; &#xe9;</Message></Error>".to_vec();
+        for at in 0..answer.len() {
+            let _tree = Element::parse(&answer[..at]);
+            for value in [0, b'<', b'>', b'&', 0xff] {
+                let mut damaged = answer.clone();
+                damaged[at] = value;
+                let _tree = Element::parse(&damaged);
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Objects in parts.
+
+use super::{bytes, is_changed, is_missing, is_refused, list_all};
+use ebb_ports::{Bucket, Condition, ETag, PartTag, UploadId};
+use futures_util::future::join_all;
+
+fn part_bytes(bucket: &dyn Bucket) -> usize {
+    bucket.capabilities().min_part_bytes.max(100_000) as usize
+}
+
+pub(super) async fn parts_become_one_object(bucket: &dyn Bucket) {
+    let (len, tags) = (part_bytes(bucket), vec![("ebb-txn".to_string(), "u-1".to_string())]);
+    let upload = bucket.upload_begin("d/k é+", tags.clone()).await.unwrap();
+    assert!(is_missing(&bucket.head("d/k é+").await), "nothing is visible before the completion");
+    // Out of order, one of them twice.
+    let third = bucket.upload_part("d/k é+", &upload, 3, bytes(17, 3)).await.unwrap();
+    bucket.upload_part("d/k é+", &upload, 1, bytes(len, 9)).await.unwrap();
+    let (first, second) = futures_util::join!(
+        bucket.upload_part("d/k é+", &upload, 1, bytes(len, 1)),
+        bucket.upload_part("d/k é+", &upload, 2, bytes(len, 2))
+    );
+    assert!(list_all(bucket, "", false, 10).await.is_empty());
+    let etag = bucket.upload_complete("d/k é+", &upload, vec![first.unwrap(), second.unwrap(), third], Condition::Always).await.unwrap();
+    let object = bucket.get("d/k é+", None, Some(&etag)).await.unwrap();
+    assert_eq!(object.body, [bytes(len, 1), bytes(len, 2), bytes(17, 3)].concat());
+    assert_eq!(object.meta.tags, tags);
+    assert_eq!(object.meta.etag, etag);
+    let across = bucket.get("d/k é+", Some(len as u64 - 5..len as u64 + 5), Some(&etag)).await.unwrap();
+    assert_eq!(across.body, object.body.slice(len - 5..len + 5));
+    bucket.upload_abort("d/k é+", &upload).await.unwrap();
+    bucket.head("d/k é+").await.unwrap();
+}
+
+pub(super) async fn large_parts_arrive_whole(bucket: &dyn Bucket) {
+    let len = 16 << 20;
+    let upload = bucket.upload_begin("large", vec![]).await.unwrap();
+    let sent = join_all((1..=4).map(|n| bucket.upload_part("large", &upload, n, bytes(len, n as u8)))).await;
+    let parts = sent.into_iter().map(|part| part.unwrap()).collect();
+    let etag = bucket.upload_complete("large", &upload, parts, Condition::Absent).await.unwrap();
+    assert_eq!(bucket.head("large").await.unwrap().len_bytes, 4 * len as u64);
+    let reads = join_all((0..4u64).map(|n| bucket.get("large", Some(n * len as u64..(n + 1) * len as u64), Some(&etag)))).await;
+    for (n, read) in reads.into_iter().enumerate() {
+        assert!(read.unwrap().body == bytes(len, n as u8 + 1), "part {n} differs");
+    }
+}
+
+pub(super) async fn a_completion_keeps_to_its_condition(bucket: &dyn Bucket) {
+    let prepare = async |seed: u8| {
+        let upload = bucket.upload_begin("k", vec![]).await.unwrap();
+        let part = bucket.upload_part("k", &upload, 1, bytes(50, seed)).await.unwrap();
+        (upload, vec![part])
+    };
+    let nobody = ETag("00000000000000000000000000000000".into());
+    let (upload, parts) = prepare(1).await;
+    let missing = bucket.upload_complete("k", &upload, parts, Condition::Match(nobody)).await;
+    assert!(is_changed(&missing) || is_missing(&missing), "{missing:?}");
+    assert!(is_missing(&bucket.head("k").await));
+    bucket.upload_abort("k", &upload).await.unwrap();
+
+    let (upload, parts) = prepare(2).await;
+    let first = bucket.upload_complete("k", &upload, parts, Condition::Absent).await.unwrap();
+    let (upload, parts) = prepare(3).await;
+    let again = bucket.upload_complete("k", &upload, parts, Condition::Absent).await;
+    assert!(is_changed(&again), "{again:?}");
+    bucket.upload_abort("k", &upload).await.unwrap();
+    let (upload, parts) = prepare(4).await;
+    bucket.upload_complete("k", &upload, parts, Condition::Match(first.clone())).await.unwrap();
+    assert_eq!(bucket.get("k", None, None).await.unwrap().body, bytes(50, 4));
+    let (upload, parts) = prepare(5).await;
+    let stale = bucket.upload_complete("k", &upload, parts, Condition::Match(first)).await;
+    assert!(is_changed(&stale), "{stale:?}");
+    assert_eq!(bucket.get("k", None, None).await.unwrap().body, bytes(50, 4));
+    bucket.upload_abort("k", &upload).await.unwrap();
+}
+
+pub(super) async fn what_was_aborted_is_gone(bucket: &dyn Bucket) {
+    let upload = bucket.upload_begin("k", vec![]).await.unwrap();
+    let part = bucket.upload_part("k", &upload, 1, bytes(10, 1)).await.unwrap();
+    bucket.upload_abort("k", &upload).await.unwrap();
+    bucket.upload_abort("k", &upload).await.unwrap();
+    assert!(is_missing(&bucket.upload_part("k", &upload, 2, bytes(10, 1)).await));
+    assert!(is_missing(&bucket.upload_complete("k", &upload, vec![part], Condition::Always).await));
+    assert!(is_missing(&bucket.head("k").await));
+}
+
+pub(super) async fn wrong_parts_are_refused(bucket: &dyn Bucket) {
+    let upload = bucket.upload_begin("k", vec![]).await.unwrap();
+    let part = bucket.upload_part("k", &upload, 1, bytes(10, 1)).await.unwrap();
+    let other = PartTag { number: 2, etag: part.etag.clone() };
+    for parts in [vec![], vec![part.clone(), other]] {
+        let completed = bucket.upload_complete("k", &upload, parts, Condition::Always).await;
+        assert!(is_refused(&completed), "{completed:?}");
+    }
+    for name in ["../../etc", "", "no such upload", "a/b"] {
+        let sent = bucket.upload_part("k", &UploadId(name.into()), 1, bytes(10, 1)).await;
+        assert!(is_missing(&sent) || is_refused(&sent), "{name:?}: {sent:?}");
+    }
+    assert!(is_missing(&bucket.head("k").await));
+    bucket.upload_complete("k", &upload, vec![part], Condition::Always).await.unwrap();
+    assert_eq!(bucket.get("k", None, None).await.unwrap().body, bytes(10, 1));
+}

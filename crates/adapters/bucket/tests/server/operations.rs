@@ -1,0 +1,190 @@
+//! The operations of the protocol that ebb uses, over the bucket in memory.
+
+use super::{BUCKET, Server};
+use bytes::{Bytes, BytesMut};
+use ebb_ports::{Bucket, BucketError, Condition, ListEntry, ListRequest, PartTag, PortFuture, UploadId};
+use futures_util::{FutureExt, StreamExt};
+use s3s::dto::*;
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use std::time::{Duration, SystemTime};
+
+impl Server {
+    /// The bucket in memory answers at once.
+    fn ask<T: 'static>(
+        &self,
+        bucket: &str,
+        question: impl FnOnce(&ebb_bucket::Memory) -> PortFuture<'_, Result<T, BucketError>>,
+    ) -> S3Result<T> {
+        if bucket != BUCKET {
+            return Err(s3_error!(NoSuchBucket));
+        }
+        question(&self.0.lock().unwrap()).now_or_never().expect("memory does not wait").map_err(|error| match error {
+            BucketError::NotFound { .. } => s3_error!(NoSuchKey),
+            BucketError::Precondition { .. } => s3_error!(PreconditionFailed),
+            BucketError::Refused { what } => S3Error::with_message(S3ErrorCode::InvalidArgument, what),
+            other => S3Error::with_message(S3ErrorCode::InternalError, other.to_string()),
+        })
+    }
+}
+
+fn tag(etag: &ETag) -> ebb_ports::ETag {
+    ebb_ports::ETag(etag.value().into())
+}
+
+fn wanted(condition: &ETagCondition) -> Option<ebb_ports::ETag> {
+    condition.as_etag().map(tag)
+}
+
+fn condition(if_match: &Option<ETagCondition>, if_none_match: &Option<ETagCondition>) -> Condition {
+    match (if_match.as_ref().and_then(wanted), if_none_match) {
+        (Some(tag), _) => Condition::Match(tag),
+        (None, Some(_)) => Condition::Absent,
+        (None, None) => Condition::Always,
+    }
+}
+
+fn etag(etag: ebb_ports::ETag) -> Option<ETag> {
+    Some(ETag::Strong(etag.0))
+}
+
+fn time(secs: i64) -> Option<Timestamp> {
+    Some((SystemTime::UNIX_EPOCH + Duration::from_secs(secs as u64)).into())
+}
+
+fn tags(metadata: Option<Metadata>) -> Vec<(String, String)> {
+    metadata.unwrap_or_default().into_iter().collect()
+}
+
+async fn whole(body: Option<StreamingBlob>) -> S3Result<Bytes> {
+    let mut bytes = BytesMut::new();
+    let Some(mut body) = body else { return Ok(bytes.freeze()) };
+    while let Some(some) = body.next().await {
+        bytes.extend_from_slice(&some.map_err(|error| S3Error::with_message(S3ErrorCode::IncompleteBody, error.to_string()))?);
+    }
+    Ok(bytes.freeze())
+}
+
+#[async_trait::async_trait]
+impl S3 for Server {
+    async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
+        let input = req.input;
+        let meta = self.ask(&input.bucket, |bucket| bucket.head(&input.key))?;
+        let range = input.range.map(|range| range.check(meta.len_bytes)).transpose()?;
+        let guard = input.if_match.as_ref().and_then(wanted);
+        let object = self.ask(&input.bucket, |bucket| bucket.get(&input.key, range.clone(), guard.as_ref()))?;
+        let content_range = range.as_ref().map(|range| format!("bytes {}-{}/{}", range.start, range.end - 1, meta.len_bytes));
+        Ok(S3Response::new(GetObjectOutput {
+            content_length: Some(object.body.len() as i64),
+            content_range,
+            e_tag: etag(object.meta.etag),
+            last_modified: time(object.meta.modified_secs),
+            metadata: Some(object.meta.tags.into_iter().collect()),
+            body: Some(StreamingBlob::from(s3s::Body::from(object.body))),
+            ..GetObjectOutput::default()
+        }))
+    }
+
+    async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
+        let meta = self.ask(&req.input.bucket, |bucket| bucket.head(&req.input.key))?;
+        Ok(S3Response::new(HeadObjectOutput {
+            content_length: Some(meta.len_bytes as i64),
+            e_tag: etag(meta.etag),
+            last_modified: time(meta.modified_secs),
+            metadata: Some(meta.tags.into_iter().collect()),
+            ..HeadObjectOutput::default()
+        }))
+    }
+
+    async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
+        let input = req.input;
+        let body = whole(input.body).await?;
+        let condition = condition(&input.if_match, &input.if_none_match);
+        let put = self.ask(&input.bucket, |bucket| bucket.put(&input.key, body, condition, tags(input.metadata)))?;
+        Ok(S3Response::new(PutObjectOutput { e_tag: etag(put), ..PutObjectOutput::default() }))
+    }
+
+    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
+        let guard = req.input.if_match.as_ref().and_then(wanted);
+        self.ask(&req.input.bucket, |bucket| bucket.delete(&req.input.key, guard.as_ref()))?;
+        Ok(S3Response::new(DeleteObjectOutput::default()))
+    }
+
+    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
+        let input = req.input;
+        let CopySource::Bucket { key, .. } = &input.copy_source else { return Err(s3_error!(NotImplemented)) };
+        let guard = input.copy_source_if_match.as_ref().and_then(wanted);
+        let copied = self.ask(&input.bucket, |bucket| bucket.copy(key, &input.key, guard.as_ref()))?;
+        let result = CopyObjectResult { e_tag: etag(copied), ..CopyObjectResult::default() };
+        Ok(S3Response::new(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() }))
+    }
+
+    async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> S3Result<S3Response<ListObjectsV2Output>> {
+        let input = req.input;
+        let request = ListRequest {
+            prefix: input.prefix.unwrap_or_default(),
+            by_directory: input.delimiter.is_some(),
+            after: input.continuation_token.or(input.start_after),
+            limit: input.max_keys.unwrap_or(1000).clamp(0, 1000) as usize,
+        };
+        let page = self.ask(&input.bucket, |bucket| bucket.list(request))?;
+        let url = input.encoding_type.is_some();
+        let name = |key: &str| if url { key.bytes().map(|byte| format!("%{byte:02X}")).collect() } else { key.to_string() };
+        let next_continuation_token = page.entries.last().filter(|_| page.more).map(|last| last.key().to_string());
+        let (mut contents, mut common_prefixes) = (Vec::new(), Vec::new());
+        for entry in page.entries {
+            match entry {
+                ListEntry::Object { key, etag: tag, len_bytes, modified_secs } => contents.push(Object {
+                    key: Some(name(&key)),
+                    e_tag: etag(tag),
+                    size: Some(len_bytes as i64),
+                    last_modified: time(modified_secs),
+                    ..Object::default()
+                }),
+                ListEntry::Prefix { key } => common_prefixes.push(CommonPrefix { prefix: Some(name(&key)) }),
+            }
+        }
+        Ok(S3Response::new(ListObjectsV2Output {
+            contents: Some(contents),
+            common_prefixes: Some(common_prefixes),
+            is_truncated: Some(page.more),
+            next_continuation_token,
+            encoding_type: input.encoding_type,
+            ..ListObjectsV2Output::default()
+        }))
+    }
+
+    async fn create_multipart_upload(
+        &self,
+        req: S3Request<CreateMultipartUploadInput>,
+    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+        let input = req.input;
+        let upload = self.ask(&input.bucket, |bucket| bucket.upload_begin(&input.key, tags(input.metadata)))?;
+        Ok(S3Response::new(CreateMultipartUploadOutput { upload_id: Some(upload.0), ..CreateMultipartUploadOutput::default() }))
+    }
+
+    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
+        let input = req.input;
+        let (body, upload) = (whole(input.body).await?, UploadId(input.upload_id));
+        let part = self.ask(&input.bucket, |bucket| bucket.upload_part(&input.key, &upload, input.part_number as u32, body))?;
+        Ok(S3Response::new(UploadPartOutput { e_tag: Some(ETag::Strong(part.etag)), ..UploadPartOutput::default() }))
+    }
+
+    async fn complete_multipart_upload(
+        &self,
+        req: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        let input = req.input;
+        let condition = condition(&input.if_match, &input.if_none_match);
+        let listed = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+        let part = |part: CompletedPart| Some(PartTag { number: part.part_number? as u32, etag: part.e_tag?.value().into() });
+        let (parts, upload) = (listed.into_iter().filter_map(part).collect(), UploadId(input.upload_id));
+        let done = self.ask(&input.bucket, |bucket| bucket.upload_complete(&input.key, &upload, parts, condition))?;
+        Ok(S3Response::new(CompleteMultipartUploadOutput { e_tag: etag(done), ..CompleteMultipartUploadOutput::default() }))
+    }
+
+    async fn abort_multipart_upload(&self, req: S3Request<AbortMultipartUploadInput>) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+        let upload = UploadId(req.input.upload_id);
+        self.ask(&req.input.bucket, |bucket| bucket.upload_abort(&req.input.key, &upload))?;
+        Ok(S3Response::new(AbortMultipartUploadOutput::default()))
+    }
+}
