@@ -26,6 +26,11 @@ impl Namespace {
         }
     }
 
+    /// The sessions that hold an inode without a name; none hold one that has a name.
+    pub fn holders(&self, ino: Ino) -> impl Iterator<Item = SessionId> {
+        self.orphans.get(&ino).into_iter().flatten().copied()
+    }
+
     /// Inodes without a name, with the sessions that hold them.
     pub fn orphans(&self) -> impl Iterator<Item = (Ino, impl Iterator<Item = SessionId>)> {
         self.orphans.iter().map(|(ino, holders)| (*ino, holders.iter().copied()))

@@ -67,13 +67,18 @@ impl Namespace {
         true
     }
 
-    /// A name of the inode that has never been looked up turns out not to be there.
-    pub(crate) fn lose_unseen_name(&mut self, ino: Ino) {
-        if let Some(inode) = self.inodes.get_mut(&ino)
-            && inode.attr.kind != FileKind::Directory
-            && inode.attr.nlink as usize > inode.links.len()
-        {
-            inode.attr.nlink -= 1;
+    /// A name of the inode that has never been looked up turns out not to be there. If it
+    /// was the last one the inode goes.
+    pub fn lose_unseen_name(&mut self, ino: Ino, changes: &mut Vec<Change>) {
+        let Some(inode) = self.inodes.get_mut(&ino) else { return };
+        let kind = inode.attr.kind;
+        if kind == FileKind::Directory || inode.attr.nlink as usize <= inode.links.len() {
+            return;
+        }
+        inode.attr.nlink -= 1;
+        if inode.attr.nlink == 0 {
+            self.inodes.remove(&ino);
+            changes.push(Change::Gone { ino, kind });
         }
     }
 

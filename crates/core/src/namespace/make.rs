@@ -14,12 +14,17 @@ impl Namespace {
     /// The id for an inode that is made in `parent`: the smallest counter never used in the
     /// directory's slot (C-17), or in the next slot that has one left.
     pub fn next_ino(&self, parent: Ino) -> Ino {
-        let home = parent.slot().0;
-        (0..=u16::MAX)
-            .map(|distance| Slot(home.wrapping_add(distance)))
-            .map(|slot| Ino::new(self.incarnation, slot, self.counters.get(&slot).copied().unwrap_or(FIRST_COUNTER)))
-            .find(|ino| ino.counter() != FULL_SLOT)
-            .expect("2^48 inodes do not fit any memory")
+        free_ino(self.incarnation, &self.counters, parent.slot())
+    }
+
+    /// The ids for several inodes that are made in `parent` by one command.
+    pub fn next_inos(&self, parent: Ino) -> impl FnMut() -> Ino + use<> {
+        let (incarnation, mut counters) = (self.incarnation, self.counters.clone());
+        move || {
+            let ino = free_ino(incarnation, &counters, parent.slot());
+            counters.insert(ino.slot(), ino.counter() + 1);
+            ino
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
@@ -154,3 +159,11 @@ const FIRST_COUNTER: u32 = 1;
 
 /// Never given out, so that the next counter fits its type.
 const FULL_SLOT: u32 = u32::MAX;
+
+fn free_ino(incarnation: Incarnation, counters: &BTreeMap<Slot, u32>, home: Slot) -> Ino {
+    (0..=u16::MAX)
+        .map(|distance| Slot(home.0.wrapping_add(distance)))
+        .map(|slot| Ino::new(incarnation, slot, counters.get(&slot).copied().unwrap_or(FIRST_COUNTER)))
+        .find(|ino| ino.counter() != FULL_SLOT)
+        .expect("2^48 inodes do not fit any memory")
+}

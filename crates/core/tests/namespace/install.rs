@@ -123,3 +123,26 @@ fn outside_changes_are_followed() {
     assert_eq!(volume.names(Ino::ROOT), [("f".into(), file)]);
     assert_eq!(volume.namespace.check(), Vec::<String>::new());
 }
+
+/// A record tells of a second name, the first is removed by another hand, and the second
+/// turns out not to be there: the inode has no name left and goes.
+#[test]
+fn the_loss_of_the_last_unseen_name_takes_the_inode_along() {
+    let mut volume = Volume::new();
+    let file = volume.next();
+    let names = [(Ino::ROOT, "a"), (Ino::ROOT, "b")];
+    assert!(volume.install(Ino::ROOT, "a", file, object(None), record(2, &names)));
+    let mut changes = Vec::new();
+    let stamp = volume.stamp();
+    assert!(volume.namespace.remove_installed(Ino::ROOT, &name("a"), stamp, &mut changes));
+    assert_eq!(volume.attr(file).nlink, 1);
+    changes.clear();
+    volume.namespace.lose_unseen_name(file, &mut changes);
+    assert_eq!(changes, [Change::Gone { ino: file, kind: FileKind::Regular }]);
+    assert_eq!(volume.namespace.check(), Vec::<String>::new());
+    let (dir, named) = (volume.dir(Ino::ROOT, "d"), volume.file(Ino::ROOT, "f"));
+    for ino in [dir, named, file] {
+        volume.namespace.lose_unseen_name(ino, &mut changes);
+    }
+    assert_eq!((changes.len(), volume.attr(named).nlink, volume.attr(dir).nlink), (1, 1, 2));
+}
