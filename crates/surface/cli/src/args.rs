@@ -43,15 +43,14 @@ pub enum Command {
 #[derive(Args, Debug)]
 pub struct Mount {
     /// What to mount.
-    #[arg(env = "EBB_SOURCE")]
     pub source: String,
     /// Where to mount it: a directory that exists.
     pub mountpoint: PathBuf,
     /// Mount options, as mount(8) takes them: ro, allow_other, dev, suid, noexec…
-    #[arg(short = 'o', value_name = "OPTIONS", env = "EBB_OPTIONS")]
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", env = "EBB_OPTIONS")]
     pub options: Vec<String>,
     /// Stay in the foreground, log to standard error, unmount on SIGTERM and SIGINT.
-    #[arg(long)]
+    #[arg(long, env = "EBB_FOREGROUND")]
     pub foreground: bool,
     #[command(flatten)]
     pub node: Node,

@@ -30,9 +30,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let mut command = Cli::command();
     for (key, value) in values {
         let id = key.replace('-', "_");
-        let known = command.find_subcommand(name).is_some_and(|sub| {
-            sub.get_arguments().any(|arg| arg.get_id() == id.as_str() && arg.get_long().is_some() && id != "config")
-        });
+        let known = command
+            .find_subcommand(name)
+            .is_some_and(|sub| sub.get_arguments().any(|arg| arg.get_id() == id.as_str() && arg.get_long().is_some() && id != "config"));
         if !known {
             return Err(ConfigError::File { what: format!("unknown key {key:?}: `ebb {name} --help` lists what can be set"), file });
         }

@@ -1,22 +1,78 @@
 //! Where things are on this machine: data directories, and who serves which mount.
 //!
-//! A mount's record is a small JSON file under the run directory, named by the mount
-//! point. It says where the daemon can be asked; a record whose daemon is gone is stale
-//! and removed by whoever finds it.
+//! A mount's record is a small JSON file in the run directory, named by the mount point.
+//! It says where the daemon can be asked. A daemon that leaves nothing behind removes its
+//! record; one that could not write everything to the bucket says so in it. A record
+//! whose daemon is gone and says nothing is left by a crash.
 
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MountRecord {
+    /// Absolute, free of symbolic links.
     pub mountpoint: PathBuf,
     pub source: String,
-    pub pid: u32,
+    pub daemon: Process,
     /// `host:port` or `unix:/path` of the node that serves it.
     pub control: String,
+    /// The directory of the volume that is mounted; empty for its root.
+    pub subdirectory: PathBuf,
+    /// The node lives in the daemon, and so does what has not reached the bucket.
+    pub embedded: bool,
+    pub data_dir: PathBuf,
+    /// Set by a daemon that ends with work left.
+    pub left: Option<Left>,
 }
+
+/// What had not reached the bucket when a daemon ended. It is safe in the data directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Left {
+    pub files: u64,
+    pub bytes: u64,
+    pub deletes: u64,
+    pub why: String,
+}
+
+/// A process, told apart from a later one with the same id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Process {
+    pub pid: u32,
+    /// Clock ticks from boot to its start, as /proc says.
+    started: u64,
+}
+
+impl Process {
+    pub fn this() -> Process {
+        let pid = std::process::id();
+        Process { pid, started: start_of(pid).unwrap_or(0) }
+    }
+
+    pub fn is_alive(&self) -> bool {
+        start_of(self.pid) == Some(self.started)
+    }
+}
+
+/// When a process started; `None` if there is none, or only its remains.
+fn start_of(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name is in brackets and may hold anything, brackets among it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(STARTED_AFTER_STATE)?.parse().ok()
+}
+
+/// `starttime` is field 22 of proc_pid_stat(5), `state` is field 3.
+const STARTED_AFTER_STATE: usize = 18;
 
 /// Below it each source has a data directory of its own.
 pub fn data_root() -> PathBuf {
@@ -26,58 +82,108 @@ pub fn data_root() -> PathBuf {
     env_dir("XDG_DATA_HOME").unwrap_or_else(|| home().join(".local/share")).join("ebb")
 }
 
-fn run_root() -> PathBuf {
-    if is_root() {
-        return "/run/ebb".into();
-    }
-    env_dir("XDG_RUNTIME_DIR").unwrap_or_else(std::env::temp_dir).join("ebb")
-}
-
 /// The default data directory of a source: its name, readable and unique.
 pub fn data_dir(source: &str) -> PathBuf {
-    data_root().join(escape(source.as_bytes()))
+    data_root().join(file_name(source.as_bytes()))
 }
 
-pub fn write_record(record: &MountRecord) -> io::Result<()> {
-    let root = run_root();
-    fs::create_dir_all(&root)?;
-    let draft = root.join(format!(".{}.new", std::process::id()));
-    fs::write(&draft, serde_json::to_vec_pretty(record)?)?;
-    fs::rename(draft, record_path(&record.mountpoint))
+/// Records and sockets of the daemons of one user.
+#[derive(Clone, Debug)]
+pub struct RunDir {
+    path: PathBuf,
 }
 
-pub fn remove_record(mountpoint: &Path) -> io::Result<()> {
-    match fs::remove_file(record_path(mountpoint)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
-/// The record of the mount that `path` is on, with the rest of the path below it. The path
-/// itself is not touched: its mount may not answer.
-pub fn find_record(path: &Path) -> io::Result<Option<(MountRecord, PathBuf)>> {
-    let path = std::path::absolute(path)?;
-    for at in path.ancestors() {
-        let text = match fs::read(record_path(at)) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
+impl RunDir {
+    /// The user's own. It is made if it is missing; one that somebody else has made is refused.
+    pub fn of_user() -> io::Result<RunDir> {
+        let path = if is_root() {
+            "/run/ebb".into()
+        } else {
+            match env_dir("XDG_RUNTIME_DIR") {
+                Some(dir) => dir.join("ebb"),
+                None => std::env::temp_dir().join(format!("ebb-{}", user_id())),
+            }
         };
-        let record: MountRecord = serde_json::from_slice(&text)?;
-        let below = path.strip_prefix(at).unwrap_or(Path::new("")).to_owned();
-        return Ok(Some((record, below)));
+        RunDir::at(path)
     }
-    Ok(None)
+
+    pub fn at(path: PathBuf) -> io::Result<RunDir> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+        if fs::symlink_metadata(&path)?.uid() != user_id() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} belongs to somebody else", path.display())));
+        }
+        Ok(RunDir { path })
+    }
+
+    /// Where a daemon of this process listens. Short, as a socket's path must be.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join(format!("{}.sock", std::process::id()))
+    }
+
+    pub fn write(&self, record: &MountRecord) -> io::Result<()> {
+        let draft = self.path.join(format!(".{}.new", std::process::id()));
+        fs::write(&draft, serde_json::to_vec_pretty(record)?)?;
+        fs::rename(draft, self.record_path(&record.mountpoint))
+    }
+
+    /// Removes the record, unless another daemon has put its own there.
+    pub fn remove(&self, record: &MountRecord) -> io::Result<()> {
+        match self.read(&record.mountpoint)? {
+            Some(there) if there.daemon == record.daemon => fs::remove_file(self.record_path(&record.mountpoint)),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn read(&self, mountpoint: &Path) -> io::Result<Option<MountRecord>> {
+        match fs::read(self.record_path(mountpoint)) {
+            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The record of the mount that `path` is on, with the rest of the path below it. What
+    /// may be on the mount is not touched as long as the path is plain: the mount may not answer.
+    pub fn find(&self, path: &Path) -> io::Result<Option<(MountRecord, PathBuf)>> {
+        if !path.components().any(|part| part == Component::ParentDir)
+            && let Some(found) = self.find_plain(&std::path::absolute(path)?)?
+        {
+            return Ok(Some(found));
+        }
+        match fs::canonicalize(path) {
+            Ok(real) => self.find_plain(&real),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn find_plain(&self, path: &Path) -> io::Result<Option<(MountRecord, PathBuf)>> {
+        for at in path.ancestors() {
+            if let Some(record) = self.read(at)? {
+                let below = path.strip_prefix(at).unwrap_or(Path::new("")).to_owned();
+                return Ok(Some((record, below)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn record_path(&self, mountpoint: &Path) -> PathBuf {
+        self.path.join(file_name(mountpoint.as_os_str().as_bytes()) + ".json")
+    }
 }
 
-fn record_path(mountpoint: &Path) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-    run_root().join(escape(mountpoint.as_os_str().as_bytes()) + ".json")
+/// The real path of a mount point whose file system may be dead: only its parent is asked.
+pub fn real_mountpoint(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if name != OsStr::new("..") => Ok(parent.canonicalize()?.join(name)),
+        _ => path.canonicalize(),
+    }
 }
 
 /// A file name for any text: letters, digits, `.` and `-` are themselves, everything else
-/// is `_` and two hexadecimal digits.
-fn escape(text: &[u8]) -> String {
+/// is `_` and two hexadecimal digits. What would be too long ends in a checksum.
+fn file_name(text: &[u8]) -> String {
     let mut name = String::new();
     for &byte in text {
         match byte {
@@ -86,7 +192,19 @@ fn escape(text: &[u8]) -> String {
             _ => name.push_str(&format!("_{byte:02x}")),
         }
     }
+    if name.len() > LONGEST_NAME {
+        name.truncate(LONGEST_NAME);
+        name.push_str(&format!("_-{:016x}", fnv1a(text)));
+    }
     name
+}
+
+/// Leaves room for the checksum and an ending within the 255 bytes of a file name.
+const LONGEST_NAME: usize = 200;
+
+/// FNV-1a, 64 bits: stable for ever, as names on disk must be.
+fn fnv1a(text: &[u8]) -> u64 {
+    text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 fn env_dir(name: &str) -> Option<PathBuf> {
@@ -97,7 +215,11 @@ fn home() -> PathBuf {
     env_dir("HOME").unwrap_or_else(|| "/".into())
 }
 
-fn is_root() -> bool {
+fn user_id() -> u32 {
     // SAFETY: geteuid has no preconditions and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    unsafe { libc::geteuid() }
+}
+
+fn is_root() -> bool {
+    user_id() == 0
 }

@@ -50,11 +50,7 @@ impl fmt::Display for Bytes {
             value /= 1024.0;
             unit += 1;
         }
-        if value.fract() == 0.0 || unit == 0 {
-            write!(f, "{value:.0} {}", UNITS[unit])
-        } else {
-            write!(f, "{value:.1} {}", UNITS[unit])
-        }
+        if value.fract() == 0.0 || unit == 0 { write!(f, "{value:.0} {}", UNITS[unit]) } else { write!(f, "{value:.1} {}", UNITS[unit]) }
     }
 }
 

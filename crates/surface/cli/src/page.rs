@@ -1,0 +1,57 @@
+//! `docs/configuration.md`, made from the table of settings so that it cannot say
+//! anything else.
+
+use crate::Cli;
+use clap::{Arg, CommandFactory};
+use std::fmt::Write;
+
+const HEAD: &str = "\
+# Settings
+
+Every setting is a flag, an environment variable and a key of a configuration file
+(`--config FILE`, TOML, the key is the flag's long name: `cache-size = \"50G\"`). The flag
+counts before the variable, the variable before the file, the file before the default.
+
+Sizes are bytes, or a number with K, M, G, T or P (powers of 1024). Times are seconds, or a
+number with ms, s, m or h.
+
+Credentials are no settings of ebb: they are found as every S3 tool finds them
+(environment, profile files, web identity, instance role), read again when they change,
+and never printed.
+
+This page is made from the program's own table; a test compares the two.
+";
+
+/// The text of the page.
+pub fn configuration() -> String {
+    let mut page = HEAD.to_owned();
+    let mut command = Cli::command();
+    command.build();
+    for name in ["mount", "serve"] {
+        let Some(command) = command.find_subcommand(name) else { continue };
+        write(&mut page, name, command.get_arguments()).expect("a String takes whatever is written to it");
+    }
+    page
+}
+
+fn write<'a>(page: &mut String, command: &str, args: impl Iterator<Item = &'a Arg>) -> std::fmt::Result {
+    writeln!(page, "\n## ebb {command}\n\n| Flag and key | Variable | Default | What it is |\n|---|---|---|---|")?;
+    for arg in args.filter(|arg| arg.get_id() != "help") {
+        let Some(long) = arg.get_long() else { continue };
+        let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        let default = if default.is_empty() || default == ["false"] { String::new() } else { format!("`{}`", default.join(",")) };
+        let values = arg.get_possible_values();
+        let values: Vec<_> = values.iter().filter(|_| arg.get_action().takes_values()).collect();
+        let mut help = arg.get_help().map(|help| help.to_string().replace('\n', " ")).unwrap_or_default();
+        if !help.ends_with(['.', '…']) && !help.is_empty() {
+            help.push('.');
+        }
+        for value in values {
+            let about = value.get_help().map(|about| format!(": {}", about.to_string().replace('\n', " "))).unwrap_or_default();
+            write!(help, " `{}`{about}{}", value.get_name(), if about.ends_with('.') { "" } else { "." })?;
+        }
+        writeln!(page, "| `--{long}` | `{variable}` | {default} | {} |", help.replace('|', "\\|"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Flag, environment, configuration file, default: in that order, and nothing unknown.
+
+use ebb_cli::args::{Ack, Mount, TakeOver};
+use ebb_cli::config::{ConfigError, parse};
+use ebb_cli::{Cli, Command};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn read(args: &[&str]) -> Result<Cli, ConfigError> {
+    parse(["ebb"].iter().chain(args).map(|arg| arg.into()))
+}
+
+fn mount(args: &[&str]) -> Mount {
+    match read(&[&["mount", "s3://b", "/mnt"], args].concat()).unwrap().command {
+        Command::Mount(mount) => mount,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn file(text: &str) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ebb.toml");
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (dir, path)
+}
+
+#[test]
+fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
+    let (_dir, config) = file(
+        "cache-size = \"5G\"\nflush-jobs = 3\nack = \"durable\"\nanonymous = true\nendpoint = \"http://x\"\ntake-over = \"never\"\noptions = \"ro\"",
+    );
+    let plain = mount(&[]);
+    assert_eq!((plain.node.cache_size.0, plain.node.flush_jobs, plain.bucket.anonymous), (20 << 30, 16, false));
+    let set = mount(&["--config", &config, "--flush-jobs", "7"]);
+    assert_eq!((set.node.cache_size.0, set.node.flush_jobs, set.bucket.anonymous), (5 << 30, 7, true));
+    assert_eq!((set.node.ack, set.node.take_over), (Ack::Durable, TakeOver::Never));
+    assert_eq!(set.bucket.endpoint.as_deref(), Some("http://x"));
+    assert_eq!(set.options, ["ro"]);
+    assert_eq!(set.node.commit_interval.0, Duration::from_secs(1), "what the file does not say keeps its default");
+}
+
+#[test]
+fn a_file_may_hold_what_a_command_needs() {
+    let (_dir, config) = file("backing = \"file:///srv\"\nname = \"v\"");
+    let Command::Serve(serve) = read(&["serve", "--config", &config]).unwrap().command else { panic!() };
+    assert_eq!((serve.backing.as_str(), serve.name.as_str()), ("file:///srv", "v"));
+    assert!(read(&["serve"]).is_err());
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let wrong = |text: &str| {
+        let (_dir, config) = file(text);
+        read(&["mount", "s3://b", "/mnt", "--config", &config]).map(|_| ()).unwrap_err().to_string()
+    };
+    assert!(wrong("cash-size = 1").contains("unknown key \"cash-size\""));
+    assert!(wrong("config = \"other\"").contains("unknown key"));
+    assert!(wrong("source = \"s3://x\"").contains("unknown key"), "arguments are not settings");
+    assert!(wrong("cache-size = ").contains("ebb.toml"));
+    assert!(wrong("cache-size = [1]").contains("cache-size is to be a text"));
+    assert!(wrong("cache-size = \"much\"").contains("is no size"));
+    assert!(wrong("flush-jobs = 0").contains("0"));
+    let missing = read(&["mount", "s3://b", "/mnt", "--config", "/no/such.toml"]).map(|_| ()).unwrap_err().to_string();
+    assert!(missing.starts_with("/no/such.toml: "), "{missing}");
+    assert!(read(&["mount", "s3://b"]).is_err());
+    assert!(read(&["frobnicate"]).is_err());
+    assert!(read(&["mount", "s3://b", "/mnt", "--flush-interval", "soon"]).is_err());
+}
+
+/// docs/configuration.md is generated from the table that defines the settings.
+#[test]
+fn the_page_of_settings_says_what_the_table_says() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/configuration.md");
+    let now = ebb_cli::page::configuration();
+    if std::env::var_os("EBB_WRITE_DOCS").is_some() {
+        std::fs::write(&page, &now).unwrap();
+    }
+    let written = std::fs::read_to_string(&page).unwrap();
+    assert!(written == now, "docs/configuration.md is not what the table says: run this test with EBB_WRITE_DOCS=1");
+}
+
+#[test]
+fn every_setting_has_a_variable() {
+    use clap::CommandFactory;
+    for command in Cli::command().get_subcommands().filter(|command| ["mount", "serve"].contains(&command.get_name())) {
+        for arg in command.get_arguments().filter(|arg| arg.get_long().is_some() && arg.get_id() != "help") {
+            let expected = format!("EBB_{}", arg.get_id().as_str().to_uppercase());
+            assert_eq!(arg.get_env(), Some(expected.as_ref()), "{}", arg.get_id());
+        }
+    }
+}
+
+#[test]
+fn paths_stay_as_they_are_given() {
+    assert_eq!(mount(&["--data", "../d"]).node.data, Some(PathBuf::from("../d")));
+}
