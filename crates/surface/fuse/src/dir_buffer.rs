@@ -14,6 +14,7 @@ pub struct DirBuffer {
     bytes: Vec<u8>,
     limit_bytes: usize,
     plus: bool,
+    holds_entries: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +28,7 @@ pub enum Pushed {
 
 impl DirBuffer {
     pub(crate) fn new(limit_bytes: u32, plus: bool) -> DirBuffer {
-        DirBuffer { bytes: Vec::new(), limit_bytes: limit_bytes as usize, plus }
+        DirBuffer { bytes: Vec::new(), limit_bytes: limit_bytes as usize, plus, holds_entries: false }
     }
 
     /// Pushes `.` and `..` where the stream is still before them, and gives the position
@@ -56,7 +57,10 @@ impl DirBuffer {
     pub fn push(&mut self, name: &Name, cookie: Cookie, entry: &EntryReply) -> Pushed {
         let attr = &entry.attr;
         match self.encode(name.as_bytes(), attr.ino.0, cookie.0.saturating_add(DOTS), attr.kind, Some(entry)) {
-            true => Pushed::Added { referenced: self.plus },
+            true => {
+                self.holds_entries = true;
+                Pushed::Added { referenced: self.plus }
+            }
             false => Pushed::Full,
         }
     }
@@ -81,6 +85,10 @@ impl DirBuffer {
     fn record_bytes(&self, name_len: usize) -> usize {
         let entry = if self.plus { size_of::<abi::EntryOut>() } else { 0 };
         (entry + size_of::<abi::Dirent>() + name_len).next_multiple_of(8)
+    }
+
+    pub(crate) fn holds_entries(&self) -> bool {
+        self.holds_entries
     }
 
     pub(crate) fn into_bytes(self) -> Vec<u8> {

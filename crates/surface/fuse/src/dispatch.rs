@@ -52,6 +52,9 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
                 Some(after) => fs.readdir(cx, ino, handle, after, &mut entries).await,
                 None => Ok(()),
             };
+            // Entries that were pushed are references that the kernel must get to know of;
+            // it asks again for what follows, and then gets the error.
+            let result = if entries.holds_entries() { Ok(()) } else { result };
             reply.bytes(result.map(|()| entries.into_bytes()));
         }
         Operation::ReleaseDir { handle } => reply.empty(fs.releasedir(cx, ino, handle).await),

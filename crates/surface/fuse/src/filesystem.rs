@@ -84,6 +84,7 @@ pub trait Filesystem {
 
     /// Pushes entries after `after` until the buffer is full or the directory ends. `.` and
     /// `..` are there already. See [`DirBuffer::push`] for the references that entries take.
+    /// What was pushed before an error is still answered, the error when it comes again.
     async fn readdir(&self, cx: &Context, ino: Ino, handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno>;
 
     async fn releasedir(&self, cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno>;

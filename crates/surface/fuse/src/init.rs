@@ -61,6 +61,11 @@ impl Negotiated {
     pub fn has(&self, flag: u64) -> bool {
         self.flags & flag == flag
     }
+
+    /// The kernel can be told to ask for every name again ([`crate::Notification::AllEntries`]).
+    pub fn epoch(&self) -> bool {
+        self.minor >= 44
+    }
 }
 
 #[derive(PartialEq, Debug)]
@@ -104,3 +109,40 @@ pub(crate) fn negotiate(body: &[u8]) -> Option<(Answer, abi::InitOut)> {
 /// Read-ahead and asynchronous requests that the kernel keeps in the air: what hides the
 /// latency of a bucket without letting one reader fill the queue.
 const MAX_BACKGROUND: u16 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    fn offer(major: u32, minor: u32, flags: u64) -> Vec<u8> {
+        let head = abi::InitIn { major, minor, max_readahead: 131072, flags: flags as u32 };
+        [head.as_bytes(), ((flags >> 32) as u32).as_bytes(), &[0; 44]].concat()
+    }
+
+    #[test]
+    fn a_new_kernel_gives_what_is_wanted_and_no_more() {
+        let (answer, out) = negotiate(&offer(7, 99, u64::MAX)).unwrap();
+        assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED }));
+        assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED);
+        assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 1 << 20, 256));
+    }
+
+    #[test]
+    fn the_oldest_kernel_has_no_upper_flags() {
+        let offered = init::ASYNC_READ | init::MAX_PAGES | init::HAS_RESEND;
+        let (answer, out) = negotiate(&offer(7, abi::MINOR_LEAST, offered)).unwrap();
+        let flags = init::ASYNC_READ | init::MAX_PAGES;
+        assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR_LEAST, flags }));
+        assert_eq!(out.flags2, 0);
+    }
+
+    #[test]
+    fn other_versions() {
+        assert_eq!(negotiate(&offer(8, 0, 0)).unwrap().0, Answer::Again);
+        assert_eq!(negotiate(&offer(7, 30, u64::MAX)).unwrap().0, Answer::TooOld { major: 7, minor: 30 });
+        assert_eq!(negotiate(&offer(6, 99, 0)).unwrap().0, Answer::TooOld { major: 6, minor: 99 });
+        assert!(negotiate(&offer(7, 40, init::INIT_EXT)[..16]).is_none());
+        assert!(negotiate(&[0; 15]).is_none());
+    }
+}

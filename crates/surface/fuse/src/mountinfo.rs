@@ -23,7 +23,7 @@ pub(crate) struct DeviceId {
 /// The mount that a path leads to, if the path is a mount point: the last one there.
 pub(crate) fn topmost(point: &Path) -> io::Result<Option<Mounted>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(table.split(|&byte| byte == b'\n').filter_map(parse).filter(|mounted| mounted.point == point).last())
+    Ok(table.split(|&byte| byte == b'\n').rev().filter_map(parse).find(|mounted| mounted.point == point))
 }
 
 /// `id parent major:minor root point options [tags…] - kind source options`

@@ -492,4 +492,4 @@ fn set_attr(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
 }
 
 /// Longest copy whose length a 32-bit answer can say, in whole pages.
-const COPY_LIMIT_BYTES: u64 = (u32::MAX & !4095) as u64;
+const COPY_LIMIT_BYTES: u64 = (1 << 32) - 4096;

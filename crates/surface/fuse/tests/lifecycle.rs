@@ -1,0 +1,237 @@
+//! How mounts begin and end: in order, under load, by other hands, and not at all.
+
+#![allow(dead_code, reason = "each test binary uses its part of the harness")]
+
+mod harness;
+mod memfs;
+
+use ebb_fuse::{Ended, Mount, MountError, MountOptions};
+use harness::{Mounted, Point, can_mount};
+use memfs::{MemFs, Settings};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_mount_that_nobody_uses_stops_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let mut mount = Mounted::new(Settings::default());
+    fs::write(mount.path("f"), "x").unwrap();
+    let start = Instant::now();
+    assert_eq!(mount.stop(), Ended::Stopped);
+    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(!mount.point.is_mounted());
+    assert_eq!(fs::read_dir(mount.root()).unwrap().count(), 0);
+}
+
+/// Threads create, read and remove without a pause while the mount is told to stop. Each
+/// operation either works or finds that the mount has gone; none fails in between, none hangs.
+#[test]
+fn stopping_under_load() {
+    if !can_mount() {
+        return;
+    }
+    let mut mount = Mounted::new(Settings::default());
+    fs::create_dir(mount.path("d")).unwrap();
+    let workers: Vec<_> = (0..4)
+        .map(|worker| {
+            // The directory is on the mount only: nothing is made below it.
+            let path = mount.path("d").join(format!("f{worker}"));
+            thread::spawn(move || {
+                let round = || -> io::Result<()> {
+                    let mut file = File::create_new(&path)?;
+                    file.write_all(&[worker; 10_000])?;
+                    drop(file);
+                    assert_eq!(fs::read(&path)?, [worker; 10_000]);
+                    fs::remove_file(&path)
+                };
+                let mut rounds = 0;
+                loop {
+                    match round() {
+                        Ok(()) => rounds += 1,
+                        Err(failure) => return (rounds, failure),
+                    }
+                }
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(mount.stop(), Ended::Stopped);
+    assert!(!mount.point.is_mounted());
+    for worker in workers {
+        let (rounds, failure) = worker.join().unwrap();
+        assert!(rounds > 0);
+        assert_eq!(failure.kind(), io::ErrorKind::NotFound, "{failure}");
+    }
+}
+
+/// A request that is being served when the mount is told to stop gets its answer.
+#[test]
+fn requests_in_flight_are_finished() {
+    if !can_mount() {
+        return;
+    }
+    let mut mount = Mounted::new(Settings { read_delay: Duration::from_millis(400), ..Settings::default() });
+    fs::write(mount.path("f"), "slow").unwrap();
+    mount.notify(ebb_fuse::Notification::Inode { ino: mount.tree().find(ebb_model::Ino::ROOT, "f").unwrap(), bytes: 0..u64::MAX });
+    let mut file = File::open(mount.path("f")).unwrap();
+    let reader = thread::spawn(move || {
+        let mut content = String::new();
+        file.read_to_string(&mut content).map(|_| content)
+    });
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(mount.stop(), Ended::Stopped);
+    assert_eq!(reader.join().unwrap().unwrap(), "slow");
+}
+
+/// Somebody sits in the mount and does not leave: after the stated patience they are cut off.
+#[test]
+fn whoever_stays_is_cut_off() {
+    if !can_mount() {
+        return;
+    }
+    let mut mount = Mounted::at(Point::new(), Settings::default(), "", Duration::from_millis(300));
+    let file = File::options().read(true).write(true).create_new(true).open(mount.path("f")).unwrap();
+    mount.signal_stop();
+    thread::sleep(Duration::from_millis(100));
+    file.write_all_at(b"still served", 0).unwrap();
+    assert_eq!(mount.ended(), Ended::CutOff);
+    assert!(!mount.point.is_mounted());
+    let failure = file.write_all_at(b"too late", 0).unwrap_err();
+    assert!(matches!(failure.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)), "{failure}");
+}
+
+/// A request that is never finished does not keep its caller for ever: it is answered EIO.
+#[test]
+fn requests_that_never_end_are_given_up() {
+    if !can_mount() {
+        return;
+    }
+    let settings = Settings { read_delay: Duration::from_secs(3600), ..Settings::default() };
+    let mut mount = Mounted::at(Point::new(), settings, "", Duration::from_millis(300));
+    fs::write(mount.path("f"), "never").unwrap();
+    mount.notify(ebb_fuse::Notification::Inode { ino: mount.tree().find(ebb_model::Ino::ROOT, "f").unwrap(), bytes: 0..u64::MAX });
+    let mut file = File::open(mount.path("f")).unwrap();
+    let reader = thread::spawn(move || file.read_to_end(&mut Vec::new()));
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(mount.stop(), Ended::CutOff);
+    reader.join().unwrap().unwrap_err();
+    assert!(!mount.point.is_mounted());
+}
+
+#[test]
+fn unmounted_by_other_hands() {
+    if !can_mount() {
+        return;
+    }
+    for flags in [0, libc::MNT_DETACH, libc::MNT_FORCE] {
+        let mut mount = Mounted::new(Settings::default());
+        fs::write(mount.path("f"), "x").unwrap();
+        mount.point.umount(flags).unwrap();
+        assert_eq!(mount.ended(), Ended::Unmounted);
+        assert!(!mount.point.is_mounted());
+    }
+}
+
+#[test]
+fn what_is_no_mount_point_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let point = Point::new();
+    let options = MountOptions::default();
+    let refusal = |path: &std::path::Path| Mount::new(path, &options).err().expect("it is refused");
+    assert!(matches!(refusal(&point.0.join("missing")), MountError::Missing(_)));
+    let file = std::env::temp_dir().join(format!("ebb-fuse-file-{}", std::process::id()));
+    fs::write(&file, "").unwrap();
+    assert!(matches!(refusal(&file), MountError::NotDirectory(_)));
+    fs::remove_file(&file).unwrap();
+
+    let mount = Mounted::new(Settings::default());
+    assert!(matches!(refusal(mount.root()), MountError::AlreadyMounted(_)));
+    let text = refusal(mount.root()).to_string();
+    assert!(text.contains(mount.root().to_str().unwrap()), "{text}");
+}
+
+/// A mount that is never served must be given up, and one that does not answer must not
+/// hang whoever wants to mount there.
+#[test]
+fn a_mount_that_does_not_answer() {
+    if !can_mount() {
+        return;
+    }
+    let point = Point::new();
+    let silent = Mount::new(&point.0, &MountOptions::default()).unwrap();
+    assert!(matches!(Mount::new(&point.0, &MountOptions::default()), Err(MountError::NotAnswering(_))));
+    drop(silent);
+    assert!(!point.is_mounted());
+    let mut mount = Mounted::at(point, Settings::default(), "", Duration::from_secs(5));
+    fs::write(mount.path("f"), "x").unwrap();
+    assert_eq!(mount.stop(), Ended::Stopped);
+}
+
+/// Not a test by itself: the process that the next one kills.
+#[test]
+fn serve_until_killed() {
+    let Some(path) = std::env::var_os("EBB_FUSE_TEST_POINT") else { return };
+    let mount = Mount::new(path.as_ref(), &MountOptions::default()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let session = ebb_fuse::Session::start(mount).await.unwrap();
+        let fs = MemFs::new(Settings::default());
+        session.serve(&fs, std::future::pending(), Duration::from_secs(5)).await.unwrap();
+    });
+}
+
+/// The process that serves is killed with SIGKILL. Its mount stays behind, dead; the next
+/// mount there finds that out and takes its place.
+#[test]
+fn a_dead_mount_is_replaced() {
+    if !can_mount() {
+        return;
+    }
+    let point = Point::new();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "serve_until_killed", "--nocapture"])
+        .env("EBB_FUSE_TEST_POINT", &point.0)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !point.is_mounted() || fs::write(point.0.join("f"), "x").is_err() {
+        assert!(start.elapsed() < Duration::from_secs(20), "the child does not mount");
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(fs::metadata(&point.0).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+
+    let mut mount = Mounted::at(point, Settings::default(), "", Duration::from_secs(5));
+    fs::write(mount.path("g"), "alive").unwrap();
+    assert_eq!(fs::read_dir(mount.root()).unwrap().count(), 1);
+    assert_eq!(mount.stop(), Ended::Stopped);
+    assert!(!mount.point.is_mounted());
+}
+
+#[test]
+fn options_reach_the_kernel() {
+    if !can_mount() {
+        return;
+    }
+    let list = "ro,allow_other,noexec,fsname=s3://bucket/prefix,read_ahead=1048576";
+    let mount = Mounted::at(Point::new(), Settings::default(), list, Duration::from_secs(5));
+    assert_eq!(fs::write(mount.path("f"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(mount.root().to_str().unwrap())).unwrap();
+    for part in ["ro,", "nosuid", "nodev", "noexec", " - fuse.ebb s3://bucket/prefix ", "allow_other", "default_permissions"] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    let device = line.split(' ').nth(2).unwrap();
+    let read_ahead = fs::read_to_string(format!("/sys/class/bdi/{device}/read_ahead_kb")).unwrap();
+    assert_eq!(read_ahead.trim(), "1024");
+}
