@@ -1,7 +1,7 @@
 //! Sending until there is an answer (O-58).
 
 use crate::backoff::Backoff;
-use crate::client::{Attachment, Shared};
+use crate::client::{Attachment, Identity, Shared};
 use ebb_model::{FsError, Reply, Request, RpcError, SessionId};
 use futures_util::future::{Either, select};
 use std::time::Duration;
@@ -29,11 +29,22 @@ impl Shared {
 
     /// As [`Shared::ask`], without bound on the wait for the node.
     pub(crate) async fn ask_patiently(&self, patience: Option<Duration>, request: impl Fn(SessionId) -> Request) -> Result<Reply, FsError> {
+        self.ask_and_tell(patience, request).await.map(|(reply, _)| reply)
+    }
+
+    /// Tells with the reply whose it is: by the time it is looked at, the client may be
+    /// attached to a node that has started anew.
+    pub(crate) async fn ask_and_tell(
+        &self,
+        patience: Option<Duration>,
+        request: impl Fn(SessionId) -> Request,
+    ) -> Result<(Reply, Identity), FsError> {
         let mut backoff = Backoff::new();
         loop {
             let attachment = self.attached().await?;
+            let identity = self.identity.get();
             match self.send(request(attachment.session), patience).await {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => return Ok((reply, identity)),
                 Err(failure) => self.weather(failure, attachment, &mut backoff).await?,
             }
         }

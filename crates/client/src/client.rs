@@ -286,7 +286,6 @@ impl Shared {
         self.set_standing(Standing::Ended);
         self.slots.borrow().end();
         self.journal.room.changed();
-        self.holds.changed.changed();
     }
 
     fn set_standing(&self, standing: Standing) {

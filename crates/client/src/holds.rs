@@ -1,9 +1,11 @@
 //! What this client has open. The node is told of the first open of an inode and of its
 //! last close, so that an inode without a name lives as long as it is open somewhere.
 //!
-//! One task per inode brings what the node knows in line with what is open here, so that
-//! an open and a close of one inode never overtake each other.
+//! One task per inode brings what the node knows in line with what is open here. Each
+//! step is decided when it is sent and only once the one before has ended, so that an
+//! open and a close of one inode never overtake each other, nor a restart of the node.
 
+use crate::backoff::Backoff;
 use crate::call::wrong_reply;
 use crate::client::Shared;
 use crate::gate::Gate;
@@ -15,18 +17,43 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(crate) struct Holds {
     table: RefCell<BTreeMap<Ino, Hold>>,
-    pub(crate) changed: Gate,
+    changed: Gate,
 }
 
 #[derive(Default)]
 struct Hold {
     opens: u32,
-    /// The node knows that it is open.
-    declared: bool,
-    /// A task is telling it.
+    declared: Declared,
+    /// A task is telling the node.
     telling: bool,
     failures: u64,
     failure: Option<FsError>,
+}
+
+/// Whether the node knows that the inode is open.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Declared {
+    #[default]
+    No,
+    Yes,
+    /// It is being told, or was and has not answered.
+    Unsure,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Open,
+    Close,
+}
+
+impl Hold {
+    fn next_step(&self) -> Option<Step> {
+        match (self.opens > 0, self.declared) {
+            (true, Declared::Yes) | (false, Declared::No) => None,
+            (true, Declared::No | Declared::Unsure) => Some(Step::Open),
+            (false, Declared::Yes | Declared::Unsure) => Some(Step::Close),
+        }
+    }
 }
 
 impl Shared {
@@ -35,7 +62,7 @@ impl Shared {
             let mut table = self.holds.table.borrow_mut();
             let hold = table.entry(ino).or_default();
             hold.opens += 1;
-            if hold.declared {
+            if hold.declared == Declared::Yes {
                 return Ok(());
             }
             hold.failures
@@ -43,8 +70,8 @@ impl Shared {
         let opened = Opened { shared: self, ino };
         self.tell(ino);
         let declared = || match self.holds.table.borrow().get(&ino) {
-            Some(hold) if hold.declared => Some(Ok(())),
-            Some(hold) if hold.failures == failures && !self.has_ended() => None,
+            Some(Hold { declared: Declared::Yes, .. }) => Some(Ok(())),
+            Some(hold) if hold.failures == failures => None,
             Some(Hold { failure: Some(error), .. }) => Some(Err(*error)),
             _ => Some(Err(FsError::Io)),
         };
@@ -61,7 +88,7 @@ impl Shared {
             if hold.opens > 0 {
                 return;
             }
-            if !hold.declared && !hold.telling {
+            if hold.declared == Declared::No && !hold.telling {
                 table.remove(&ino);
             }
         }
@@ -75,16 +102,22 @@ impl Shared {
             let mut table = self.holds.table.borrow_mut();
             let hold = table.entry(ino).or_default();
             hold.opens += 1;
-            hold.declared |= declared;
+            hold.declared = if declared { Declared::Yes } else { Declared::Unsure };
         }
         self.tell(ino);
     }
 
-    /// Brings the node in line with what is open here.
+    /// A node that has started anew has been told, by another task, that the inode is open.
+    pub(crate) fn declared(self: &Rc<Shared>, ino: Ino) {
+        self.holds.table.borrow_mut().entry(ino).or_default().declared = Declared::Yes;
+        self.holds.changed.changed();
+        self.tell(ino);
+    }
+
     fn tell(self: &Rc<Shared>, ino: Ino) {
         if let Some(hold) = self.holds.table.borrow_mut().get_mut(&ino)
             && !hold.telling
-            && hold.declared != (hold.opens > 0)
+            && hold.next_step().is_some()
         {
             hold.telling = true;
             let shared = self.clone();
@@ -93,28 +126,36 @@ impl Shared {
     }
 
     async fn tell_all(self: Rc<Shared>, ino: Ino) {
-        let patience = Some(self.options.request_timeout);
-        while let Some(step) = self.holds.next_step(ino) {
-            let told = match step {
-                Step::Open => self.ask_patiently(patience, |session| Request::Open { session, ino }).await,
-                // All of them, whatever the node has counted: see `Request::Close`.
-                Step::Close => self.ask_patiently(patience, |session| Request::Close { session, ino, count: u32::MAX }).await,
+        let mut backoff = Backoff::new();
+        loop {
+            let attachment = match self.attached().await {
+                Ok(attachment) => attachment,
+                Err(ended) => return self.holds.failed(ino, ended),
             };
-            let told = told.and_then(|reply| if matches!(reply, Reply::Done) { Ok(()) } else { Err(wrong_reply()) });
-            let failed = matches!(step, Step::Open) && told.is_err();
-            self.holds.told(ino, step, told);
-            if failed {
-                // Those who wait take their opens back; whoever comes next asks again.
-                return;
+            let (session, identity) = (attachment.session, self.identity.get());
+            let Some(step) = self.holds.begin_step(ino) else { return };
+            let request = match step {
+                Step::Open => Request::Open { session, ino },
+                // All of them, whatever the node has counted.
+                Step::Close => Request::Close { session, ino, count: u32::MAX },
+            };
+            let told = match self.send(request, Some(self.options.request_timeout)).await {
+                // A node that has started since does not know it any more.
+                Ok(Reply::Done) if identity != self.identity.get() => continue,
+                Ok(Reply::Done) => Ok(()),
+                Ok(_) => Err(wrong_reply()),
+                Err(failure) => match self.weather(failure, attachment, &mut backoff).await {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+            };
+            match (step, told) {
+                (Step::Open, Ok(())) => self.holds.set(ino, Declared::Yes),
+                (Step::Open, Err(error)) => return self.holds.failed(ino, error),
+                // What cannot be closed is not open.
+                (Step::Close, Ok(()) | Err(_)) => self.holds.set(ino, Declared::No),
             }
         }
-    }
-
-    /// The node has been told by another task that the inode is open.
-    pub(crate) fn declared(self: &Rc<Shared>, ino: Ino) {
-        self.holds.table.borrow_mut().entry(ino).or_default().declared = true;
-        self.holds.changed.changed();
-        self.tell(ino);
     }
 }
 
@@ -126,57 +167,50 @@ impl Holds {
     /// The node knows nothing any more.
     pub(crate) fn undeclare(&self) {
         self.table.borrow_mut().retain(|_, hold| {
-            hold.declared = false;
+            hold.declared = Declared::No;
             hold.opens > 0 || hold.telling
         });
     }
 
     pub(crate) fn undeclared(&self) -> Vec<Ino> {
-        self.table.borrow().iter().filter(|(_, hold)| hold.opens > 0 && !hold.declared).map(|(ino, _)| *ino).collect()
+        self.table.borrow().iter().filter(|(_, hold)| hold.opens > 0 && hold.declared != Declared::Yes).map(|(ino, _)| *ino).collect()
     }
 
-    fn next_step(&self, ino: Ino) -> Option<Step> {
+    /// `None` if there is nothing to tell, which ends the telling.
+    fn begin_step(&self, ino: Ino) -> Option<Step> {
         let mut table = self.table.borrow_mut();
         let hold = table.get_mut(&ino)?;
-        match (hold.opens > 0, hold.declared) {
-            (true, false) => Some(Step::Open),
-            (false, true) => {
-                // From now on the node may not know it: whoever opens it waits.
-                hold.declared = false;
-                Some(Step::Close)
-            }
-            (true, true) => {
-                hold.telling = false;
-                None
-            }
-            (false, false) => {
-                table.remove(&ino);
-                None
-            }
+        let step = hold.next_step();
+        match step {
+            Some(_) => hold.declared = Declared::Unsure,
+            None if hold.opens > 0 => hold.telling = false,
+            None => drop(table.remove(&ino)),
         }
+        step
     }
 
-    fn told(&self, ino: Ino, step: Step, told: Result<(), FsError>) {
+    fn set(&self, ino: Ino, declared: Declared) {
         if let Some(hold) = self.table.borrow_mut().get_mut(&ino) {
-            match (step, told) {
-                (Step::Open, Ok(())) => hold.declared = true,
-                (Step::Open, Err(error)) => {
-                    hold.failures += 1;
-                    hold.failure = Some(error);
-                    hold.telling = false;
-                }
-                // What cannot be closed is not open.
-                (Step::Close, Ok(()) | Err(_)) => {}
-            }
+            hold.declared = declared;
         }
         self.changed.changed();
     }
-}
 
-#[derive(Clone, Copy)]
-enum Step {
-    Open,
-    Close,
+    /// Ends the telling. Those who wait take their opens back; whoever comes next asks again.
+    fn failed(&self, ino: Ino, error: FsError) {
+        let mut table = self.table.borrow_mut();
+        if let Some(hold) = table.get_mut(&ino) {
+            hold.declared = Declared::No;
+            hold.telling = false;
+            hold.failures += 1;
+            hold.failure = Some(error);
+            if hold.opens == 0 {
+                table.remove(&ino);
+            }
+        }
+        drop(table);
+        self.changed.changed();
+    }
 }
 
 /// Takes back an open that its caller does not wait for any more, or that failed.

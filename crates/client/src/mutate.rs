@@ -218,11 +218,10 @@ impl Shared {
 
     /// Sends a request to force, [`Request::Fsync`] or [`Request::SyncFs`].
     pub(crate) async fn force(&self, request: impl Fn(SessionId) -> Request) -> Result<(), FsError> {
-        let incarnation = self.identity.get().incarnation;
-        let reply = self.ask_patiently(Some(self.options.request_timeout), request).await?;
+        let (reply, identity) = self.ask_and_tell(Some(self.options.request_timeout), request).await?;
         let Reply::Forced { durable } = reply else { return Err(wrong_reply()) };
         // Another incarnation counts from the beginning.
-        if self.identity.get().incarnation == incarnation {
+        if self.identity.get().incarnation == identity.incarnation {
             self.journal.durable(durable);
         }
         Ok(())

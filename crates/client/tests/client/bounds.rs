@@ -121,6 +121,10 @@ fn long_reads_and_writes_are_split() {
         let beyond = client.write(&ROOT, Ino(7), u64::MAX, Bytes::from_static(b"x"), false).await;
         assert_eq!(beyond, Err(FsError::TooLarge));
     });
-    let sizes: Vec<_> = node.executed().iter().map(|(mutation, _)| if let ClientMutation::Write { data, .. } = mutation { data.len() } else { 0 }).collect();
+    let sizes: Vec<_> = node
+        .executed()
+        .iter()
+        .map(|(mutation, _)| if let ClientMutation::Write { data, .. } = mutation { data.len() } else { 0 })
+        .collect();
     assert_eq!(sizes, [1 << 20, 1 << 20, 1]);
 }

@@ -1,1 +1,150 @@
+use crate::node::*;
+use crate::world::World;
+use bytes::Bytes;
+use ebb_client::{CacheRule, Change, Client, LinkEvent};
+use ebb_model::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
 
+/// Notes what it is told, with the rule at that time, and takes 50 ms to drop it.
+fn watch(world: &World, client: &Client) -> Rc<RefCell<Vec<(Change, CacheRule)>>> {
+    let told = Rc::new(RefCell::new(Vec::new()));
+    let (notes, world, watched) = (told.clone(), world.clone(), client.clone());
+    client.on_change(move |change| {
+        notes.borrow_mut().push((change, watched.cache_rule()));
+        world.sleep_ms(50)
+    });
+    told
+}
+
+/// Another client attaches. First the rule changes, then everything cached is dropped,
+/// and only then the node hears that it may let the other in.
+#[test]
+fn a_second_client_ends_caching_before_it_comes_in() {
+    let world = World::new(1);
+    let node = Node::new(&world);
+    let client = node.attach();
+    assert_eq!(client.cache_rule(), CacheRule::Sole);
+    let told = watch(&world, &client);
+    node.say(LinkEvent::Notice(Notice::Share));
+    world.pass(Duration::from_millis(40));
+    assert_eq!(client.cache_rule(), CacheRule::Shared);
+    assert_eq!(*told.borrow(), [(Change::All, CacheRule::Shared)]);
+    assert_eq!(node.count("shared"), 0, "the cache is not dropped yet");
+    world.pass(Duration::from_millis(40));
+    assert_eq!(node.count("shared"), 1);
+}
+
+/// While caches are dropped, which may wait for requests of the same user, requests are
+/// served and answered.
+#[test]
+fn requests_are_served_while_caches_are_dropped() {
+    let world = World::new(2);
+    let node = Node::new(&world);
+    let client = node.attach();
+    let used = client.clone();
+    client.on_change(move |_| {
+        let used = used.clone();
+        Box::pin(async move { assert_eq!(used.read(Ino(7), 0, 5).await.map(|data| data.len()), Ok(5)) })
+    });
+    node.say(LinkEvent::Notice(Notice::Share));
+    world.pass(Duration::from_millis(100));
+    assert_eq!(node.count("shared"), 1);
+}
+
+/// A flood of changes by another hand while the first is being dropped: each inode once,
+/// and everything at once when there are too many.
+#[test]
+fn changes_are_gathered() {
+    let world = World::new(3);
+    let node = Node::new(&world);
+    node.sole.set(false);
+    let client = node.attach();
+    assert_eq!(client.cache_rule(), CacheRule::Shared);
+    let told = watch(&world, &client);
+    for ino in [1, 2, 3, 2, 3, 2] {
+        node.say(LinkEvent::Notice(Notice::Invalidate { ino: Ino(ino) }));
+    }
+    world.pass(Duration::from_millis(500));
+    let inodes: Vec<Change> = told.take().into_iter().map(|(change, _)| change).collect();
+    assert_eq!(inodes, [1, 2, 3].map(|ino| Change::Inode(Ino(ino))));
+    for ino in 0..10_000 {
+        node.say(LinkEvent::Notice(Notice::Invalidate { ino: Ino(ino) }));
+    }
+    world.pass(Duration::from_secs(10));
+    assert_eq!(told.take().into_iter().map(|(change, _)| change).collect::<Vec<_>>(), [Change::All]);
+}
+
+/// The node cannot be reached. Before the session's term is over by the client's clock,
+/// nothing is cached any more; when the node still knows the session, caching goes on.
+#[test]
+fn caching_ends_with_the_term() {
+    let world = World::new(4);
+    let node = Node::new(&world);
+    let client = node.attach();
+    let told = watch(&world, &client);
+    world.pass(TERM * 10);
+    assert!(told.borrow().is_empty(), "renewed all the time");
+    assert!(node.count("renew") >= 30);
+    node.kill();
+    world.pass(TERM / 2);
+    assert_eq!(client.cache_rule(), CacheRule::Sole);
+    world.pass(TERM / 2);
+    assert_eq!(client.cache_rule(), CacheRule::Shared);
+    assert_eq!(*told.borrow(), [(Change::All, CacheRule::Shared)]);
+    node.restart();
+    world.pass(Duration::from_secs(5));
+    assert_eq!(client.cache_rule(), CacheRule::Sole);
+    assert_eq!(told.borrow().len(), 1);
+}
+
+/// The node freezes without a word and thaws: renewals go unanswered, caching ends in
+/// time, and comes back.
+#[test]
+fn a_frozen_node_ends_caching() {
+    let world = World::new(5);
+    let node = Node::new(&world);
+    let client = node.attach();
+    node.frozen.set(true);
+    world.pass(TERM);
+    assert_eq!(client.cache_rule(), CacheRule::Shared);
+    node.frozen.set(false);
+    world.pass(TERM);
+    assert_eq!(client.cache_rule(), CacheRule::Sole);
+}
+
+/// The session has expired and another client has been there: what was cached is dropped
+/// even if this client is alone again.
+#[test]
+fn a_fresh_session_drops_what_was_cached() {
+    let world = World::new(6);
+    let node = Node::new(&world);
+    let client = node.attach();
+    let told = watch(&world, &client);
+    node.expire_sessions();
+    node.disconnect();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(*told.borrow(), [(Change::All, CacheRule::Sole)]);
+    node.sole.set(false);
+    node.disconnect();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(told.borrow().last(), Some(&(Change::All, CacheRule::Shared)));
+}
+
+/// A replay is refused: what caches hold of its file is wrong.
+#[test]
+fn a_refused_replay_drops_its_file() {
+    let world = World::new(7);
+    let node = Node::new(&world);
+    let client = node.attach();
+    node.force();
+    let told = watch(&world, &client);
+    let used = client.clone();
+    world.run(async move { used.append(&Caller::ROOT, Ino(7), Bytes::from_static(b"x"), false).await }).expect("appended");
+    node.refuse_replays.set(true);
+    node.cut_power();
+    node.restart();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(*told.borrow(), [(Change::Inode(Ino(7)), CacheRule::Sole)]);
+}

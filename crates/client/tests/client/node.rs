@@ -14,11 +14,22 @@ use std::time::Duration;
 
 pub const TERM: Duration = Duration::from_secs(30);
 
+/// A mutation, refused or not.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Executed {
+    tx: TxId,
+    mutation: ClientMutation,
+    answer: Result<Mutated, RpcError>,
+}
+
+/// Last sequence and its answer, by session and slot.
+type Table = BTreeMap<SessionId, BTreeMap<u16, (u64, Result<Mutated, RpcError>)>>;
+
 /// One record of the log.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Record {
     Session(SessionId),
-    Mutation { tx: TxId, mutation: ClientMutation, answer: Result<Mutated, RpcError> },
+    Mutation(Box<Executed>),
     /// By another client.
     Foreign,
 }
@@ -41,7 +52,7 @@ pub struct Node {
     start: Cell<u64>,
     recovered: Cell<u64>,
     /// Of what is in `log`.
-    table: RefCell<BTreeMap<SessionId, BTreeMap<u16, (u64, Result<Mutated, RpcError>)>>>,
+    table: RefCell<Table>,
     pub opens: RefCell<BTreeMap<Ino, u32>>,
     pub sole: Cell<bool>,
     /// All requests that arrived.
@@ -165,8 +176,8 @@ impl Node {
     pub fn executed(&self) -> Vec<(ClientMutation, Mutated)> {
         let log = self.log.borrow();
         let done = log.iter().filter_map(|record| match record {
-            Record::Mutation { mutation, answer: Ok(mutated), .. } => Some((mutation.clone(), mutated.clone())),
-            _ => None,
+            Record::Mutation(done) => done.answer.as_ref().ok().map(|mutated| (done.mutation.clone(), mutated.clone())),
+            Record::Session(_) | Record::Foreign => None,
         });
         done.collect()
     }
@@ -228,7 +239,7 @@ impl Node {
             Request::GetAttr { ino } => Ok(Reply::Attr(attr(ino))),
             Request::Read { offset, len_bytes, .. } => {
                 // A file of 3 MiB.
-                let end = (3 << 20).min(offset + u64::from(len_bytes));
+                let end = (3 << 20).min(offset.saturating_add(u64::from(len_bytes)));
                 Ok(Reply::Data(Bytes::from(vec![7; end.saturating_sub(offset) as usize])))
             }
             _ => Err(RpcError::Refused(FsError::NotSupported)),
@@ -246,12 +257,12 @@ impl Node {
         let stamp = Stamp { time: self.world.ports().clock.wall(), version: Version(index.0) };
         let (mut exists, mut last_ino, mut end) = (false, 1000, 0);
         for record in self.log.borrow().iter() {
-            match record {
-                Record::Mutation { mutation: ClientMutation::Make { name, .. }, answer: Ok(mutated), .. } => {
-                    exists |= matches!(&mutation, ClientMutation::Make { name: wanted, .. } if wanted == name);
-                    last_ino = last_ino.max(mutated.replay.ino.map_or(0, |ino| ino.0));
-                }
-                Record::Mutation { mutation: ClientMutation::Append { data, .. }, answer: Ok(_), .. } => end += data.len(),
+            let Record::Mutation(done) = record else { continue };
+            let Ok(mutated) = &done.answer else { continue };
+            last_ino = last_ino.max(mutated.replay.ino.map_or(0, |ino| ino.0));
+            match (&done.mutation, &mutation) {
+                (ClientMutation::Make { name, .. }, ClientMutation::Make { name: wanted, .. }) => exists |= name == wanted,
+                (ClientMutation::Append { data, .. }, _) => end += data.len(),
                 _ => {}
             }
         }
@@ -270,8 +281,9 @@ impl Node {
             ClientMutation::Write { offset, .. } => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: Some(*offset) })),
             _ => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: None })),
         };
-        let answer = answer.map_err(RpcError::Refused).map(|replay| Mutated { attr: Some(attr(replay.ino.unwrap_or(Ino(7)))), index, replay });
-        self.append(Record::Mutation { tx, mutation, answer: answer.clone() });
+        let answer =
+            answer.map_err(RpcError::Refused).map(|replay| Mutated { attr: Some(attr(replay.ino.unwrap_or(Ino(7)))), index, replay });
+        self.append(Record::Mutation(Box::new(Executed { tx, mutation, answer: answer.clone() })));
         answer.map(Reply::Mutated)
     }
 
@@ -374,12 +386,12 @@ impl Link for Node {
     }
 }
 
-fn note(table: &mut BTreeMap<SessionId, BTreeMap<u16, (u64, Result<Mutated, RpcError>)>>, record: &Record) {
+fn note(table: &mut Table, record: &Record) {
     match record {
         Record::Session(session) => drop(table.insert(*session, BTreeMap::new())),
-        Record::Mutation { tx, answer, .. } => {
-            if let Some(slots) = table.get_mut(&tx.session) {
-                slots.insert(tx.slot, (tx.sequence, answer.clone()));
+        Record::Mutation(done) => {
+            if let Some(slots) = table.get_mut(&done.tx.session) {
+                slots.insert(done.tx.slot, (done.tx.sequence, done.answer.clone()));
             }
         }
         Record::Foreign => {}
@@ -429,5 +441,7 @@ pub fn name(text: &str) -> Name {
 /// Transaction ids that arrived, in order.
 pub fn transactions(node: &Node) -> BTreeSet<(SessionId, u16, u64)> {
     let seen = node.seen.borrow();
-    seen.iter().filter_map(|request| if let Request::Mutate { tx, .. } = request { Some((tx.session, tx.slot, tx.sequence)) } else { None }).collect()
+    seen.iter()
+        .filter_map(|request| if let Request::Mutate { tx, .. } = request { Some((tx.session, tx.slot, tx.sequence)) } else { None })
+        .collect()
 }
