@@ -1,1 +1,3 @@
 //! The server: drives the core through the ports.
+
+pub mod log;

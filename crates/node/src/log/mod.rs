@@ -1,0 +1,307 @@
+//! The durable log of one node: an order of commands that outlives processes and power cuts.
+//!
+//! Bytes and recovery rules are `docs/format/log.md`'s. Three promises are kept apart:
+//! - *written*: [`Log::append`] has returned. The command survives the end of the process.
+//! - *synced*: the record is on the medium. It says nothing to a caller, because the data
+//!   files that a command speaks of may not be.
+//! - *forced*, [`Log::durable`]: [`Log::force`] has returned. Command and data survive a
+//!   power cut.
+//!
+//! Laws:
+//! - `durable <= written`; both only grow.
+//! - A command is written to space that is already there, so a full disk refuses a
+//!   command and never breaks one.
+//! - All segments but the last are synced whole before the last gets a record.
+//! - After a failed write or sync of a record nothing is acknowledged any more: what the
+//!   disk holds is unknown, and only a recovery can say.
+
+mod error;
+mod recovery;
+mod replay;
+mod scan;
+mod segments;
+mod snapshots;
+
+pub use error::LogError;
+pub use recovery::{Recovery, Start};
+pub use replay::Commands;
+pub use snapshots::SnapshotFrames;
+
+use ebb_format::record::{self, LINE_BYTES, MARKER_BYTES, MAX_RECORD_BYTES, Payload, Position, RecordHeader, Term};
+use ebb_format::segment::{SEGMENT_HEADER_BYTES, VolumeId};
+use ebb_format::snapshot::SnapshotHeader;
+use ebb_model::{Command, Incarnation, LogIndex, Version};
+use ebb_ports::{Disk, Spawn};
+use futures_util::lock::Mutex;
+use scan::{GROUP, Used};
+use segments::{Segment, Supply};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// What a log is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whose log it is; another volume's is refused.
+    pub volume: VolumeId,
+    /// Of the run that begins. Recorded, and told to the next recovery.
+    pub incarnation: Incarnation,
+    /// Of each file of the log; a multiple of 4096. Bounds the longest command, what recovery
+    /// holds in memory, and how much is kept that no snapshot needs. Files of another size stay readable.
+    pub segment_bytes: u64,
+}
+
+pub const DEFAULT_SEGMENT_BYTES: u64 = 16 << 20;
+
+/// Half of it is left for commands.
+pub const MIN_SEGMENT_BYTES: u64 = 16 << 10;
+
+/// A longer file in the log's directory was not made by a log.
+pub const MAX_SEGMENT_BYTES: u64 = 1 << 30;
+
+/// Kept free at the end of a segment for the start records of runs that write nothing else,
+/// so that a node with a full disk can be restarted over and over.
+const START_RESERVE: u64 = 32 * MARKER_BYTES as u64;
+
+/// Kept free behind a command, so that force needs no space: one marker for those who called
+/// before the command was written, and one for those who call after it.
+const MARKER_RESERVE: u64 = START_RESERVE + 2 * MARKER_BYTES as u64;
+
+pub struct Log {
+    disk: Rc<dyn Disk>,
+    spawn: Rc<dyn Spawn>,
+    options: Options,
+    boot_id: u128,
+    supply: Rc<Supply>,
+    /// Locked before `segments` is borrowed and while a record is on its way.
+    end: Mutex<End>,
+    /// With records, oldest first. The last is the one written to.
+    segments: RefCell<VecDeque<Used>>,
+    /// One sync at a time; who waits here shares the next. Locked before `end`.
+    forcing: Mutex<()>,
+    snapshotting: Mutex<()>,
+    /// The highest index that somebody waits for.
+    wanted: Cell<LogIndex>,
+    written: Cell<LogIndex>,
+    durable: Cell<LogIndex>,
+    synced: Cell<Position>,
+    appending: Cell<bool>,
+    failed: RefCell<Option<LogError>>,
+}
+
+/// Where the next record goes.
+struct End {
+    segment: Segment,
+    offset: u64,
+    /// Of the last record.
+    position: Position,
+    /// What the last marker says is forced. `durable` follows once the marker is synced.
+    marked: LogIndex,
+    /// The next segment has been asked for.
+    asked: bool,
+}
+
+impl Log {
+    /// Writes a command behind all others. When it returns, the command survives the end of
+    /// the process; [`Log::force`] makes it survive a power cut.
+    ///
+    /// One call at a time: the order of commands is the caller's to decide.
+    /// [`LogError::NoSpace`] and [`LogError::TooLong`] leave the log as it was. Dropping the
+    /// future before its end leaves nobody knowing, so the log then refuses all further work.
+    pub async fn append(&self, command: &Command) -> Result<LogIndex, LogError> {
+        assert!(!self.appending.replace(true), "appends are serialised by the caller");
+        let _appending = Finally(|| self.appending.set(false));
+        let mut end = self.end.lock().await;
+        self.check()?;
+        let index = LogIndex(self.written.get().0 + 1);
+        self.write(&mut end, Payload::Command(command), index, MARKER_RESERVE).await?;
+        self.written.set(index);
+        if !end.asked && end.offset > end.segment.len_bytes / 2 {
+            end.asked = true;
+            self.prepare_next();
+        }
+        Ok(index)
+    }
+
+    /// Makes all commands that were written before the call survive a power cut, and returns
+    /// the index up to which they do. The caller has synced the data files that they speak of.
+    ///
+    /// Calls that come while a sync is under way share the next one.
+    pub async fn force(&self) -> Result<LogIndex, LogError> {
+        self.check()?;
+        let upto = self.written();
+        if self.durable() >= upto {
+            return Ok(self.durable());
+        }
+        self.wanted.set(self.wanted.get().max(upto));
+        let _turn = self.forcing.lock().await;
+        self.check()?;
+        if self.durable() >= upto {
+            return Ok(self.durable());
+        }
+        let (file, position, upto) = {
+            let mut end = self.end.lock().await;
+            self.check()?;
+            let upto = self.wanted.get();
+            self.write(&mut end, Payload::Forced { upto }, self.written(), START_RESERVE).await?;
+            end.marked = upto;
+            (end.segment.file.clone(), end.position, upto)
+        };
+        if let Err(error) = file.sync_data().await {
+            return Err(self.fail(LogError::Disk(error)));
+        }
+        // An append that failed meanwhile may have failed for the same reason.
+        self.check()?;
+        self.synced.set(self.synced.get().max(position));
+        self.durable.set(upto);
+        Ok(upto)
+    }
+
+    /// Index of the last command that survives the end of the process.
+    pub fn written(&self) -> LogIndex {
+        self.written.get()
+    }
+
+    /// Index of the last command that survives a power cut.
+    pub fn durable(&self) -> LogIndex {
+        self.durable.get()
+    }
+
+    /// The first failure of the disk under a record. Since then nothing is acknowledged.
+    pub fn failed(&self) -> Option<LogError> {
+        self.failed.borrow().clone()
+    }
+
+    /// Keeps the state after command `at`, whose last version is `version`, and gives up the
+    /// log below it. `at` must be durable: a snapshot cannot be cut.
+    ///
+    /// Others go on meanwhile. After an error the log and the previous snapshot are as they
+    /// were, or only their clean-up is missing, which the next snapshot makes up for.
+    pub async fn snapshot(&self, at: LogIndex, version: Version, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), LogError> {
+        assert!(at <= self.durable(), "a snapshot holds only what survives a power cut");
+        let _snapshotting = self.snapshotting.lock().await;
+        let header = SnapshotHeader { volume: self.options.volume, group: GROUP, term: self.term(), index: at, version };
+        snapshots::write(&*self.disk, header, frames).await?;
+        snapshots::remove_older(&*self.disk, at).await?;
+        self.truncate(at).await
+    }
+
+    /// Recycles segments whose commands are all at or below `at`, oldest first.
+    async fn truncate(&self, at: LogIndex) -> Result<(), LogError> {
+        loop {
+            let oldest = {
+                let segments = self.segments.borrow();
+                match (segments.front(), segments.get(1)) {
+                    (Some(oldest), Some(next)) if next.base <= at => oldest.generation,
+                    _ => return Ok(()),
+                }
+            };
+            self.supply.recycle(oldest).await?;
+            self.segments.borrow_mut().pop_front();
+        }
+    }
+
+    /// Writes one record and leaves `reserve` bytes behind it. `index` is as in [`RecordHeader`].
+    async fn write(&self, end: &mut End, payload: Payload<&Command>, index: LogIndex, reserve: u64) -> Result<(), LogError> {
+        let mut bytes = self.encode(end, &payload, index)?;
+        if end.offset + bytes.len() as u64 + reserve > end.segment.len_bytes {
+            let max_bytes = self.options.segment_bytes - SEGMENT_HEADER_BYTES as u64 - MARKER_BYTES as u64 - reserve;
+            if bytes.len() as u64 > max_bytes {
+                return Err(LogError::TooLong { len_bytes: bytes.len() as u64, max_bytes });
+            }
+            self.roll(end).await?;
+            bytes = self.encode(end, &payload, index)?;
+        }
+        self.put(end, bytes).await
+    }
+
+    fn encode(&self, end: &End, payload: &Payload<&Command>, index: LogIndex) -> Result<Vec<u8>, LogError> {
+        let header = RecordHeader {
+            generation: end.segment.generation,
+            group: GROUP,
+            position: Position(end.position.0 + 1),
+            synced: self.synced.get(),
+            term: self.term(),
+            index,
+        };
+        let mut bytes = Vec::new();
+        record::encode(&header, payload, &mut bytes)
+            .map_err(|error| LogError::format(&segments::path(end.segment.generation), end.offset, error))?;
+        Ok(bytes)
+    }
+
+    /// Where commands have one leader its reign is the volume's incarnation.
+    fn term(&self) -> Term {
+        Term(self.options.incarnation.0.into())
+    }
+
+    async fn put(&self, end: &mut End, bytes: Vec<u8>) -> Result<(), LogError> {
+        let len = bytes.len() as u64;
+        assert!(end.offset.is_multiple_of(LINE_BYTES as u64) && end.offset + len <= end.segment.len_bytes, "a record fits its segment");
+        let unless_abandoned = Finally(|| {
+            self.fail(LogError::Abandoned);
+        });
+        let result = end.segment.file.write_at(end.offset, bytes.into()).await;
+        std::mem::forget(unless_abandoned);
+        if let Err(error) = result {
+            return Err(self.fail(LogError::Disk(error)));
+        }
+        end.offset += len;
+        end.position.0 += 1;
+        Ok(())
+    }
+
+    /// Goes on in the next segment. Until that is there, nothing has changed.
+    async fn roll(&self, end: &mut End) -> Result<(), LogError> {
+        let next = self.supply.take().await?;
+        let unless_abandoned = Finally(|| {
+            self.fail(LogError::Abandoned);
+        });
+        let synced = end.segment.file.sync_data().await;
+        std::mem::forget(unless_abandoned);
+        if let Err(error) = synced {
+            return Err(self.fail(LogError::Disk(error)));
+        }
+        self.synced.set(self.synced.get().max(end.position));
+        self.segments.borrow_mut().push_back(Used { generation: next.generation, base: self.written() });
+        *end = End { segment: next, offset: SEGMENT_HEADER_BYTES as u64, position: end.position, marked: end.marked, asked: false };
+        self.write_start(end).await
+    }
+
+    /// Begins a run or a segment.
+    async fn write_start(&self, end: &mut End) -> Result<(), LogError> {
+        let start = Payload::Start { boot_id: self.boot_id, incarnation: self.options.incarnation, forced: end.marked };
+        let bytes = self.encode(end, &start, self.written())?;
+        self.put(end, bytes).await
+    }
+
+    fn prepare_next(&self) {
+        let supply = self.supply.clone();
+        self.spawn.spawn(Box::pin(async move {
+            if let Err(error) = supply.prepare().await {
+                // The append that needs the segment tries again and has somebody to tell.
+                tracing::warn!(%error, "next log segment could not be prepared ahead");
+            }
+        }));
+    }
+
+    fn check(&self) -> Result<(), LogError> {
+        self.failed().map_or(Ok(()), Err)
+    }
+
+    /// The first failure stays.
+    fn fail(&self, error: LogError) -> LogError {
+        self.failed.borrow_mut().get_or_insert(error).clone()
+    }
+}
+
+/// Runs when it is dropped.
+struct Finally<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+const _: () = assert!(MAX_RECORD_BYTES as u64 + SEGMENT_HEADER_BYTES as u64 + MARKER_RESERVE < DEFAULT_SEGMENT_BYTES);

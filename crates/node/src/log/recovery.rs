@@ -1,0 +1,221 @@
+//! From what a data directory holds to a log that can be appended to.
+
+use super::scan::{Junk, Scan, Tail, scan};
+use super::segments::{self, LOG_DIR, Supply};
+use super::snapshots::{self, SNAPSHOT_DIR};
+use super::*;
+use ebb_format::segment::Generation;
+
+/// What a node rebuilds its state from: the snapshot, then the commands behind it.
+pub struct Recovery {
+    pub start: Start,
+    /// `None` where the commands are all there ever were.
+    pub snapshot: Option<SnapshotFrames>,
+    pub commands: Commands,
+    /// The newest snapshot is damaged in this way, and an older one with the log since then
+    /// stands in for it. Nothing is lost, but a disk that does this once does it again.
+    pub damaged: Option<LogError>,
+    /// Of the run before.
+    pub incarnation: Option<Incarnation>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// The data directory was empty.
+    First,
+    /// The process had ended and the machine had not: everything written is there.
+    SameBoot,
+    /// The machine had been down. `dropped` commands behind `cut_after` were found and cut:
+    /// they had never been forced. Others of that kind may have left no trace.
+    PowerCut { cut_after: LogIndex, dropped: u64 },
+}
+
+impl Log {
+    /// Reads and judges everything; only if all is sound is anything on the disk changed.
+    /// Recovers to the same state however often it is interrupted and repeated.
+    pub async fn recover(disk: Rc<dyn Disk>, spawn: Rc<dyn Spawn>, options: Options) -> Result<(Log, Recovery), LogError> {
+        assert!(
+            (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&options.segment_bytes)
+                && options.segment_bytes.is_multiple_of(SEGMENT_HEADER_BYTES as u64)
+        );
+        let boot_id = disk.boot_id();
+        let mut found = scan(&*disk, options.volume).await?;
+        let (start, last) = judge(&found, boot_id);
+        let (snapshot, damaged) = choose_snapshot(&*disk, options.volume, &found, last).await?;
+        let after = snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
+        let generations = found.segments.iter().map(|used| used.generation).collect();
+        let commands = Commands::new(disk.clone(), generations, std::mem::take(&mut found.cuts), after, last);
+        let recovery = Recovery { start, snapshot, commands, damaged, incarnation: found.tail.as_ref().map(|tail| tail.incarnation) };
+
+        let log = begin(disk, spawn, options, boot_id, found, start, last).await?;
+        Ok((log, recovery))
+    }
+}
+
+/// How the last run ended, and the index of the last command that counts.
+fn judge(found: &Scan, boot_id: u128) -> (Start, LogIndex) {
+    match &found.tail {
+        None => (Start::First, LogIndex(0)),
+        Some(tail) if tail.boot_id == boot_id => (Start::SameBoot, tail.index),
+        Some(tail) => (Start::PowerCut { cut_after: tail.forced, dropped: tail.index.0 - tail.forced.0 }, tail.forced),
+    }
+}
+
+/// The newest snapshot that is whole, and what is wrong with a newer one. An older one is good
+/// only if the log reaches back to it.
+async fn choose_snapshot(
+    disk: &dyn Disk,
+    volume: VolumeId,
+    found: &Scan,
+    last: LogIndex,
+) -> Result<(Option<SnapshotFrames>, Option<LogError>), LogError> {
+    let base = found.segments.first().map_or(LogIndex(0), |used| used.base);
+    let mut damaged = None;
+    for index in snapshots::list(disk).await?.into_iter().rev() {
+        if index > last || found.tail.is_none() {
+            // Snapshots are taken only of what was forced in a log.
+            let (file, offset) = end_of(found);
+            let what = format!("the log ends with command {}, and there is a snapshot of command {}", last.0, index.0);
+            return Err(LogError::Corrupt { file, offset, what });
+        }
+        if index < base {
+            break;
+        }
+        match SnapshotFrames::open(disk, volume, index).await {
+            Ok(snapshot) => return Ok((Some(snapshot), damaged)),
+            Err(error @ LogError::Corrupt { .. }) => damaged = damaged.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    match damaged {
+        // A log that reaches back to the beginning needs no snapshot, but cannot tell whether the
+        // state before the first command was an empty one.
+        Some(damaged) => Err(damaged),
+        None if base > LogIndex(0) => {
+            let file = found.segments.first().map_or(LOG_DIR.to_string(), |used| segments::path(used.generation));
+            let what = format!("the log begins behind command {}, and there is no snapshot of it", base.0);
+            Err(LogError::Corrupt { file, offset: SEGMENT_HEADER_BYTES as u64, what })
+        }
+        None => Ok((None, None)),
+    }
+}
+
+/// File and offset at which the log ends.
+fn end_of(found: &Scan) -> (String, u64) {
+    match (&found.junk, &found.tail) {
+        (Some(junk), _) => (segments::path(junk.segment.generation), junk.offset),
+        (None, Some(tail)) => (segments::path(tail.segment.generation), tail.offset),
+        (None, None) => (LOG_DIR.to_string(), 0),
+    }
+}
+
+/// Makes the log ready for its first append. Every step leaves a directory that recovers to
+/// the same commands.
+async fn begin(
+    disk: Rc<dyn Disk>,
+    spawn: Rc<dyn Spawn>,
+    options: Options,
+    boot_id: u128,
+    found: Scan,
+    start: Start,
+    last: LogIndex,
+) -> Result<Log, LogError> {
+    if start == Start::First {
+        disk.create_dir(LOG_DIR).await?;
+        disk.create_dir(SNAPSHOT_DIR).await?;
+        disk.sync_dir(ROOT_DIR).await?;
+    }
+    // The run before may have ended between giving a segment its name and making that durable.
+    disk.sync_dir(LOG_DIR).await?;
+    if let Some(junk) = &found.junk {
+        wipe(junk).await?;
+    }
+    let Scan { segments, tail, mut empty, .. } = found;
+    let in_use = segments.last().map_or(Generation(0), |used| used.generation);
+    // Usually there is at most one: that which had been made ahead.
+    let ready = (empty.len() == 1).then(|| empty.pop_if(|segment| segment.len_bytes == options.segment_bytes)).flatten();
+    let next = Generation(ready.as_ref().map_or(in_use, |ready| ready.generation).0 + 1);
+    let supply = Rc::new(Supply::new(disk.clone(), options.volume, options.segment_bytes, ready, next));
+    for segment in empty.into_iter().rev() {
+        supply.recycle(segment.generation).await?;
+    }
+    let mut segments: VecDeque<Used> = segments.into();
+    let durable = tail.as_ref().map_or(LogIndex(0), |tail| tail.forced);
+    let (end, synced) = match tail {
+        None => {
+            let segment = supply.take().await?;
+            segments.push_back(Used { generation: segment.generation, base: LogIndex(0) });
+            (End { segment, offset: SEGMENT_HEADER_BYTES as u64, position: Position(0), marked: LogIndex(0), asked: false }, Position(0))
+        }
+        Some(tail) => {
+            if start == Start::SameBoot {
+                dirty_again(&tail).await?;
+            }
+            let Tail { segment, offset, position, forced, synced, .. } = tail;
+            (End { segment, offset, position, marked: forced, asked: false }, synced)
+        }
+    };
+    let log = Log {
+        disk,
+        spawn,
+        options,
+        boot_id,
+        supply,
+        end: Mutex::new(end),
+        segments: RefCell::new(segments),
+        forcing: Mutex::new(()),
+        snapshotting: Mutex::new(()),
+        wanted: Cell::new(durable),
+        written: Cell::new(last),
+        durable: Cell::new(durable),
+        synced: Cell::new(synced),
+        appending: Cell::new(false),
+        failed: RefCell::new(None),
+    };
+    log.begin_run().await?;
+    Ok(log)
+}
+
+impl Log {
+    /// The start record, durable: it cuts what is behind `written`, so it must not be lost once
+    /// commands with the same indices follow it.
+    async fn begin_run(&self) -> Result<(), LogError> {
+        let mut end = self.end.lock().await;
+        if end.offset + MARKER_BYTES as u64 <= end.segment.len_bytes {
+            self.write_start(&mut end).await?;
+        } else {
+            self.roll(&mut end).await?;
+        }
+        end.segment.file.sync_data().await?;
+        self.synced.set(end.position);
+        Ok(())
+    }
+}
+
+/// Durable before anything is appended: a line that comes back later would be taken for part
+/// of what is written next to it.
+async fn wipe(junk: &Junk) -> Result<(), LogError> {
+    segments::fill(&*junk.segment.file, junk.offset, junk.end).await?;
+    junk.segment.file.sync_data().await?;
+    Ok(())
+}
+
+/// Writes what the page cache holds once more. The process before may have ended because its
+/// sync failed; the kernel then calls those pages clean, and the next sync would say that all
+/// is well without having written them.
+async fn dirty_again(tail: &Tail) -> Result<(), LogError> {
+    let mut at = tail.unsynced_from;
+    while at < tail.offset {
+        let piece = tail.segment.file.read_at(at, segments::FILL_BYTES.min((tail.offset - at) as usize)).await?;
+        if piece.is_empty() {
+            break;
+        }
+        let len = piece.len() as u64;
+        tail.segment.file.write_at(at, piece).await?;
+        at += len;
+    }
+    Ok(())
+}
+
+/// The data directory itself.
+const ROOT_DIR: &str = "";

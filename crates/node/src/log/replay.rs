@@ -1,0 +1,75 @@
+use super::LogError;
+use super::scan::Cut;
+use super::segments;
+use ebb_format::record::{self, Decoded, Payload, Position};
+use ebb_format::segment::{Generation, SEGMENT_HEADER_BYTES};
+use ebb_model::{Command, LogIndex};
+use ebb_ports::{Disk, OpenMode};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// The commands of a log that has been found sound, one by one, without gaps. Holds one
+/// segment in memory. To be read to the end before the next snapshot is taken, which may
+/// recycle what is still to be read.
+pub struct Commands {
+    disk: Rc<dyn Disk>,
+    segments: VecDeque<Generation>,
+    cuts: Vec<Cut>,
+    /// Of the last command given.
+    index: LogIndex,
+    /// Of the last one there is.
+    last: LogIndex,
+    path: String,
+    bytes: Vec<u8>,
+    offset: usize,
+}
+
+impl Commands {
+    pub(super) fn new(disk: Rc<dyn Disk>, segments: VecDeque<Generation>, cuts: Vec<Cut>, after: LogIndex, last: LogIndex) -> Commands {
+        Commands { disk, segments, cuts, index: after, last, path: String::new(), bytes: Vec::new(), offset: 0 }
+    }
+
+    /// Index of the last command that will be given, or of the snapshot if none will.
+    pub fn last(&self) -> LogIndex {
+        self.last
+    }
+
+    pub async fn next(&mut self) -> Result<Option<(LogIndex, Command)>, LogError> {
+        while self.index < self.last {
+            let record = match record::decode(&self.bytes[self.offset..]) {
+                Decoded::Record(record) => *record,
+                Decoded::End | Decoded::Torn(_) => {
+                    self.open_next().await?;
+                    continue;
+                }
+                Decoded::Corrupt(error) => return Err(LogError::format(&self.path, self.offset as u64, error)),
+            };
+            self.offset += record.consumed;
+            let Payload::Command(command) = record.payload else { continue };
+            let index = record.header.index;
+            if index <= self.index || self.is_void(record.header.position, index) {
+                continue;
+            }
+            assert_eq!(index.0, self.index.0 + 1, "the log was found without gaps");
+            self.index = index;
+            return Ok(Some((index, command)));
+        }
+        Ok(None)
+    }
+
+    fn is_void(&self, position: Position, index: LogIndex) -> bool {
+        self.cuts.iter().any(|cut| position < cut.before && index > cut.above)
+    }
+
+    async fn open_next(&mut self) -> Result<(), LogError> {
+        let Some(generation) = self.segments.pop_front() else {
+            let what = format!("command {} was there and is not", self.index.0 + 1);
+            return Err(LogError::Corrupt { file: self.path.clone(), offset: self.offset as u64, what });
+        };
+        self.path = segments::path(generation);
+        let file = self.disk.open(&self.path, OpenMode::Existing).await?;
+        self.bytes = segments::read(&*file, file.len().await?).await?;
+        self.offset = SEGMENT_HEADER_BYTES.min(self.bytes.len());
+        Ok(())
+    }
+}

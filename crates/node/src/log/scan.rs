@@ -1,0 +1,239 @@
+//! Reads the whole log and judges it, changing nothing (`docs/format/log.md`, recovery).
+
+use super::segments::{self, Segment};
+use super::{LogError, MAX_SEGMENT_BYTES};
+use ebb_format::FormatError;
+use ebb_format::record::{self, Decoded, GroupId, Payload, Position, Record};
+use ebb_format::segment::{self as header, Generation, SEGMENT_HEADER_BYTES, VolumeId};
+use ebb_model::{Incarnation, LogIndex};
+use ebb_ports::{Disk, OpenMode};
+
+/// What a sound log holds.
+pub(super) struct Scan {
+    /// Those with records, oldest first. All but the last are whole and were synced.
+    pub segments: Vec<Used>,
+    /// `None` if there is no record at all.
+    pub tail: Option<Tail>,
+    /// Those without records once `junk` is wiped, oldest first.
+    pub empty: Vec<Segment>,
+    pub junk: Option<Junk>,
+    /// Commands that a power cut took and an earlier run therefore cut.
+    pub cuts: Vec<Cut>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Used {
+    pub generation: Generation,
+    /// Of the last command before the segment.
+    pub base: LogIndex,
+}
+
+/// The end of the log. `forced <= index`.
+pub(super) struct Tail {
+    pub segment: Segment,
+    /// Behind the last record.
+    pub offset: u64,
+    pub position: Position,
+    /// How far the log had been synced when its last record was written.
+    pub synced: Position,
+    /// Where the first record behind `synced` begins, if that is in this segment, or the segment.
+    pub unsynced_from: u64,
+    pub index: LogIndex,
+    pub forced: LogIndex,
+    pub boot_id: u128,
+    pub incarnation: Incarnation,
+}
+
+/// Commands with an index above `above` that stand before position `before` are void.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    pub before: Position,
+    pub above: LogIndex,
+}
+
+/// What an interrupted write left behind the end of the log: `offset..end` of a segment.
+pub(super) struct Junk {
+    pub segment: Segment,
+    pub offset: u64,
+    pub end: u64,
+}
+
+/// The one partition that a node has; a record of another one is not understood.
+pub(super) const GROUP: GroupId = GroupId(0);
+
+pub(super) async fn scan(disk: &dyn Disk, volume: VolumeId) -> Result<Scan, LogError> {
+    let mut scanner = Scanner { used: Vec::new(), tail: None, empty: Vec::new(), gap: None, cuts: Vec::new(), offsets: Vec::new() };
+    let mut before: Option<Generation> = None;
+    for generation in segments::list(disk).await? {
+        let path = segments::path(generation);
+        if before.replace(generation).is_some_and(|before| before.0 + 1 != generation.0) {
+            return Err(LogError::Corrupt { file: path, offset: 0, what: "the segment before it is missing".into() });
+        }
+        let file = disk.open(&path, OpenMode::Existing).await?;
+        let len = file.len().await?;
+        if len > MAX_SEGMENT_BYTES {
+            return Err(LogError::Corrupt { file: path, offset: 0, what: format!("no segment has {len} bytes") });
+        }
+        let bytes = segments::read(&*file, len).await?;
+        let found = header::decode(&bytes).map_err(|error| LogError::format(&path, 0, error))?;
+        if found.volume != volume {
+            return Err(LogError::Foreign { file: path, found: found.volume.to_string(), expected: volume.to_string() });
+        }
+        if found.generation != generation {
+            return Err(LogError::Corrupt { file: path, offset: 0, what: format!("its header is of generation {}", found.generation.0) });
+        }
+        scanner.segment(Segment { generation, file, len_bytes: len }, &path, &bytes)?;
+    }
+    scanner.finish(disk.boot_id())
+}
+
+struct Scanner {
+    used: Vec<Used>,
+    tail: Option<Tail>,
+    empty: Vec<Segment>,
+    gap: Option<Gap>,
+    cuts: Vec<Cut>,
+    /// Of the records of the tail's segment.
+    offsets: Vec<(Position, u64)>,
+}
+
+/// A place where records end and zeros do not begin.
+struct Gap {
+    junk: Junk,
+    what: String,
+    /// Whole records further on in the segment: whether there are any, and how far the log had
+    /// been synced when they were written.
+    later: bool,
+    synced: Position,
+}
+
+impl Gap {
+    fn corrupt(&self) -> LogError {
+        LogError::Corrupt { file: segments::path(self.junk.segment.generation), offset: self.junk.offset, what: self.what.clone() }
+    }
+}
+
+impl Scanner {
+    fn segment(&mut self, segment: Segment, path: &str, bytes: &[u8]) -> Result<(), LogError> {
+        let mut offset = SEGMENT_HEADER_BYTES;
+        let what = loop {
+            match record::decode(&bytes[offset..]) {
+                Decoded::Record(record) => {
+                    if let Some(gap) = &self.gap {
+                        // The next segment is begun only after this one was synced.
+                        return Err(gap.corrupt());
+                    }
+                    self.record(&segment, path, offset as u64, &record)?;
+                    offset += record.consumed;
+                }
+                Decoded::End => break "a record was lost".to_string(),
+                Decoded::Torn(error) => break error.to_string(),
+                Decoded::Corrupt(error) => return Err(LogError::format(path, offset as u64, shifted(error, offset))),
+            }
+        };
+        if offset == SEGMENT_HEADER_BYTES {
+            self.empty.push(segment.clone());
+        }
+        let rest = &bytes[offset..];
+        let Some(last) = rest.iter().rposition(|&byte| byte != 0) else { return Ok(()) };
+        if let Some(gap) = &self.gap {
+            return Err(gap.corrupt());
+        }
+        let after = self.tail.as_ref().map_or(Position(0), |tail| tail.position);
+        let mut later = record::later(rest, segment.generation, after).peekable();
+        self.gap = Some(Gap {
+            later: later.peek().is_some(),
+            synced: later.map(|header| header.synced).max().unwrap_or_default(),
+            junk: Junk { segment, offset: offset as u64, end: (offset + last + 1) as u64 },
+            what,
+        });
+        Ok(())
+    }
+
+    fn record(&mut self, segment: &Segment, path: &str, offset: u64, record: &Record) -> Result<(), LogError> {
+        let header = &record.header;
+        let corrupt = |what: String| LogError::Corrupt { file: path.to_string(), offset, what };
+        if header.generation != segment.generation || header.group != GROUP {
+            return Err(corrupt(format!("a record of generation {} and group {}", header.generation.0, header.group.0)));
+        }
+        let begins = offset == SEGMENT_HEADER_BYTES as u64;
+        let Some(tail) = &mut self.tail else {
+            let Payload::Start { boot_id, incarnation, forced } = record.payload else {
+                return Err(corrupt("the log begins without a start record".into()));
+            };
+            if forced > header.index {
+                return Err(corrupt(format!("a start record that forces {} of {} commands", forced.0, header.index.0)));
+            }
+            self.used.push(Used { generation: segment.generation, base: header.index });
+            self.offsets.push((header.position, offset));
+            self.tail = Some(Tail {
+                segment: segment.clone(),
+                offset: offset + record.consumed as u64,
+                position: header.position,
+                synced: header.synced,
+                unsynced_from: offset,
+                index: header.index,
+                forced,
+                boot_id,
+                incarnation,
+            });
+            return Ok(());
+        };
+        if header.position.0 != tail.position.0 + 1 {
+            let what = format!("after record {} comes record {} in {path}", tail.position.0, header.position.0);
+            return Err(LogError::Corrupt { file: segments::path(tail.segment.generation), offset: tail.offset, what });
+        }
+        let index = tail.index;
+        match record.payload {
+            Payload::Command(_) if header.index.0 == index.0 + 1 && !begins => {}
+            Payload::Forced { upto } if header.index == index && tail.forced <= upto && upto <= index && !begins => tail.forced = upto,
+            Payload::Start { boot_id, incarnation, forced } if forced == tail.forced && forced <= header.index && header.index <= index => {
+                if header.index < index {
+                    self.cuts.push(Cut { before: header.position, above: header.index });
+                }
+                (tail.boot_id, tail.incarnation) = (boot_id, incarnation);
+            }
+            _ => return Err(corrupt(format!("a record of index {} after command {}", header.index.0, index.0))),
+        }
+        if begins {
+            self.used.push(Used { generation: segment.generation, base: header.index });
+            self.offsets.clear();
+            tail.segment = segment.clone();
+        }
+        self.offsets.push((header.position, offset));
+        tail.offset = offset + record.consumed as u64;
+        tail.position = header.position;
+        tail.index = header.index;
+        tail.synced = header.synced;
+        Ok(())
+    }
+
+    fn finish(mut self, boot_id: u128) -> Result<Scan, LogError> {
+        if let Some(tail) = &mut self.tail {
+            let first = self.offsets.partition_point(|(position, _)| *position <= tail.synced);
+            tail.unsynced_from = self.offsets.get(first).map_or(tail.offset, |(_, offset)| *offset);
+        }
+        if let Some(gap) = &self.gap {
+            let (missing, same_boot) = match &self.tail {
+                Some(tail) => (Position(tail.position.0 + 1), tail.boot_id == boot_id),
+                None => (Position(1), false),
+            };
+            // Nothing but the last write can be missing if the machine never went down.
+            if gap.synced >= missing || (same_boot && gap.later) {
+                return Err(gap.corrupt());
+            }
+        }
+        let junk = self.gap.map(|gap| gap.junk);
+        Ok(Scan { segments: self.used, tail: self.tail, empty: self.empty, junk, cuts: self.cuts })
+    }
+}
+
+/// The offset within a record's bytes says nothing to one who looks at the file.
+fn shifted(error: FormatError, by: usize) -> FormatError {
+    match error {
+        FormatError::Checksum { format, offset, what } => FormatError::Checksum { format, offset: offset + by as u64, what },
+        FormatError::Invalid { format, offset, what } => FormatError::Invalid { format, offset: offset + by as u64, what },
+        FormatError::Truncated { format, offset, what } => FormatError::Truncated { format, offset: offset + by as u64, what },
+        FormatError::Foreign { .. } | FormatError::Version { .. } | FormatError::TooLong { .. } => error,
+    }
+}

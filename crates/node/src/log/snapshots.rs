@@ -1,0 +1,169 @@
+//! Snapshot files: written beside the log, verified whole before they are used.
+
+use super::LogError;
+use super::scan::GROUP;
+use bytes::Bytes;
+use ebb_format::FormatError;
+use ebb_format::segment::VolumeId;
+use ebb_format::snapshot::{Part, SnapshotHeader, SnapshotReader, SnapshotWriter};
+use ebb_model::LogIndex;
+use ebb_ports::{Disk, DiskFile, OpenMode};
+use std::rc::Rc;
+
+pub(super) const SNAPSHOT_DIR: &str = "snapshot";
+
+/// The snapshot being written. Whatever a crash leaves of it is written over by the next.
+const UNFINISHED: &str = "snapshot/unfinished";
+
+/// Pieces are read and written in about this size, so that others get their turn between them.
+const PIECE_BYTES: usize = 256 << 10;
+
+pub(super) fn path(index: LogIndex) -> String {
+    format!("{SNAPSHOT_DIR}/{:016x}", index.0)
+}
+
+/// Indices of the snapshots there are, oldest first. Other names are not ours.
+pub(super) async fn list(disk: &dyn Disk) -> Result<Vec<LogIndex>, LogError> {
+    let names = disk.list(SNAPSHOT_DIR).await?;
+    let parse = |name: &String| {
+        let index = LogIndex(u64::from_str_radix(name, 16).ok()?);
+        (path(index) == format!("{SNAPSHOT_DIR}/{name}")).then_some(index)
+    };
+    Ok(names.iter().filter_map(parse).collect())
+}
+
+/// Durable when it returns; older snapshots stay.
+pub(super) async fn write(disk: &dyn Disk, header: SnapshotHeader, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), LogError> {
+    let result = write_unfinished(disk, header, frames).await;
+    if result.is_err() {
+        // Give back the space, which may be what was missing.
+        if let Err(error) = disk.remove(UNFINISHED).await {
+            tracing::warn!(%error, "unfinished snapshot stays until the next one");
+        }
+    }
+    result?;
+    disk.rename(UNFINISHED, &path(header.index)).await?;
+    disk.sync_dir(SNAPSHOT_DIR).await?;
+    Ok(())
+}
+
+async fn write_unfinished(disk: &dyn Disk, header: SnapshotHeader, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), LogError> {
+    let file = disk.open(UNFINISHED, OpenMode::Create).await?;
+    file.set_len(0).await?;
+    let mut offset = 0;
+    let (mut writer, first) = SnapshotWriter::new(&header);
+    let mut piece = Vec::with_capacity(PIECE_BYTES);
+    piece.extend_from_slice(&first);
+    for frame in frames {
+        piece.extend_from_slice(&writer.frame(&frame).map_err(|error| LogError::format(UNFINISHED, offset, error))?);
+        if piece.len() >= PIECE_BYTES {
+            let full = std::mem::replace(&mut piece, Vec::with_capacity(PIECE_BYTES));
+            let len = full.len() as u64;
+            file.write_at(offset, full.into()).await?;
+            offset += len;
+        }
+    }
+    piece.extend_from_slice(&writer.end());
+    file.write_at(offset, piece.into()).await?;
+    file.sync_data().await?;
+    Ok(())
+}
+
+/// Removes snapshots older than `newest`, which is durable.
+pub(super) async fn remove_older(disk: &dyn Disk, newest: LogIndex) -> Result<(), LogError> {
+    for index in list(disk).await? {
+        if index < newest {
+            disk.remove(&path(index)).await?;
+        }
+    }
+    disk.sync_dir(SNAPSHOT_DIR).await?;
+    Ok(())
+}
+
+/// The frames of a snapshot that has been found whole, one by one.
+pub struct SnapshotFrames {
+    path: String,
+    file: Rc<dyn DiskFile>,
+    offset: u64,
+    reader: SnapshotReader,
+    header: SnapshotHeader,
+    ended: bool,
+}
+
+impl SnapshotFrames {
+    /// Reads all of it once: only a whole snapshot may be used.
+    pub(super) async fn open(disk: &dyn Disk, volume: VolumeId, index: LogIndex) -> Result<SnapshotFrames, LogError> {
+        let path = path(index);
+        let file = disk.open(&path, OpenMode::Existing).await?;
+        let mut frames = SnapshotFrames::begin(path.clone(), file.clone()).await?;
+        if frames.header.volume != volume {
+            return Err(LogError::Foreign { file: path, found: frames.header.volume.to_string(), expected: volume.to_string() });
+        }
+        if frames.header.index != index || frames.header.group != GROUP {
+            let what = format!("its header is of command {} and group {}", frames.header.index.0, frames.header.group.0);
+            return Err(LogError::Corrupt { file: path, offset: 0, what });
+        }
+        while frames.next().await?.is_some() {}
+        SnapshotFrames::begin(path, file).await
+    }
+
+    async fn begin(path: String, file: Rc<dyn DiskFile>) -> Result<SnapshotFrames, LogError> {
+        let mut reader = SnapshotReader::new();
+        let mut offset = 0;
+        match advance(&path, &*file, &mut offset, &mut reader).await? {
+            Part::Header(header) => Ok(SnapshotFrames { path, file, offset, reader, header, ended: false }),
+            Part::Frame(_) | Part::End { .. } => unreachable!("the header is the first part of a stream"),
+        }
+    }
+
+    pub fn header(&self) -> &SnapshotHeader {
+        &self.header
+    }
+
+    /// The content of the next frame; `None` behind the last.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, LogError> {
+        if self.ended {
+            return Ok(None);
+        }
+        match advance(&self.path, &*self.file, &mut self.offset, &mut self.reader).await? {
+            Part::Frame(frame) => Ok(Some(frame.content)),
+            Part::End { .. } => {
+                self.ended = true;
+                // Bytes behind the end would be damage; the reader says so.
+                let rest = read(&*self.file, &mut self.offset).await?;
+                self.reader.push(&rest);
+                self.reader.next_part().map_err(|error| corrupt(&self.path, error))?;
+                Ok(None)
+            }
+            Part::Header(_) => unreachable!("a stream has one header"),
+        }
+    }
+}
+
+async fn advance(path: &str, file: &dyn DiskFile, offset: &mut u64, reader: &mut SnapshotReader) -> Result<Part, LogError> {
+    loop {
+        if let Some(part) = reader.next_part().map_err(|error| corrupt(path, error))? {
+            return Ok(part);
+        }
+        let piece = read(file, offset).await?;
+        if piece.is_empty() {
+            let what = "ends too early".to_string();
+            return Err(LogError::Corrupt { file: path.to_string(), offset: *offset, what });
+        }
+        reader.push(&piece);
+    }
+}
+
+async fn read(file: &dyn DiskFile, offset: &mut u64) -> Result<Bytes, LogError> {
+    let piece = file.read_at(*offset, PIECE_BYTES).await?;
+    *offset += piece.len() as u64;
+    Ok(piece)
+}
+
+fn corrupt(path: &str, error: FormatError) -> LogError {
+    let offset = match &error {
+        FormatError::Truncated { offset, .. } | FormatError::Checksum { offset, .. } | FormatError::Invalid { offset, .. } => *offset,
+        FormatError::Foreign { .. } | FormatError::Version { .. } | FormatError::TooLong { .. } => 0,
+    };
+    LogError::format(path, offset, error)
+}

@@ -1,0 +1,145 @@
+//! Every single operation of the disk as the last one.
+
+use crate::disk::{Fault, TestDisk};
+use crate::property::Oracle;
+use crate::world::{Tasks, recover, run};
+use ebb_node::log::{Log, LogError};
+use std::rc::Rc;
+
+/// Fills segments, forces, snapshots twice, so that segments are made, begun, truncated and
+/// recycled and snapshots replaced.
+pub async fn script(log: &Log, oracle: &Oracle) -> Result<(), LogError> {
+    for part in 0..4 {
+        for at in 0..25 {
+            oracle.append(log, 40 + 60 * (at % 7)).await?;
+            if at % 10 == 9 {
+                oracle.force(log).await?;
+            }
+        }
+        if part % 2 == 1 {
+            oracle.force(log).await?;
+            oracle.snapshot(log).await?;
+        }
+    }
+    for _ in 0..12 {
+        oracle.append(log, 100).await?;
+    }
+    oracle.force(log).await?;
+    oracle.append(log, 10).await
+}
+
+/// One life, whatever comes of it.
+fn live(disk: &Rc<TestDisk>, oracle: &Oracle, what: &str) -> Option<Result<(), LogError>> {
+    let tasks = Rc::new(Tasks::default());
+    run(disk, &tasks, async {
+        let (log, recovered) = recover(disk, &tasks).await?;
+        oracle.check(&log, &recovered, what);
+        script(&log, oracle).await
+    })
+}
+
+fn end(disk: &TestDisk, oracle: &Oracle, power_cut: bool) {
+    disk.kill();
+    if power_cut {
+        disk.power_cut();
+        oracle.power_cut.set(true);
+    }
+}
+
+/// How many operations the script takes. Others of another disk may differ by what is done
+/// in the background.
+fn length() -> u64 {
+    let disk = TestDisk::new(0);
+    live(&disk, &Oracle::default(), "undisturbed").expect("nobody dies").expect("nothing fails");
+    disk.operations()
+}
+
+/// Situation: the process or the machine stops at the n-th operation of a script that makes,
+/// fills, truncates and recycles segments and replaces snapshots; then it all happens again,
+/// stopping at another place. Expectation: what was promised is there each time.
+#[test]
+fn any_operation_may_be_the_last() {
+    let length = length();
+    assert!(length > 150, "{length}");
+    for power_cut in [false, true] {
+        for last in 1..=length {
+            let what = format!("stopped at operation {last}, power cut: {power_cut}");
+            let disk = TestDisk::new(last);
+            let oracle = Oracle::default();
+            disk.set_fault(Fault::Die(last));
+            live(&disk, &oracle, &what);
+            end(&disk, &oracle, power_cut);
+            // The recovery itself is stopped, at each of its first operations in turn.
+            disk.set_fault(Fault::Die(disk.operations() + 1 + last % 23));
+            live(&disk, &oracle, &what);
+            end(&disk, &oracle, last % 2 == 0);
+            live(&disk, &oracle, &what).expect("nobody dies").unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    }
+}
+
+/// Situation: the n-th operation fails, the process notices or not, ends, and after it the
+/// machine. Danger: a sync that failed is trusted later, or something is acknowledged after
+/// it. Expectation: what was promised before is there; a log that failed says so for ever.
+#[test]
+fn any_operation_may_fail() {
+    let length = length();
+    let mut refused = 0;
+    for failing in 1..=length {
+        let what = format!("operation {failing} fails");
+        let disk = TestDisk::new(failing);
+        let oracle = Oracle::default();
+        disk.set_fault(Fault::Fail(failing));
+        let tasks = Rc::new(Tasks::default());
+        run(&disk, &tasks, async {
+            let Ok((log, recovered)) = recover(&disk, &tasks).await else { return };
+            oracle.check(&log, &recovered, &what);
+            let result = script(&log, &oracle).await;
+            if let Some(first) = log.failed() {
+                refused += 1;
+                assert_eq!(result, Err(first.clone()), "{what}");
+                let (written, durable) = (log.written(), log.durable());
+                assert_eq!(log.append(&crate::world::command(0, 1)).await, Err(first.clone()), "{what}");
+                assert_eq!(log.force().await, Err(first), "{what}");
+                assert_eq!((log.written(), log.durable()), (written, durable), "{what}");
+            } else if result.is_err() {
+                // A segment or a snapshot could not be made: the same can be tried again.
+                script(&log, &oracle).await.unwrap_or_else(|error| panic!("{what}, again: {error}"));
+            }
+        });
+        end(&disk, &oracle, failing % 3 == 0);
+        // The next run trusts nothing that the failed one left in the page cache.
+        run(&disk, &tasks, async {
+            let (log, recovered) = recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            oracle.check(&log, &recovered, &what);
+            oracle.force(&log).await.expect("nothing fails now");
+        });
+        end(&disk, &oracle, true);
+        live(&disk, &oracle, &what).expect("nobody dies").unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+/// Situation: the task that appends is dropped while its record is on its way. Danger: the
+/// next record is written over it while it still arrives. Expectation: nothing more is taken.
+#[test]
+fn an_abandoned_append_ends_the_log() {
+    let disk = TestDisk::new(5);
+    let tasks = Rc::new(Tasks::default());
+    run(&disk, &tasks, async {
+        let (log, _) = recover(&disk, &tasks).await.expect("an empty disk");
+        let mut abandoned = false;
+        for _ in 0..50 {
+            let command = crate::world::command(1, 10);
+            let first = futures_util::future::select(Box::pin(log.append(&command)), Box::pin(std::future::ready(()))).await;
+            if let futures_util::future::Either::Right((_, append)) = first {
+                drop(append);
+                abandoned = true;
+                break;
+            }
+        }
+        assert!(abandoned);
+        assert_eq!(log.append(&crate::world::command(2, 10)).await, Err(LogError::Abandoned));
+        assert_eq!(log.failed(), Some(LogError::Abandoned));
+    });
+}
