@@ -46,7 +46,7 @@ pub struct Term(pub u64);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Payload<C = Command> {
     Command(C),
-    /// The data files that commands up to `upto` speak of were synced before this was written.
+    /// Commands up to `upto` are about to be promised: the sync that follows is waited for.
     Forced {
         upto: LogIndex,
     },

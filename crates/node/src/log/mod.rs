@@ -2,10 +2,9 @@
 //!
 //! Bytes and recovery rules are `docs/format/log.md`'s. Three promises are kept apart:
 //! - *written*: [`Log::append`] has returned. The command survives the end of the process.
-//! - *synced*: the record is on the medium. It says nothing to a caller, because the data
-//!   files that a command speaks of may not be.
-//! - *forced*, [`Log::durable`]: [`Log::force`] has returned. Command and data survive a
-//!   power cut.
+//! - *synced*: the record is on the medium, perhaps by accident. It says nothing to a caller:
+//!   nobody has waited for it, and the data files that the command speaks of may be behind.
+//! - *forced*, [`Log::durable`]: [`Log::force`] has returned. The command survives a power cut.
 //!
 //! Laws:
 //! - `durable <= written`; both only grow.
@@ -124,7 +123,8 @@ impl Log {
     }
 
     /// Makes all commands that were written before the call survive a power cut, and returns
-    /// the index up to which they do. The caller has synced the data files that they speak of.
+    /// the index up to which they do. What data files hold is the caller's to sync before, or
+    /// to doubt at recovery.
     ///
     /// Calls that come while a sync is under way share the next one.
     pub async fn force(&self) -> Result<LogIndex, LogError> {
@@ -173,13 +173,17 @@ impl Log {
     }
 
     /// Keeps the state after command `at`, whose last version is `version`, and gives up the
-    /// log below it. `at` must be durable: a snapshot cannot be cut.
+    /// log below it. A snapshot cannot be cut, so it is forced first if it is not yet: as for
+    /// [`Log::force`], the caller has seen to the data files.
     ///
     /// Others go on meanwhile. After an error the log and the previous snapshot are as they
     /// were, or only their clean-up is missing, which the next snapshot makes up for.
     pub async fn snapshot(&self, at: LogIndex, version: Version, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), LogError> {
-        assert!(at <= self.durable(), "a snapshot holds only what survives a power cut");
+        assert!(at <= self.written(), "a snapshot holds only what is in the log");
         let _snapshotting = self.snapshotting.lock().await;
+        if at > self.durable() {
+            self.force().await?;
+        }
         let header = SnapshotHeader { volume: self.options.volume, group: GROUP, term: self.term(), index: at, version };
         snapshots::write(&*self.disk, header, frames).await?;
         snapshots::remove_older(&*self.disk, at).await?;

@@ -19,6 +19,13 @@ pub struct Recovery {
     pub incarnation: Option<Incarnation>,
 }
 
+impl Recovery {
+    /// Neither a snapshot nor a command: the first state of the volume was never kept.
+    pub fn is_empty(&self) -> bool {
+        self.snapshot.is_none() && self.commands.last() == LogIndex(0)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
     /// The data directory was empty.

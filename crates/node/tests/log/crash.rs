@@ -17,7 +17,6 @@ pub async fn script(log: &Log, oracle: &Oracle) -> Result<(), LogError> {
             }
         }
         if part % 2 == 1 {
-            oracle.force(log).await?;
             oracle.snapshot(log).await?;
         }
     }

@@ -209,6 +209,7 @@ fn a_start_is_told_from_the_next() {
                     oracle.force(&log).await.expect("nothing fails");
                     oracle.append(&log, 10).await.expect("there is space");
                 }
+                assert_eq!(recovery.is_empty(), life == 0);
                 (recovery.start, recovery.incarnation)
             });
             match life {

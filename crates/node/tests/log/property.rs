@@ -72,9 +72,11 @@ impl Oracle {
     }
 
     pub async fn snapshot(&self, log: &Log) -> Result<(), LogError> {
-        let at = log.durable();
+        let at = log.written();
         let tags = self.history.borrow()[..at.0 as usize].to_vec();
-        log.snapshot(at, Version(at.0), frames(&tags).into_iter()).await
+        log.snapshot(at, Version(at.0), frames(&tags).into_iter()).await?;
+        self.forced.set(self.forced.get().max(at.0));
+        Ok(())
     }
 }
 
