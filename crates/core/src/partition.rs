@@ -7,11 +7,13 @@
 //! - `applied` is the index of the last command applied; indices have no gaps.
 //! - Every version in the state is at most `version`.
 
-use crate::backing::Backing;
-use crate::extent::Extents;
-use crate::namespace::{Change, Namespace};
-use crate::session::{Sessions, Verdict};
+use crate::backing::{Backing, BackingItem};
+use crate::extent::{ExtentItem, Extents};
+pub use crate::namespace::Inconsistent;
+use crate::namespace::{Change, Namespace, NamespaceItem};
+use crate::session::{Session, Sessions, Verdict};
 use ebb_model::*;
+use serde::{Deserialize, Serialize};
 
 #[derive(Clone)]
 pub struct Partition {
@@ -21,6 +23,16 @@ pub struct Partition {
     backing: Backing,
     applied: LogIndex,
     version: Version,
+}
+
+/// A part of a partition, as snapshots carry it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SnapshotItem {
+    Position { applied: LogIndex, version: Version },
+    Namespace(NamespaceItem),
+    Session { id: SessionId, session: Session },
+    Extent(ExtentItem),
+    Backing(BackingItem),
 }
 
 /// What a node does after a command has been applied. All of it can be repeated.
@@ -48,6 +60,55 @@ impl Partition {
         let namespace = Namespace::new(incarnation, root);
         let backing = Backing::new(backed);
         Partition { namespace, sessions: Sessions::default(), extents: Extents::default(), backing, applied: LogIndex(0), version: Version(0) }
+    }
+
+    /// Everything, in an order that depends on nothing but the state. A clone of the
+    /// partition costs nothing and stays as it is while the partition goes on.
+    pub fn items(&self) -> impl Iterator<Item = SnapshotItem> {
+        let sessions = self.sessions.iter().map(|(id, session)| SnapshotItem::Session { id, session: session.clone() });
+        std::iter::once(SnapshotItem::Position { applied: self.applied, version: self.version })
+            .chain(self.namespace.items().map(SnapshotItem::Namespace))
+            .chain(sessions)
+            .chain(self.extents.items().map(SnapshotItem::Extent))
+            .chain(self.backing.items().map(SnapshotItem::Backing))
+    }
+
+    /// What [`Partition::items`] gave.
+    pub fn from_items(items: impl IntoIterator<Item = SnapshotItem>) -> Result<Partition, Inconsistent> {
+        let mut positions = Vec::new();
+        let mut names = Vec::new();
+        let mut sessions = Sessions::default();
+        let mut extents = Extents::default();
+        let mut backing = Backing::new(false);
+        for item in items {
+            match item {
+                SnapshotItem::Position { applied, version } => positions.push((applied, version)),
+                SnapshotItem::Namespace(item) => names.push(item),
+                SnapshotItem::Session { id, session } => sessions.restore(id, session),
+                SnapshotItem::Extent(item) => extents.restore(item),
+                SnapshotItem::Backing(item) => backing.restore(item),
+            }
+        }
+        let [(applied, version)] = positions[..] else {
+            return Err(Inconsistent { problems: vec![format!("there are {} positions", positions.len())] });
+        };
+        let namespace = Namespace::from_items(names)?;
+        let partition = Partition { namespace, sessions, extents, backing, applied, version };
+        let problems = partition.check();
+        if problems.is_empty() { Ok(partition) } else { Err(Inconsistent { problems }) }
+    }
+
+    /// Broken laws, in words; none unless there is a bug or a snapshot was tampered with.
+    pub fn check(&self) -> Vec<String> {
+        let mut problems = self.namespace.check();
+        problems.extend(self.extents.check());
+        problems.extend(self.backing.check(&self.namespace, &self.extents));
+        for (ino, _) in self.extents.files() {
+            if self.namespace.inode(ino).is_none_or(|inode| inode.attr.kind != FileKind::Regular) {
+                problems.push(format!("inode {ino} has extents and is not a file"));
+            }
+        }
+        problems
     }
 
     pub fn namespace(&self) -> &Namespace {
@@ -79,6 +140,7 @@ impl Partition {
         assert_eq!(index.0, self.applied.0 + 1, "log indices have no gaps");
         self.applied = index;
         let mut changes = Vec::new();
+        let mut stale = Vec::new();
         let answer = match command {
             Command::SessionOpen { session, client, replaces } => {
                 if let Some(old) = replaces {
@@ -102,11 +164,11 @@ impl Partition {
             }
             Command::Backing(command) => {
                 self.advance(command.stamp());
-                self.backing.apply(command, &mut self.namespace, &mut self.extents, &mut changes);
+                stale = self.backing.apply(command, &mut self.namespace, &mut self.extents, &mut changes);
                 None
             }
         };
-        let (touched, effects) = self.observe(&changes);
+        let (touched, effects) = self.observe(&changes, stale);
         Applied { answer, touched, effects }
     }
 
@@ -147,9 +209,9 @@ impl Partition {
         }
     }
 
-    /// Lets extents and backing follow what happened in the namespace, in order.
-    fn observe(&mut self, changes: &[Change]) -> (Vec<Ino>, Vec<Effect>) {
-        let mut touched = Vec::new();
+    /// Lets extents and backing follow what happened in the namespace, in order. `touched`
+    /// are inodes that changed without the namespace having been asked to.
+    fn observe(&mut self, changes: &[Change], mut touched: Vec<Ino>) -> (Vec<Ino>, Vec<Effect>) {
         let mut effects = Vec::new();
         for change in changes {
             self.backing.observe(change, &self.namespace, &self.extents);

@@ -44,6 +44,11 @@ impl Sessions {
         self.table.insert(id, Session { client, slots: BTreeMap::new() });
     }
 
+    /// Takes a session of a snapshot.
+    pub fn restore(&mut self, id: SessionId, session: Session) {
+        self.table.insert(id, session);
+    }
+
     pub fn close(&mut self, id: SessionId) {
         self.table.remove(&id);
     }

@@ -263,3 +263,15 @@ fn chained(before: u32, length: &[u8], content: &[u8]) -> u32 {
 fn trailing(offset: u64) -> FormatError {
     FormatError::Invalid { format: Format::Snapshot, offset, what: "bytes follow the end mark".into() }
 }
+
+/// The content of a frame that holds a value.
+pub fn content_of<T: Serialize>(value: &T) -> Result<Vec<u8>, FormatError> {
+    let mut content = Vec::new();
+    body::append(Format::Snapshot, value, &mut content)?;
+    Ok(content)
+}
+
+/// The value that the content of a frame holds.
+pub fn value_of<'a, T: Deserialize<'a>>(content: &'a [u8]) -> Result<T, FormatError> {
+    body::read(Format::Snapshot, 0, content)
+}

@@ -1,3 +1,164 @@
 //! The server: drives the core through the ports.
+//!
+//! A [`Node`] serves one volume. Requests of its clients come in through
+//! [`Node::handle`], in the same process or over the wire; flows to and from the bucket
+//! run beside them. Rules live in the core; here is when they are asked and what is done
+//! with the answer.
 
+mod admin;
+mod attach;
+mod bucket;
+mod cache;
+mod fetch;
+mod flush;
+mod force;
+pub mod head;
+mod identity;
+mod life;
+mod load;
+mod locks;
 pub mod log;
+mod mutate;
+mod options;
+mod preserve;
+mod read;
+mod recover;
+mod replica;
+mod serve;
+mod session;
+mod signal;
+mod store;
+mod troubles;
+mod upload;
+pub mod wire;
+
+pub use life::Stopped;
+pub use options::Options;
+pub use recover::OpenError;
+
+use cache::Cache;
+use ebb_core::partition::{Applied, Effect};
+use ebb_format::head::ClusterId;
+use ebb_format::page::Page;
+use ebb_model::*;
+use ebb_ports::{Bucket, DiskError, Ports};
+use fetch::Downloads;
+use flush::Flusher;
+use head::Tenure;
+use locks::Locks;
+use replica::Replica;
+use session::Attachments;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use store::Store;
+use troubles::Troubles;
+use upload::UploadMemory;
+
+pub struct Node {
+    ports: Ports,
+    options: Options,
+    cluster: ClusterId,
+    incarnation: Incarnation,
+    bucket: Option<Rc<dyn Bucket>>,
+    tenure: Option<Tenure>,
+    replica: Replica,
+    store: Store,
+    attachments: Attachments,
+    /// Bytes of a file: readers share, whoever changes or fills excludes.
+    locks: Locks<Ino>,
+    /// One load of a directory at a time.
+    loads: Locks<Ino>,
+    /// Pages of directories that are being loaded.
+    pages: RefCell<BTreeMap<Ino, Rc<Page>>>,
+    downloads: Downloads,
+    cache: Cache,
+    flusher: Flusher,
+    upload_memory: UploadMemory,
+    /// Mutations that have no answer yet.
+    under_way: RefCell<BTreeSet<TxId>>,
+    troubles: Troubles,
+    /// Tells this run of the node from others.
+    run: u64,
+    /// Index of the log when this run began.
+    recovered: LogIndex,
+    /// Index of the last snapshot.
+    snapshot_at: Cell<LogIndex>,
+    stopping: Cell<bool>,
+}
+
+impl Node {
+    pub fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    pub fn volume(&self) -> &str {
+        &self.options.volume
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Logs and applies a command of the node's own, and carries out what follows from it.
+    async fn commit(&self, command: Command) -> Result<LogIndex, RpcError> {
+        let (index, applied) = self.replica.propose(|_| Ok(command)).await?;
+        self.follow(applied, None).await?;
+        Ok(index)
+    }
+
+    /// Carries out what follows from an applied command: store files, caches of other clients.
+    async fn follow(&self, applied: Applied, author: Option<SessionId>) -> Result<(), RpcError> {
+        for ino in applied.touched {
+            self.attachments.notify_others(author, &Notice::Invalidate { ino });
+        }
+        for effect in applied.effects {
+            match effect {
+                Effect::Drop { ino } => {
+                    self.cache.forget(ino);
+                    self.downloads.forget(ino);
+                    self.store.drop_file(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+                }
+                Effect::Cut { ino, len_bytes } => {
+                    self.store.cut(ino, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+                }
+            }
+        }
+        self.flusher.wake();
+        Ok(())
+    }
+
+    /// What a request is told of the node's disk, which is logged here once.
+    fn disk_failed(&self, ino: Ino, error: DiskError) -> RpcError {
+        match error {
+            DiskError::NoSpace => {
+                self.trouble("space", Some("the node's disk is full".into()));
+                RpcError::Refused(FsError::NoSpace)
+            }
+            error => {
+                tracing::error!(%ino, %error, "the node's disk failed");
+                self.trouble("disk", Some(format!("the node's disk failed: {error}")));
+                RpcError::Refused(FsError::Io)
+            }
+        }
+    }
+
+    fn read_only(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// The node that has taken the volume from this one.
+    fn lost_to(&self) -> Option<String> {
+        self.tenure.as_ref().and_then(Tenure::lost_to)
+    }
+
+    /// Remembers that something is wrong since now, or that it no longer is.
+    fn trouble(&self, subject: &str, what: Option<String>) {
+        self.troubles.set(subject, what, self.ports.clock.wall());
+    }
+}
+
+/// A random number of 128 bits.
+fn random_u128(entropy: &dyn ebb_ports::Entropy) -> u128 {
+    u128::from(entropy.next_u64()) << 64 | u128::from(entropy.next_u64())
+}

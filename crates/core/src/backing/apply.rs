@@ -1,0 +1,341 @@
+//! What the log says about the bucket.
+
+use super::follow::{below, first_name};
+use super::*;
+use crate::extent::Extents;
+use crate::namespace::Change;
+
+impl Backing {
+    /// Answers with the inodes whose content or attributes are no longer what caches hold.
+    pub fn apply(
+        &mut self,
+        command: &BackingCommand,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        changes: &mut Vec<Change>,
+    ) -> Vec<Ino> {
+        if !self.backed {
+            return Vec::new();
+        }
+        match command {
+            BackingCommand::Install { dir, epoch, entries, hidden, progress, stamp } => {
+                self.install(namespace, extents, *dir, *epoch, entries, hidden, progress, *stamp, changes)
+            }
+            BackingCommand::UploadBegun { ino, key, upload } => self.upload_begun(namespace, extents, *ino, key, upload.as_ref()),
+            BackingCommand::UploadAborted { ino } => {
+                self.uploads.remove(ino);
+                extents.upload_aborted(*ino);
+            }
+            BackingCommand::Uploaded { ino, key, etag, len_bytes, version } => {
+                self.uploads.remove(ino);
+                let home = Home { key: None, etag: etag.clone(), len_bytes: *len_bytes };
+                if self.settle(namespace, *ino, key, home, Some(*version)) {
+                    extents.uploaded(*ino, etag, *len_bytes, *version);
+                }
+            }
+            BackingCommand::Moved { ino, key, etag } => {
+                self.uploads.remove(ino);
+                let len_bytes = self.files.get(ino).and_then(|file| file.home.as_ref()).map_or(0, |home| home.len_bytes);
+                if self.settle(namespace, *ino, key, Home { key: None, etag: etag.clone(), len_bytes }, None) {
+                    extents.moved(*ino, etag);
+                }
+            }
+            BackingCommand::Deleted { key } => {
+                self.deletes.remove(key);
+            }
+            BackingCommand::PageWritten { dir, etag, .. } => {
+                let begun = self.uploads.remove(dir).is_some();
+                self.change_dir(*dir, |dir| {
+                    dir.page = Some(etag.clone());
+                    if begun && dir.dirty.as_ref().is_some_and(|dirty| !dirty.again) {
+                        dir.dirty = None;
+                    }
+                });
+            }
+            BackingCommand::Unredirect { dir } => self.give_up_redirect(namespace, *dir),
+            BackingCommand::Replaced { ino, etag, len_bytes, modified, stamp } => {
+                return self.replaced(namespace, extents, *ino, etag, (*len_bytes, *modified), *stamp);
+            }
+            BackingCommand::Vanished { parent, name, stamp } => self.vanished(namespace, extents, *parent, name, *stamp, changes),
+        }
+        Vec::new()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one per field of the command")]
+    fn install(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        dir: Ino,
+        epoch: u64,
+        entries: &[Installed],
+        hidden: &[String],
+        progress: &LoadProgress,
+        stamp: Stamp,
+        changes: &mut Vec<Change>,
+    ) {
+        if self.is_complete(dir) || self.dirs.get(&dir).is_none_or(|dir| dir.epoch != epoch) {
+            return;
+        }
+        let Some(prefix) = self.prefix_of(namespace, dir) else { return };
+        let mut missing = false;
+        for entry in entries {
+            missing |= !self.install_entry(namespace, extents, dir, &prefix, entry, stamp);
+        }
+        for segment in hidden {
+            self.hidden.insert((dir, segment.clone()), ());
+        }
+        match progress {
+            // A name that could not be installed is not known: the directory stays open for it.
+            _ if missing => {}
+            LoadProgress::Unchanged => {}
+            LoadProgress::UpTo(last) => self.change_dir(dir, |dir| match &mut dir.load {
+                Load::UpTo(before) if *before >= *last => {}
+                load => *load = Load::UpTo(last.clone()),
+            }),
+            LoadProgress::Complete => self.complete(namespace, dir, changes),
+        }
+    }
+
+    fn complete(&mut self, namespace: &mut Namespace, dir: Ino, changes: &mut Vec<Change>) {
+        self.change_dir(dir, |dir| {
+            dir.load = Load::Complete;
+            dir.epoch += 1;
+        });
+        for name in below(&self.removed, dir, first_name()) {
+            self.removed.remove(&name);
+        }
+        let lost: Vec<(Ino, Name)> = self.unseen.iter().flat_map(|(ino, names)| names.iter().map(|name| (*ino, name))).filter_map(
+            |(ino, (parent, name))| (*parent == dir).then(|| (ino, name.clone())),
+        ).collect();
+        for (ino, name) in lost {
+            self.name_lost(namespace, ino, dir, &name, changes);
+        }
+    }
+
+    /// A record tells of a name that is not there.
+    fn name_lost(&mut self, namespace: &mut Namespace, ino: Ino, dir: Ino, name: &Name, changes: &mut Vec<Change>) {
+        let Some(names) = self.unseen.get_mut(&ino) else { return };
+        let before = names.len();
+        names.retain(|(parent, other)| (*parent, other) != (dir, name));
+        let lost = before - names.len();
+        if names.is_empty() {
+            self.unseen.remove(&ino);
+        }
+        for _ in 0..lost {
+            namespace.lose_unseen_name(ino, changes);
+        }
+    }
+
+    /// False if the name is neither there now nor known to be of no account.
+    fn install_entry(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        dir: Ino,
+        prefix: &str,
+        entry: &Installed,
+        stamp: Stamp,
+    ) -> bool {
+        let Installed { name, ino, what, record } = entry;
+        if is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone())) || namespace.dentry(dir, name).is_some() {
+            return true;
+        }
+        let listed = || format!("{prefix}{}", keys::segment_of(name));
+        let place = match what {
+            InstalledKind::Object { key, .. } => key.clone().unwrap_or_else(listed),
+            InstalledKind::Directory { prefix, .. } => prefix.clone().unwrap_or_else(|| listed() + "/"),
+            InstalledKind::Recorded(_) => String::new(),
+        };
+        let claimed = match what {
+            InstalledKind::Object { .. } => {
+                let elsewhere = self.owner(namespace, &place).is_some_and(|owner| owner != *ino);
+                let sent = self.uploads.iter().any(|(other, upload)| other != ino && upload.claims(&place));
+                elsewhere || sent || self.deletes.contains_key(&place)
+            }
+            InstalledKind::Directory { .. } => self.redirects.get(&place).is_some_and(|other| other != ino),
+            InstalledKind::Recorded(_) => false,
+        };
+        if claimed {
+            return true;
+        }
+        let home_before = self.home_key(namespace, *ino);
+        if !namespace.install(dir, entry, stamp) {
+            return false;
+        }
+        match what {
+            InstalledKind::Object { etag, len_bytes, .. } => {
+                if !self.files.contains_key(ino) {
+                    let home = Home { key: None, etag: etag.clone(), len_bytes: *len_bytes };
+                    self.files.insert(*ino, FileBacking { home: Some(home), dirty: None, recorded: record.is_some() });
+                    extents.set_home(*ino, etag, *len_bytes);
+                }
+                self.rehome(namespace, *ino, home_before.unwrap_or(place), None);
+            }
+            InstalledKind::Directory { page, .. } => {
+                let recorded = record.is_some() || *page;
+                let state = DirBacking { load: Load::Unknown, recorded, stored: *page, marked: true, ..DirBacking::native() };
+                self.dirs.insert(*ino, state);
+                if self.own_prefix(namespace, *ino).as_ref() != Some(&place) {
+                    self.redirect(*ino, place);
+                }
+            }
+            InstalledKind::Recorded(_) => {}
+        }
+        let names = record.as_ref().map_or(&[][..], |record| &record.links);
+        self.note_names(namespace, *ino, names, (dir, name));
+        true
+    }
+
+    /// `seen` is one of all `names` of the inode.
+    fn note_names(&mut self, namespace: &Namespace, ino: Ino, names: &[(Ino, Name)], seen: (Ino, &Name)) {
+        let known = match self.unseen.remove(&ino) {
+            Some(known) => known,
+            None if namespace.inode(ino).is_some_and(|inode| inode.links.len() == 1) => names.to_vec(),
+            None => return,
+        };
+        let rest: Vec<_> = known.into_iter().filter(|(parent, name)| (*parent, name) != seen).collect();
+        if !rest.is_empty() {
+            self.unseen.insert(ino, rest);
+        }
+    }
+
+    fn upload_begun(&mut self, namespace: &Namespace, extents: &mut Extents, ino: Ino, key: &str, upload: Option<&String>) {
+        let marker = self.marker(namespace, ino);
+        self.uploads.insert(ino, Upload { key: key.into(), upload: upload.cloned(), marker: marker.clone() });
+        if self.files.contains_key(&ino) {
+            extents.upload_begun(ino);
+        }
+        self.change_dir(ino, |dir| {
+            dir.stored = true;
+            dir.marked |= marker.is_some();
+            if let Some(dirty) = &mut dir.dirty {
+                dirty.again = false;
+            }
+        });
+    }
+
+    /// The object of `ino` is at `key` now, with content up to `version` unless it was only
+    /// moved. False if the file has gone, and the object is not wanted.
+    fn settle(&mut self, namespace: &Namespace, ino: Ino, key: &str, home: Home, version: Option<Version>) -> bool {
+        let etag = home.etag.clone();
+        if !self.files.contains_key(&ino) || version.is_none() && self.home_key(namespace, ino).is_none() {
+            self.deletes.insert(key.into(), Some(etag));
+            return false;
+        }
+        if let Some((old, old_home)) = self.home(namespace, ino)
+            && old != key
+        {
+            let etag = old_home.etag.clone();
+            self.deletes.insert(old, Some(etag));
+        }
+        // The explicit key is kept for `rehome`, which takes it out of the index.
+        self.change_file(ino, |file| {
+            let key = file.home.take().and_then(|home| home.key);
+            file.home = Some(Home { key, ..home });
+            if let (Some(dirty), Some(version)) = (&mut file.dirty, version)
+                && dirty.content <= Some(version)
+            {
+                dirty.content = None;
+            }
+        });
+        let since = self.files.get(&ino).and_then(|file| file.dirty.as_ref()).map(|dirty| dirty.since);
+        self.rehome(namespace, ino, key.into(), None);
+        self.record(namespace, ino, since.unwrap_or_default());
+        true
+    }
+
+    fn give_up_redirect(&mut self, namespace: &Namespace, dir: Ino) {
+        let Some(prefix) = self.dirs.get(&dir).and_then(|dir| dir.prefix.clone()) else { return };
+        let Some(own) = self.own_prefix(namespace, dir) else { return };
+        if !self.is_complete(dir) || self.is_taken(namespace, &own) {
+            return;
+        }
+        let now = self.dirs.get(&dir).and_then(|dir| dir.dirty.as_ref()).map(|dirty| dirty.since).unwrap_or_default();
+        let children: Vec<Dentry> = namespace
+            .order
+            .range((dir, Cookie::START)..=(dir, Cookie(u64::MAX)))
+            .filter_map(|(_, name)| namespace.dentry(dir, name))
+            .collect();
+        let homes: Vec<_> = children.iter().map(|child| (child.ino, self.home_key(namespace, child.ino))).collect();
+        let prefixes: Vec<_> = children
+            .iter()
+            .filter(|child| self.dirs.get(&child.ino).is_some_and(|dir| dir.prefix.is_none()))
+            .filter_map(|child| Some((child.ino, self.prefix_of(namespace, child.ino)?)))
+            .collect();
+        self.unredirect(namespace, dir, &prefix, now);
+        if self.dirs.get(&dir).is_some_and(|dir| dir.marked) {
+            self.deletes.insert(prefix, None);
+            self.change_dir(dir, |dir| dir.marked = false);
+        }
+        for (child, prefix) in prefixes {
+            if self.own_prefix(namespace, child).as_ref() != Some(&prefix) {
+                self.redirect(child, prefix.clone());
+                self.hide(namespace, &prefix, now);
+            }
+        }
+        for (child, home) in homes {
+            if let Some(home) = home {
+                self.rehome(namespace, child, home, Some(now));
+            }
+            self.record(namespace, child, now);
+        }
+        self.directory_changed(namespace, dir, now);
+    }
+
+    fn replaced(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        ino: Ino,
+        etag: &str,
+        (len_bytes, modified): (u64, Time),
+        stamp: Stamp,
+    ) -> Vec<Ino> {
+        let Some(file) = self.files.get(&ino) else { return Vec::new() };
+        let changed_here = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
+        if file.home.is_none() {
+            return Vec::new();
+        }
+        self.change_file(ino, |file| {
+            if let Some(home) = &mut file.home {
+                home.etag = etag.into();
+                home.len_bytes = len_bytes;
+            }
+        });
+        extents.replaced(ino, etag, len_bytes, changed_here);
+        if !changed_here {
+            namespace.replace_content(ino, len_bytes, modified, stamp);
+        }
+        vec![ino]
+    }
+
+    fn vanished(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        parent: Ino,
+        name: &Name,
+        stamp: Stamp,
+        changes: &mut Vec<Change>,
+    ) {
+        let told: Vec<Ino> = self.unseen.iter().filter(|(_, names)| names.contains(&(parent, name.clone()))).map(|(ino, _)| *ino).collect();
+        for ino in told {
+            self.name_lost(namespace, ino, parent, name, changes);
+        }
+        let Some(dentry) = namespace.dentry(parent, name) else { return };
+        let changed_here = self.files.get(&dentry.ino).and_then(|file| file.dirty.as_ref()).is_some_and(|dirty| dirty.content.is_some());
+        if let Some(Home { key: Some(key), .. }) = self.files.get(&dentry.ino).and_then(|file| file.home.as_ref()) {
+            self.homes.remove(&key.clone());
+        }
+        self.change_file(dentry.ino, |file| {
+            file.home = None;
+            file.dirty = file.dirty.take().filter(|dirty| dirty.content.is_some()).map(|dirty| Dirty { moving: false, ..dirty });
+        });
+        extents.forget_home(dentry.ino);
+        // What was written here and not sent yet outlives the object.
+        if !changed_here {
+            namespace.remove_installed(parent, name, stamp, changes);
+        }
+    }
+}

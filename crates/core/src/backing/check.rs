@@ -1,0 +1,146 @@
+//! Proof of the laws, for fsck, snapshots, simulation and tests.
+
+use super::*;
+use crate::extent::Extents;
+use std::collections::BTreeMap;
+
+impl Backing {
+    /// Broken laws, in words.
+    pub fn check(&self, namespace: &Namespace, extents: &Extents) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !self.backed {
+            if self.items().count() > 1 {
+                problems.push("something is kept of a bucket that there is not".into());
+            }
+            return problems;
+        }
+        self.check_claims(namespace, &mut problems);
+        self.check_files(namespace, extents, &mut problems);
+        self.check_directories(namespace, &mut problems);
+        problems
+    }
+
+    /// Every key has one owner.
+    fn check_claims(&self, namespace: &Namespace, problems: &mut Vec<String>) {
+        let mut owners = BTreeMap::new();
+        for (&ino, _) in self.files.iter() {
+            if let Some(key) = self.home_key(namespace, ino) {
+                if let Some(other) = owners.insert(key.clone(), ino) {
+                    problems.push(format!("{key} is the home of {other} and of {ino}"));
+                }
+                if self.deletes.contains_key(&key) {
+                    problems.push(format!("{key} is to be deleted and the home of {ino}"));
+                }
+            }
+        }
+        for (&ino, upload) in &self.uploads {
+            if self.deletes.contains_key(&upload.key) && namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0) {
+                let at_home = self.home_key(namespace, ino).as_ref() == Some(&upload.key);
+                if at_home {
+                    problems.push(format!("{} is to be deleted and being written for {ino}", upload.key));
+                }
+            }
+            if owners.get(&upload.key).is_some_and(|owner| *owner != ino) {
+                problems.push(format!("{} is being written for {ino} and another's home", upload.key));
+            }
+        }
+        let mut prefixes = BTreeMap::new();
+        for (&dir, state) in self.dirs.iter() {
+            let Some(prefix) = self.prefix_of(namespace, dir) else {
+                problems.push(format!("directory {dir} is nowhere"));
+                continue;
+            };
+            if let Some(other) = prefixes.insert(prefix.clone(), dir) {
+                problems.push(format!("{prefix} is the prefix of {other} and of {dir}"));
+            }
+            if state.prefix.is_some() && self.own_prefix(namespace, dir) == state.prefix {
+                problems.push(format!("directory {dir} is redirected to where it is"));
+            }
+        }
+        let explicit = self.files.iter().filter_map(|(ino, file)| Some((file.home.as_ref()?.key.clone()?, *ino)));
+        if !explicit.collect::<BTreeMap<_, _>>().into_iter().eq(self.homes.iter().map(|(key, ino)| (key.clone(), *ino))) {
+            problems.push("the index of homes is wrong".into());
+        }
+        let redirects = self.dirs.iter().filter_map(|(ino, dir)| Some((dir.prefix.clone()?, *ino)));
+        if !redirects.collect::<BTreeMap<_, _>>().into_iter().eq(self.redirects.iter().map(|(key, ino)| (key.clone(), *ino))) {
+            problems.push("the index of redirects is wrong".into());
+        }
+        let files = self.files.iter().filter_map(|(ino, file)| Some((file.dirty.as_ref()?.since, false, *ino)));
+        let pages = self.dirs.iter().filter_map(|(ino, dir)| Some((dir.dirty.as_ref()?.since, true, *ino)));
+        let mut turns: Vec<Turn> = files.chain(pages).collect();
+        turns.sort_unstable();
+        if !turns.into_iter().eq(self.queue.iter().map(|(turn, ())| *turn)) {
+            problems.push("the order of what is dirty is wrong".into());
+        }
+    }
+
+    fn check_files(&self, namespace: &Namespace, extents: &Extents, problems: &mut Vec<String>) {
+        for (&ino, file) in self.files.iter() {
+            let Some(inode) = namespace.inode(ino) else {
+                problems.push(format!("file {ino} is kept and gone"));
+                continue;
+            };
+            if inode.attr.kind != FileKind::Regular {
+                problems.push(format!("{ino} is not a file"));
+            }
+            let etag = file.home.as_ref().map(|home| &home.etag);
+            if etag != extents.home(ino).map(|home| &home.etag) {
+                problems.push(format!("file {ino}: home and extents speak of different objects"));
+            }
+            if extents.home(ino).is_some_and(|home| home.valid_bytes > inode.attr.size_bytes) {
+                problems.push(format!("file {ino}: more of the home is valid than the file has"));
+            }
+            let named = !inode.links.is_empty();
+            let content = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
+            if named && !content && (extents.dirty_bytes_of(ino) > 0 || file.home.is_none()) {
+                problems.push(format!("file {ino} has bytes that nobody will send"));
+            }
+            if !named && file.dirty.is_some() {
+                problems.push(format!("file {ino} has no name and is to be sent"));
+            }
+            let explicit = file.home.as_ref().is_some_and(|home| home.key.is_some());
+            if explicit && self.key_of(namespace, ino) == self.home_key(namespace, ino) {
+                problems.push(format!("file {ino} has an explicit home where it belongs"));
+            }
+            if file.dirty.as_ref().is_some_and(|dirty| dirty.moving && !explicit || !dirty.moving && dirty.content.is_none()) {
+                problems.push(format!("file {ino} is dirty for no reason"));
+            }
+        }
+        for (ino, inode) in namespace.inodes.iter() {
+            let (known, what) = match inode.attr.kind {
+                FileKind::Regular => (self.files.contains_key(ino), "file"),
+                FileKind::Directory => (self.dirs.contains_key(ino) == (inode.attr.nlink > 0), "directory"),
+                _ => (true, ""),
+            };
+            if !known {
+                problems.push(format!("{what} {ino}: the bucket's side does not know what the namespace does"));
+            }
+        }
+    }
+
+    fn check_directories(&self, namespace: &Namespace, problems: &mut Vec<String>) {
+        for (&ino, dir) in self.dirs.iter() {
+            let parent = namespace.inode(ino).and_then(|inode| inode.links.first()).map(|link| link.parent);
+            if let Some(parent) = parent
+                && (dir.recorded || dir.has_page() || dir.prefix.is_some())
+                && !self.dirs.get(&parent).is_some_and(|parent| parent.recorded && parent.has_page())
+            {
+                problems.push(format!("directory {ino} is recorded and {parent} above it is not"));
+            }
+            if dir.has_page() && !dir.recorded {
+                problems.push(format!("directory {ino} has a page and no record"));
+            }
+        }
+        for ((dir, name), ()) in self.removed.iter() {
+            if self.is_complete(*dir) || namespace.dentry(*dir, name).is_some() {
+                problems.push(format!("{name} is kept out of {dir} for no reason"));
+            }
+        }
+        for (ino, names) in self.unseen.iter() {
+            let links = namespace.inode(*ino).map_or(0, |inode| inode.links.len());
+            if names.is_empty() || links == 0 {
+                problems.push(format!("names of {ino} are awaited for no reason"));
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! How the bucket's side follows the namespace.
+
+use super::*;
+use crate::extent::Extents;
+use crate::namespace::Change;
+
+impl Backing {
+    /// Changes come in order after all of them have happened, so `namespace` shows the end.
+    pub fn observe(&mut self, change: &Change, namespace: &Namespace, _extents: &Extents) {
+        if !self.backed {
+            return;
+        }
+        match change {
+            Change::Linked { parent, name, ino, stamp, .. } => self.linked(namespace, *parent, name, *ino, *stamp),
+            Change::Unlinked { parent, name, ino, primary, stamp } => self.unlinked(namespace, (*parent, name), *ino, *primary, *stamp),
+            Change::Touched { ino, stamp } => self.record(namespace, *ino, stamp.time),
+            Change::Written { ino, stamp, .. } | Change::Resized { ino, stamp, .. } => {
+                self.content_changed(namespace, *ino, *stamp);
+                self.record(namespace, *ino, stamp.time);
+            }
+            Change::Gone { ino, .. } => self.gone(*ino),
+        }
+    }
+
+    fn linked(&mut self, namespace: &Namespace, parent: Ino, name: &Name, ino: Ino, stamp: Stamp) {
+        self.removed.remove(&(parent, name.clone()));
+        match namespace.inode(ino).map(|inode| inode.attr.kind) {
+            Some(FileKind::Directory) => self.directory_linked(namespace, ino, stamp),
+            Some(FileKind::Regular) if self.files.contains_key(&ino) => {
+                if let Some(key) = self.home_before(ino) {
+                    self.rehome(namespace, ino, key, Some(stamp.time));
+                }
+            }
+            Some(FileKind::Regular) => {
+                self.files.insert(ino, FileBacking::default());
+                self.content_changed(namespace, ino, stamp);
+            }
+            _ => {}
+        }
+        self.record(namespace, ino, stamp.time);
+        self.directory_changed(namespace, parent, stamp.time);
+    }
+
+    /// An explicit home that may have become the path's own. One that is `None` stays where
+    /// the primary name is, which a further name does not change.
+    fn home_before(&self, ino: Ino) -> Option<String> {
+        self.files.get(&ino)?.home.as_ref()?.key.clone()
+    }
+
+    fn directory_linked(&mut self, namespace: &Namespace, dir: Ino, stamp: Stamp) {
+        match self.dirs.get(&dir) {
+            None => {
+                self.dirs.insert(dir, DirBacking::native());
+                if let Some(own) = self.own_prefix(namespace, dir)
+                    && self.is_taken(namespace, &own)
+                {
+                    self.redirect(dir, keys::private_prefix(dir));
+                }
+                self.page_changed(namespace, dir, stamp.time);
+            }
+            Some(DirBacking { prefix, .. }) => {
+                if let Some(prefix) = prefix.clone()
+                    && self.own_prefix(namespace, dir).as_ref() == Some(&prefix)
+                {
+                    self.unredirect(namespace, dir, &prefix, stamp.time);
+                }
+                // The page says where the directory is.
+                if self.dirs.get(&dir).is_some_and(DirBacking::has_page) {
+                    self.page_changed(namespace, dir, stamp.time);
+                }
+            }
+        }
+    }
+
+    fn unlinked(&mut self, namespace: &Namespace, (parent, name): (Ino, &Name), ino: Ino, primary: bool, stamp: Stamp) {
+        if !self.is_complete(parent) {
+            self.removed.insert((parent, name.clone()), ());
+        }
+        let named = namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0);
+        let parent_prefix = self.prefix_of(namespace, parent);
+        if let (Some(file), Some(prefix)) = (self.files.get(&ino), &parent_prefix) {
+            if primary && let Some(home) = &file.home {
+                let key = home.key.clone().unwrap_or_else(|| keys::own_key(prefix, name, ino));
+                self.rehome(namespace, ino, key, Some(stamp.time));
+            }
+            if !named {
+                self.change_file(ino, |file| file.dirty = None);
+            }
+        }
+        if let (Some(dir), Some(prefix)) = (self.dirs.get(&ino), &parent_prefix) {
+            let prefix = dir.prefix.clone().unwrap_or_else(|| keys::own_prefix(prefix, name, ino));
+            if !named {
+                self.directory_removed(namespace, ino, &prefix, stamp.time);
+            } else if dir.prefix.is_none() {
+                self.redirect(ino, prefix.clone());
+                self.hide(namespace, &prefix, stamp.time);
+            }
+        }
+        if named {
+            self.record(namespace, ino, stamp.time);
+        }
+        self.directory_changed(namespace, parent, stamp.time);
+    }
+
+    fn content_changed(&mut self, namespace: &Namespace, ino: Ino, stamp: Stamp) {
+        if namespace.inode(ino).is_none_or(|inode| inode.links.is_empty()) {
+            return;
+        }
+        self.change_file(ino, |file| {
+            let dirty = file.dirty.get_or_insert(Dirty { since: stamp.time, content: None, moving: false });
+            dirty.content = dirty.content.max(Some(stamp.version));
+        });
+    }
+
+    fn gone(&mut self, ino: Ino) {
+        self.unseen.remove(&ino);
+        let Some(file) = self.files.get(&ino).cloned() else { return };
+        self.change_file(ino, |file| file.dirty = None);
+        self.files.remove(&ino);
+        // An unlinked file's home has become explicit when it lost its last name.
+        if let Some(Home { key: Some(key), etag, .. }) = file.home {
+            self.homes.remove(&key);
+            self.deletes.insert(key, Some(etag));
+        }
+    }
+
+    /// A removed directory is empty for good: what the bucket holds of it can go, and its
+    /// prefix is free even while somebody has it open.
+    fn directory_removed(&mut self, namespace: &Namespace, dir: Ino, prefix: &str, now: Time) {
+        self.change_dir(dir, |dir| dir.dirty = None);
+        let Some(state) = self.dirs.remove(&dir) else { return };
+        if state.prefix.is_some() {
+            self.redirects.remove(&prefix.to_string());
+            self.unhide(namespace, prefix, now);
+        }
+        if state.marked {
+            self.deletes.insert(prefix.into(), None);
+        }
+        if state.stored {
+            self.deletes.insert(keys::page_key(dir), None);
+        }
+        for name in below(&self.removed, dir, first_name()) {
+            self.removed.remove(&name);
+        }
+        let hidden = below(&self.hidden, dir, String::new());
+        if !hidden.is_empty() {
+            self.hide(namespace, prefix, now);
+        }
+        for segment in hidden {
+            self.hidden.remove(&segment);
+        }
+    }
+
+    /// The file's object is at `key`. `since`: it got there by a change that the object has
+    /// not followed yet.
+    pub(super) fn rehome(&mut self, namespace: &Namespace, ino: Ino, key: String, since: Option<Time>) {
+        let own = self.key_of(namespace, ino);
+        let explicit = (own.as_ref() != Some(&key)).then_some(key);
+        let old = self.files.get(&ino).and_then(|file| file.home.as_ref()).and_then(|home| home.key.clone());
+        if old != explicit {
+            if let Some(old) = old {
+                self.homes.remove(&old);
+            }
+            if let Some(key) = &explicit {
+                self.homes.insert(key.clone(), ino);
+            }
+        }
+        self.change_file(ino, |file| {
+            let moving = explicit.is_some() && own.is_some() && (since.is_some() || file.dirty.is_some());
+            if let Some(home) = &mut file.home {
+                home.key = explicit;
+            }
+            let content = file.dirty.as_ref().and_then(|dirty| dirty.content);
+            let since = file.dirty.as_ref().map(|dirty| dirty.since).or(since).unwrap_or_default();
+            file.dirty = (content.is_some() || moving).then_some(Dirty { since, content, moving });
+        });
+    }
+
+    /// Attributes or place of the inode changed: the pages that speak of it are no longer true.
+    pub(super) fn record(&mut self, namespace: &Namespace, ino: Ino, now: Time) {
+        self.change_file(ino, |file| file.recorded = true);
+        if ino == Ino::ROOT {
+            self.page_changed(namespace, ino, now);
+        }
+        let Some(inode) = namespace.inode(ino) else { return };
+        self.change_dir(ino, |dir| dir.recorded = true);
+        for link in &inode.links {
+            self.page_changed(namespace, link.parent, now);
+        }
+    }
+
+    pub(super) fn directory_changed(&mut self, namespace: &Namespace, dir: Ino, now: Time) {
+        self.page_changed(namespace, dir, now);
+        self.record(namespace, dir, now);
+    }
+
+    /// The directory's page is to be written; the parent must then know that it is there.
+    pub(super) fn page_changed(&mut self, namespace: &Namespace, dir: Ino, now: Time) {
+        let mut at = dir;
+        loop {
+            let Some(state) = self.dirs.get(&at) else { return };
+            let recorded = state.recorded;
+            self.change_dir(at, |dir| {
+                dir.recorded = true;
+                match &mut dir.dirty {
+                    Some(dirty) => dirty.again = true,
+                    None => dir.dirty = Some(PageDirty { since: now, again: true }),
+                }
+            });
+            let parent = namespace.inode(at).and_then(|inode| inode.links.first()).map(|link| link.parent);
+            match parent {
+                Some(parent) if !recorded => at = parent,
+                _ => return,
+            }
+        }
+    }
+
+    pub(super) fn redirect(&mut self, dir: Ino, prefix: String) {
+        self.redirects.insert(prefix.clone(), dir);
+        self.change_dir(dir, |dir| {
+            dir.prefix = Some(prefix);
+            dir.epoch += 1;
+        });
+    }
+
+    pub(super) fn unredirect(&mut self, namespace: &Namespace, dir: Ino, prefix: &str, now: Time) {
+        self.redirects.remove(&prefix.to_string());
+        self.change_dir(dir, |dir| {
+            dir.prefix = None;
+            dir.epoch += 1;
+        });
+        self.unhide(namespace, prefix, now);
+    }
+
+    /// Whether a directory may not have `prefix`: another's objects are below it.
+    pub(super) fn is_taken(&self, namespace: &Namespace, prefix: &str) -> bool {
+        let (parent, segment) = keys::split(prefix);
+        let hidden = self.dir_at(namespace, parent).is_some_and(|dir| self.hidden.contains_key(&(dir, segment.into())));
+        hidden || self.redirects.contains_key(&prefix.to_string())
+    }
+
+    /// From now on `prefix` is not a directory of its path: the nearest directory above it
+    /// whose listing shows it must say so, for a node that has nothing but the bucket.
+    pub(super) fn hide(&mut self, namespace: &Namespace, prefix: &str, now: Time) {
+        let mut shown = prefix;
+        loop {
+            let (parent, segment) = keys::split(shown);
+            if let Some(dir) = self.dir_at(namespace, parent) {
+                if !parent.starts_with(".ebb/") {
+                    self.hidden.insert((dir, segment.into()), ());
+                    self.page_changed(namespace, dir, now);
+                }
+                return;
+            }
+            shown = parent;
+        }
+    }
+
+    /// `prefix` is nobody's redirect any more.
+    pub(super) fn unhide(&mut self, namespace: &Namespace, prefix: &str, now: Time) {
+        let (parent, segment) = keys::split(prefix);
+        if let Some(dir) = self.dir_at(namespace, parent)
+            && self.hidden.remove(&(dir, segment.into())).is_some()
+        {
+            self.page_changed(namespace, dir, now);
+        }
+    }
+}
+
+/// Keys of a tree whose first part is `dir`; `first` sorts before every second part.
+pub(super) fn below<K: Ord + Clone>(tree: &Tree<(Ino, K), ()>, dir: Ino, first: K) -> Vec<(Ino, K)> {
+    tree.range((dir, first)..).map(|(key, ())| key.clone()).take_while(|key| key.0 == dir).collect()
+}
+
+pub(super) fn first_name() -> Name {
+    Name::new(&[1]).expect("a byte that is neither NUL nor a slash is a name")
+}

@@ -1,0 +1,220 @@
+//! From what the bucket lists and what the directory's page says to names.
+
+use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One entry of a listing by directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Listed {
+    Object {
+        key: String,
+        etag: String,
+        len_bytes: u64,
+        modified: Time,
+    },
+    /// Ends with `/`.
+    Prefix {
+        key: String,
+    },
+}
+
+impl Listed {
+    pub fn key(&self) -> &str {
+        match self {
+            Listed::Object { key, .. } | Listed::Prefix { key } => key,
+        }
+    }
+}
+
+pub struct Listing<'a> {
+    pub dir: Ino,
+    pub entries: &'a [Listed],
+    pub page: Option<&'a DirectoryPage>,
+    pub scope: Scope<'a>,
+}
+
+/// How far the entries say all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope<'a> {
+    /// From the beginning: what only the page knows is installed with it.
+    First,
+    Next,
+    /// What [`LookupPlan`] asks for.
+    Name(&'a Name),
+}
+
+/// What [`BackingCommand::Install`] is to carry.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Interpreted {
+    pub entries: Vec<Installed>,
+    pub hidden: Vec<String>,
+    /// Keys that no name can be given to.
+    pub not_shown: u64,
+}
+
+/// Prefixes that may be there behind the end of a listing and would then have the name of an
+/// object in it (`a`, then `a!`, and `a/` on the next page). They are to be looked for and added.
+pub fn to_probe(entries: &[Listed]) -> Vec<String> {
+    let Some(last) = entries.last().map(Listed::key) else { return Vec::new() };
+    let objects = entries.iter().filter(|entry| matches!(entry, Listed::Object { .. }));
+    let prefixes = objects.map(|entry| format!("{}/", entry.key()));
+    prefixes.filter(|prefix| prefix.as_str() > last && !prefix.ends_with("//")).collect()
+}
+
+impl Backing {
+    /// `draw` gives ids to what has none on record.
+    ///
+    /// - An object as its record knows it has the record's attributes; one that has changed
+    ///   since has its own size and time, and the others of the record.
+    /// - A file on record whose key should be here and is not, is gone.
+    /// - Where page and listing disagree on what a name is, the page is right, but for a
+    ///   prefix that has appeared beside an object.
+    pub fn interpret(&self, namespace: &Namespace, listing: &Listing, mut draw: impl FnMut() -> Ino) -> Interpreted {
+        let Some(prefix) = self.prefix_of(namespace, listing.dir) else { return Interpreted::default() };
+        let records: BTreeMap<&Name, &Installed> =
+            listing.page.iter().flat_map(|page| &page.entries).map(|entry| (&entry.name, entry)).collect();
+        let mut names = Names { found: BTreeMap::new(), not_shown: 0 };
+        let hidden: BTreeSet<&str> = listing.page.iter().flat_map(|page| page.hidden.iter().map(String::as_str)).collect();
+        let segment = |key: &'_ str| key.strip_prefix(&prefix).map(|rest| rest.strip_suffix('/').unwrap_or(rest).to_string());
+        for entry in listing.entries {
+            let Listed::Prefix { key } = entry else { continue };
+            let Some(segment) = segment(key) else { continue };
+            let reserved = listing.dir == Ino::ROOT && segment == keys::RESERVED;
+            if !reserved && !hidden.contains(segment.as_str()) && !self.redirects.contains_key(key) {
+                names.add_prefix(&records, &segment);
+            }
+        }
+        for entry in listing.entries {
+            let Listed::Object { key, etag, len_bytes, modified } = entry else { continue };
+            let Some(segment) = segment(key).filter(|segment| !segment.is_empty() && !key.ends_with('/')) else { continue };
+            if listing.dir != Ino::ROOT || segment != keys::RESERVED {
+                names.add_object(&records, &segment, key, etag, *len_bytes, *modified);
+            }
+        }
+        for (name, record) in &records {
+            let elsewhere = !matches!(record.what, InstalledKind::Object { key: None, .. });
+            let wanted = match listing.scope {
+                Scope::First => true,
+                Scope::Next => false,
+                Scope::Name(asked) => asked == *name,
+            };
+            if elsewhere && wanted && !names.has(name, &record.what) {
+                names.found.entry((*name).clone()).or_insert_with(|| (*record).clone());
+            }
+        }
+        if let Scope::Name(asked) = listing.scope {
+            // The object beside a directory comes with it: were the directory moved away, its
+            // name would seem to be free, and the object's key with it.
+            let beside = keys::name_of_shadowed(asked);
+            names.found.retain(|name, _| name == asked || Some(name) == beside.as_ref());
+            names.not_shown = 0;
+        }
+        let mut drawn = BTreeSet::new();
+        let mut entries: Vec<Installed> = names.found.into_values().collect();
+        for entry in &mut entries {
+            entry.ino = self.identity(namespace, &prefix, entry, &mut drawn).unwrap_or_else(&mut draw);
+            drawn.insert(entry.ino);
+        }
+        let hidden = match listing.scope {
+            Scope::First => hidden.into_iter().map(String::from).collect(),
+            _ => Vec::new(),
+        };
+        Interpreted { entries, hidden, not_shown: names.not_shown }
+    }
+
+    /// The id that the entry is to have: that of the file whose object it is, or the one on
+    /// record. `None` if it has none, or one that is something else here.
+    fn identity(&self, namespace: &Namespace, prefix: &str, entry: &Installed, drawn: &mut BTreeSet<Ino>) -> Option<Ino> {
+        if let InstalledKind::Object { key, .. } = &entry.what {
+            let listed = || format!("{prefix}{}", keys::segment_of(&entry.name));
+            if let Some(owner) = self.owner(namespace, &key.clone().unwrap_or_else(listed)) {
+                return Some(owner);
+            }
+        }
+        entry.record.as_ref()?;
+        if entry.ino.incarnation() > namespace.incarnation || entry.ino == NO_INO {
+            return None;
+        }
+        let kind = match &entry.what {
+            InstalledKind::Object { .. } => FileKind::Regular,
+            InstalledKind::Directory { .. } => FileKind::Directory,
+            InstalledKind::Recorded(make) => make.kind(),
+        };
+        let fits = match namespace.inode(entry.ino) {
+            Some(inode) => kind != FileKind::Directory && inode.attr.kind == kind && inode.attr.nlink > 0,
+            None => kind != FileKind::Directory || !drawn.contains(&entry.ino),
+        };
+        fits.then_some(entry.ino)
+    }
+}
+
+/// Of what has no id yet.
+const NO_INO: Ino = Ino(0);
+
+struct Names {
+    found: BTreeMap<Name, Installed>,
+    not_shown: u64,
+}
+
+type Records<'a> = BTreeMap<&'a Name, &'a Installed>;
+
+impl Names {
+    fn add_prefix(&mut self, records: &Records, segment: &str) {
+        let Some(name) = keys::name_of(segment) else {
+            self.not_shown += 1;
+            return;
+        };
+        let bare = Installed { name: name.clone(), ino: NO_INO, what: InstalledKind::Directory { prefix: None, page: false }, record: None };
+        let entry = match records.get(&name).map(|record| (&record.what, *record)) {
+            Some((InstalledKind::Directory { prefix: None, .. }, record)) => record.clone(),
+            Some((InstalledKind::Object { key: None, .. }, _)) | None => bare,
+            Some(_) => {
+                self.not_shown += 1;
+                return;
+            }
+        };
+        self.found.insert(name, entry);
+    }
+
+    fn add_object(&mut self, records: &Records, segment: &str, key: &str, etag: &str, len_bytes: u64, modified: Time) {
+        let Some(own) = keys::name_of(segment) else {
+            self.not_shown += 1;
+            return;
+        };
+        let is_own = |record: &&Installed| matches!(record.what, InstalledKind::Object { key: None, .. });
+        let is_at_key = |record: &&Installed| matches!(&record.what, InstalledKind::Object { key: Some(other), .. } if other == key);
+        let own_record = records.get(&own).copied().filter(is_own);
+        let alias_record = || records.values().copied().find(is_at_key);
+        let shadowed = self.found.contains_key(&own) || records.get(&own).is_some_and(|record| !is_own(record));
+        let (name, record) = match own_record {
+            Some(record) if !shadowed => (Some(own), Some(record)),
+            Some(record) => (keys::name_of_shadowed(&own), Some(record)),
+            None => match alias_record() {
+                Some(record) => (Some(record.name.clone()), Some(record)),
+                None if shadowed => (keys::name_of_shadowed(&own), None),
+                None => (Some(own), None),
+            },
+        };
+        let Some(name) = name.filter(|name| !self.found.contains_key(name)) else {
+            self.not_shown += 1;
+            return;
+        };
+        let is_listed = keys::segment_of(&name) == segment;
+        let what = InstalledKind::Object { key: (!is_listed).then(|| key.into()), etag: etag.into(), len_bytes, modified };
+        let mut entry = Installed { name: name.clone(), ino: record.map_or(NO_INO, |record| record.ino), what, record: None };
+        entry.record = record.and_then(|record| {
+            let mut attributes = record.record.clone()?;
+            if !matches!(&record.what, InstalledKind::Object { etag: known, .. } if known == etag) {
+                attributes.mtime = modified;
+                attributes.ctime = attributes.ctime.max(modified);
+            }
+            Some(attributes)
+        });
+        self.found.insert(name, entry);
+    }
+
+    /// Whether the object of a record is there already, under whatever name.
+    fn has(&self, name: &Name, what: &InstalledKind) -> bool {
+        self.found.get(name).is_some_and(|found| std::mem::discriminant(&found.what) == std::mem::discriminant(what))
+    }
+}

@@ -1,0 +1,214 @@
+//! What the node is to do next. Nothing here changes anything.
+
+use super::*;
+
+/// Something that the bucket does not have yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DirtyWork {
+    File(Ino),
+    Page(Ino),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dirt {
+    pub files: u64,
+    pub pages: u64,
+    pub deletes: u64,
+    /// Of the oldest file or page.
+    pub since: Option<Time>,
+}
+
+/// What brings a file's object nearer to where and what it is to be. Before anything is sent
+/// to a key, [`BackingCommand::UploadBegun`] is logged and checked in [`Backing::uploads`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FlushStep {
+    /// Put the content to `key`. `replaces` is the tag of the object there; `None`: there is none.
+    Put { key: String, replaces: Option<String> },
+    /// Copy the object that has this tag.
+    Move { from: String, to: String, etag: String },
+    /// First copy `occupant`, whose only object is where this file's is to be.
+    Evict { occupant: Ino, from: String, to: String, etag: String },
+    /// First carry out this pending delete.
+    AwaitDelete { key: String },
+    /// First let the upload of this inode end.
+    AwaitUpload { ino: Ino },
+    Nothing,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PageStep {
+    /// Put an empty object to `marker`, then the page to `key`. `merge`: the page that is
+    /// there has entries that the namespace has not, and is an input of [`Backing::page`].
+    Write { key: String, marker: Option<String>, merge: bool },
+    AwaitDelete { key: String },
+    AwaitUpload,
+    Nothing,
+}
+
+/// How the next part of a directory is listed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadPlan {
+    pub prefix: String,
+    /// Only keys and common prefixes above this one.
+    pub after: Option<String>,
+    /// The directory's page, to be read too.
+    pub page_key: Option<String>,
+    pub epoch: u64,
+}
+
+/// What is asked of the bucket to find one name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LookupPlan {
+    /// Objects to be looked for.
+    pub objects: Vec<String>,
+    /// Prefixes below which anything may be.
+    pub prefixes: Vec<String>,
+    pub page_key: Option<String>,
+    pub epoch: u64,
+}
+
+impl Backing {
+    /// How much the bucket does not have yet.
+    pub fn dirt(&self) -> Dirt {
+        let pages = self.queue.iter().filter(|((_, is_dir, _), ())| *is_dir).count() as u64;
+        let since = self.queue.first().map(|((since, ..), ())| *since);
+        Dirt { files: self.queue.len() as u64 - pages, pages, deletes: self.deletes.len() as u64, since }
+    }
+
+    /// Dirty files and directories, oldest first.
+    pub fn dirty_inodes(&self) -> impl Iterator<Item = (Time, Ino)> {
+        self.queue.iter().map(|(&(since, _, ino), ())| (since, ino))
+    }
+
+    /// Dirty files and pages, oldest first, with the time since when.
+    pub fn dirty_work(&self) -> impl Iterator<Item = (Time, DirtyWork)> {
+        self.queue.iter().map(|(&(since, is_dir, ino), ())| (since, if is_dir { DirtyWork::Page(ino) } else { DirtyWork::File(ino) }))
+    }
+
+    /// Nothing is to be done to the bucket and nothing is under way.
+    pub fn is_settled(&self) -> bool {
+        self.queue.is_empty() && self.deletes.is_empty() && self.uploads.is_empty()
+    }
+
+    /// Objects to be deleted, with the tag that guards against another's hand. Those that a
+    /// write under way may still bring back wait for its end.
+    pub fn deletes(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let idle = self.deletes.iter().filter(|(key, _)| !self.uploads.values().any(|upload| upload.claims(key)));
+        idle.map(|(key, etag)| (key.as_str(), etag.as_deref()))
+    }
+
+    /// Writes that had begun. A node that has just started finds out how each one ended
+    /// before it does anything else to the bucket.
+    pub fn uploads(&self) -> impl Iterator<Item = (Ino, &Upload)> {
+        self.uploads.iter().map(|(ino, upload)| (*ino, upload))
+    }
+
+    /// Directories whose objects are not below their path.
+    pub fn redirects(&self) -> impl Iterator<Item = Ino> {
+        self.redirects.iter().map(|(_, dir)| *dir)
+    }
+
+    pub fn flush_step(&self, namespace: &Namespace, ino: Ino) -> FlushStep {
+        if self.uploads.contains_key(&ino) {
+            return FlushStep::AwaitUpload { ino };
+        }
+        let Some(dirty) = self.files.get(&ino).and_then(|file| file.dirty.as_ref()) else { return FlushStep::Nothing };
+        // An inode whose names are not all known stays where it is.
+        let own = if self.unseen.contains_key(&ino) { self.home_key(namespace, ino) } else { self.key_of(namespace, ino) };
+        let Some(to) = own else { return FlushStep::Nothing };
+        if let Some(wait) = self.obstacle(namespace, ino, &to) {
+            return wait;
+        }
+        match (self.home(namespace, ino), dirty.content) {
+            (Some((from, home)), None) if from != to => FlushStep::Move { from, to, etag: home.etag.clone() },
+            (_, None) => FlushStep::Nothing,
+            (home, Some(_)) => {
+                let replaces = home.filter(|(from, _)| *from == to).map(|(_, home)| home.etag.clone());
+                FlushStep::Put { key: to, replaces }
+            }
+        }
+    }
+
+    /// What must happen before anything is put to `key` for `ino`.
+    fn obstacle(&self, namespace: &Namespace, ino: Ino, key: &str) -> Option<FlushStep> {
+        if self.deletes.contains_key(&key.to_string()) {
+            return Some(FlushStep::AwaitDelete { key: key.into() });
+        }
+        if let Some((other, _)) = self.uploads.iter().find(|(_, upload)| upload.claims(key)) {
+            return Some(FlushStep::AwaitUpload { ino: *other });
+        }
+        let occupant = *self.homes.get(&key.to_string())?;
+        if occupant == ino {
+            return None;
+        }
+        if self.uploads.contains_key(&occupant) {
+            return Some(FlushStep::AwaitUpload { ino: occupant });
+        }
+        let etag = self.files.get(&occupant)?.home.as_ref()?.etag.clone();
+        let is_free = |key: &String| {
+            let sent = self.uploads.values().any(|upload| upload.claims(key));
+            !sent && !self.deletes.contains_key(key) && !self.homes.contains_key(key)
+        };
+        let own = self.key_of(namespace, occupant).filter(is_free);
+        let to = own.unwrap_or_else(|| keys::waiting_key(occupant));
+        if self.deletes.contains_key(&to) {
+            return Some(FlushStep::AwaitDelete { key: to });
+        }
+        Some(FlushStep::Evict { occupant, from: key.into(), to, etag })
+    }
+
+    pub fn page_step(&self, namespace: &Namespace, dir: Ino) -> PageStep {
+        let Some(state) = self.dirs.get(&dir).filter(|dir| dir.dirty.is_some()) else { return PageStep::Nothing };
+        if self.uploads.contains_key(&dir) {
+            return PageStep::AwaitUpload;
+        }
+        let marker = self.marker(namespace, dir);
+        if let Some(key) = marker.iter().find(|key| self.deletes.contains_key(*key)) {
+            return PageStep::AwaitDelete { key: key.clone() };
+        }
+        PageStep::Write { key: keys::page_key(dir), marker, merge: state.stored && !self.is_complete(dir) }
+    }
+
+    /// The object that shows a directory which ebb has made to those who see only keys.
+    pub(super) fn marker(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
+        let state = self.dirs.get(&dir)?;
+        if state.marked || state.prefix.is_some() {
+            return None;
+        }
+        self.prefix_of(namespace, dir).filter(|prefix| !prefix.starts_with(".ebb/"))
+    }
+
+    /// `None` for a directory that is complete.
+    pub fn load_plan(&self, namespace: &Namespace, dir: Ino) -> Option<LoadPlan> {
+        let state = self.dirs.get(&dir)?;
+        let after = match &state.load {
+            Load::Native | Load::Complete => return None,
+            Load::Unknown => None,
+            Load::UpTo(last) => Some(last.clone()),
+        };
+        let page_key = state.stored.then(|| keys::page_key(dir));
+        Some(LoadPlan { prefix: self.prefix_of(namespace, dir)?, after, page_key, epoch: state.epoch })
+    }
+
+    /// `None` if nothing in the bucket can have the name.
+    pub fn lookup_plan(&self, namespace: &Namespace, dir: Ino, name: &Name) -> Option<LookupPlan> {
+        if self.knows_absent(namespace, dir, name) {
+            return None;
+        }
+        let state = self.dirs.get(&dir)?;
+        let prefix = self.prefix_of(namespace, dir)?;
+        let names = std::iter::once(name.clone()).chain(keys::shadowing(name));
+        let objects: Vec<String> = names
+            .map(|name| keys::segment_of(&name))
+            .filter(|segment| !segment.is_empty() && segment.len() <= keys::MAX_SEGMENT_BYTES)
+            .map(|segment| format!("{prefix}{segment}"))
+            .filter(|key| key.len() <= keys::MAX_KEY_BYTES)
+            .collect();
+        let mut prefixes: Vec<String> = objects.iter().map(|key| format!("{key}/")).collect();
+        if keys::segment_of(name).is_empty() {
+            prefixes.push(format!("{prefix}/"));
+        }
+        prefixes.retain(|prefix| prefix.len() <= keys::MAX_KEY_BYTES);
+        Some(LookupPlan { objects, prefixes, page_key: state.stored.then(|| keys::page_key(dir)), epoch: state.epoch })
+    }
+}

@@ -1,0 +1,71 @@
+//! The bucket's side as a stream of values.
+
+use super::*;
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum BackingItem {
+    Backed(bool),
+    File { ino: Ino, state: FileBacking },
+    Directory { ino: Ino, state: DirBacking },
+    Upload { ino: Ino, state: Upload },
+    Delete { key: String, etag: Option<String> },
+    Hidden { dir: Ino, segment: String },
+    Removed { dir: Ino, name: Name },
+    Unseen { ino: Ino, names: Vec<(Ino, Name)> },
+}
+
+impl Backing {
+    pub fn items(&self) -> impl Iterator<Item = BackingItem> {
+        let files = self.files.iter().map(|(ino, state)| BackingItem::File { ino: *ino, state: state.clone() });
+        let dirs = self.dirs.iter().map(|(ino, state)| BackingItem::Directory { ino: *ino, state: state.clone() });
+        let uploads = self.uploads.iter().map(|(ino, state)| BackingItem::Upload { ino: *ino, state: state.clone() });
+        let deletes = self.deletes.iter().map(|(key, etag)| BackingItem::Delete { key: key.clone(), etag: etag.clone() });
+        let hidden = self.hidden.iter().map(|((dir, segment), ())| BackingItem::Hidden { dir: *dir, segment: segment.clone() });
+        let removed = self.removed.iter().map(|((dir, name), ())| BackingItem::Removed { dir: *dir, name: name.clone() });
+        let unseen = self.unseen.iter().map(|(ino, names)| BackingItem::Unseen { ino: *ino, names: names.clone() });
+        std::iter::once(BackingItem::Backed(self.backed))
+            .chain(files)
+            .chain(dirs)
+            .chain(uploads)
+            .chain(deletes)
+            .chain(hidden)
+            .chain(removed)
+            .chain(unseen)
+    }
+
+    /// Takes one value of a snapshot. Indices are made anew; [`Backing::check`] at the end.
+    pub(crate) fn restore(&mut self, item: BackingItem) {
+        match item {
+            BackingItem::Backed(backed) => self.backed = backed,
+            BackingItem::File { ino, state } => {
+                if let Some(Home { key: Some(key), .. }) = &state.home {
+                    self.homes.insert(key.clone(), ino);
+                }
+                self.requeue(false, ino, None, state.dirty.as_ref().map(|dirty| dirty.since));
+                self.files.insert(ino, state);
+            }
+            BackingItem::Directory { ino, state } => {
+                if let Some(prefix) = &state.prefix {
+                    self.redirects.insert(prefix.clone(), ino);
+                }
+                self.requeue(true, ino, None, state.dirty.as_ref().map(|dirty| dirty.since));
+                self.dirs.insert(ino, state);
+            }
+            BackingItem::Upload { ino, state } => {
+                self.uploads.insert(ino, state);
+            }
+            BackingItem::Delete { key, etag } => {
+                self.deletes.insert(key, etag);
+            }
+            BackingItem::Hidden { dir, segment } => {
+                self.hidden.insert((dir, segment), ());
+            }
+            BackingItem::Removed { dir, name } => {
+                self.removed.insert((dir, name), ());
+            }
+            BackingItem::Unseen { ino, names } => {
+                self.unseen.insert(ino, names);
+            }
+        }
+    }
+}

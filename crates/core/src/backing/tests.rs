@@ -1,0 +1,77 @@
+use super::keys::*;
+use ebb_model::{Ino, Name};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop::sample::select(vec![&b".ebb%"[..], b".ebb", b"x", b"2e", b"00", b"a", b"\xff", b".", b"\0", b"zz", b"2f", b".ebb%x", b"2E"]);
+    prop::collection::vec(word, 0..6).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Every name has a segment that leads back to it, unless that is longer than any
+    /// listing shows.
+    #[test]
+    fn a_name_comes_back_from_its_segment(bytes in bytes()) {
+        let Ok(name) = Name::new(&bytes) else { return Ok(()) };
+        let segment = segment_of(&name);
+        prop_assert!(!segment.contains('/'));
+        if segment.len() <= MAX_SEGMENT_BYTES {
+            prop_assert_eq!(name_of(&segment), Some(name));
+        }
+    }
+
+    /// Every segment that a bucket may have, of whatever origin, has a name that leads back
+    /// to it: no two segments share a name.
+    #[test]
+    fn a_segment_comes_back_from_its_name(bytes in bytes()) {
+        let Ok(segment) = String::from_utf8(bytes) else { return Ok(()) };
+        if let Some(name) = name_of(&segment) {
+            prop_assert_eq!(segment_of(&name), segment);
+        }
+    }
+}
+
+#[test]
+fn names_and_segments_of_the_format_page() {
+    let name = |bytes: &[u8]| Name::new(bytes).unwrap();
+    for (segment, shown) in [
+        ("a b", &b"a b"[..]),
+        ("", b".ebb%"),
+        (".", b".ebb%2e"),
+        ("..", b".ebb%2e2e"),
+        ("a\0", b".ebb%6100"),
+        (".ebb%xff", b"\xff"),
+        (".ebb%zz", b".ebb%2e656262257a7a"),
+        (".ebb%x2e656262257a7a", b".ebb%zz"),
+    ] {
+        assert_eq!(name_of(segment), Some(name(shown)), "{segment}");
+        assert_eq!(segment_of(&name(shown)), segment);
+    }
+    assert_eq!(name_of(&"s".repeat(256)), None);
+    assert!(is_borrowed(&name(b".ebb%")) && is_borrowed(&name(b".ebb%2e")) && !is_borrowed(&name(b".ebb%q")));
+}
+
+#[test]
+fn long_and_impossible_keys_come_from_the_inode_id() {
+    let name = |bytes: &[u8]| Name::new(bytes).unwrap();
+    let long = "p".repeat(1000) + "/";
+    assert_eq!(own_key("d/", &name(b"f"), Ino(255)), "d/f");
+    assert_eq!(own_key(&long, &name(&[b'n'; 30]), Ino(255)), ".ebb/long/ff");
+    assert_eq!(own_key("", &name(&[0xff; 200]), Ino(255)), ".ebb/long/ff");
+    assert_eq!(own_key("d/", &name(b".ebb%"), Ino(255)), ".ebb/long/ff", "the key would be the directory's marker");
+    assert_eq!(own_prefix("d/", &name(b".ebb%"), Ino(255)), "d//");
+    assert_eq!(own_prefix(&long, &name(b"e"), Ino(255)), ".ebb/p/ff/");
+    assert_eq!(split("a/b/"), ("a/", "b"));
+    assert_eq!(split("a//"), ("a/", ""));
+    assert_eq!(split("a"), ("", "a"));
+}
+
+/// Keys that ebb makes for itself do not meet.
+#[test]
+fn reserved_keys_differ() {
+    let keys = [page_key(Ino(1)), waiting_key(Ino(1)), private_prefix(Ino(1)), own_key("", &Name::new(&[0xff; 200]).unwrap(), Ino(1))];
+    assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+}

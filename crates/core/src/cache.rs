@@ -1,0 +1,264 @@
+//! The order of eviction: which chunks of which files go first when the disk budget is
+//! spent. S3-FIFO (Yang et al., SOSP '23) weighted by bytes: new chunks pass through a
+//! small queue, those used again there go on to the main queue, and a memory of those that
+//! left by the small queue lets them enter the main queue at once when they come back. A
+//! scan of a file larger than the cache therefore evicts itself and little else.
+//!
+//! A chunk is read in many requests. Uses that follow each other while little else comes in
+//! are one use, or every scan would look like a working set.
+//!
+//! Laws:
+//! - An entry is in one queue, or pinned and in none; a pinned entry is never a victim.
+//! - Bytes of the queues and the pinned entries are the sums of their entries' weights.
+//! - The ghost remembers no more bytes than are in the cache, and no key that is in it.
+//!
+//! A step of [`Cache::victims`] evicts an entry, promotes it once, or uses up one of at
+//! most [`MAX_CREDITS`] that uses gave it: amortised O(1) steps, each O(log n).
+
+use ebb_model::Ino;
+use std::collections::BTreeMap;
+
+/// A chunk of a file.
+pub type Key = (Ino, u64);
+
+#[derive(Default)]
+pub struct Cache {
+    entries: BTreeMap<Key, Entry>,
+    small: Queue,
+    main: Queue,
+    pinned_bytes: u64,
+    ghost: Ghost,
+    /// Turns are given out in order; a queue is sorted by them.
+    last_turn: u64,
+    /// All bytes that ever came in: the clock that uses are told apart by.
+    inserted_bytes: u64,
+}
+
+struct Entry {
+    bytes: u64,
+    /// Uses since it was last considered.
+    credits: u8,
+    /// What `inserted_bytes` was when a use last counted.
+    used_at: u64,
+    pins: u32,
+    promoted: bool,
+    turn: u64,
+}
+
+#[derive(Default)]
+struct Queue {
+    order: BTreeMap<u64, Key>,
+    bytes: u64,
+}
+
+#[derive(Default)]
+struct Ghost {
+    order: BTreeMap<u64, Key>,
+    /// Turn and bytes.
+    keys: BTreeMap<Key, (u64, u64)>,
+    bytes: u64,
+}
+
+const MAX_CREDITS: u8 = 3;
+
+/// The small queue is 1 / this of all bytes.
+const SMALL_SHARE: u64 = 10;
+
+/// Uses within 1 / this of all bytes coming in are one use: a quarter of the small queue.
+const BURST_SHARE: u64 = 40;
+
+impl Cache {
+    /// The chunk has `bytes` that could be evicted. An entry that is there takes the new weight.
+    pub fn insert(&mut self, key: Key, bytes: u64) {
+        if let Some(mut entry) = self.take(key) {
+            self.inserted_bytes = self.inserted_bytes.saturating_add(bytes.saturating_sub(entry.bytes));
+            entry.bytes = bytes;
+            let turn = entry.turn;
+            self.put(key, entry, turn);
+            return;
+        }
+        self.inserted_bytes = self.inserted_bytes.saturating_add(bytes);
+        let promoted = self.ghost.remove(key);
+        let entry = Entry { bytes, credits: 0, used_at: self.inserted_bytes, pins: 0, promoted, turn: 0 };
+        self.put_last(key, entry);
+    }
+
+    /// The chunk was used. Chunks that are not in the cache are ignored.
+    pub fn touch(&mut self, key: Key) {
+        let burst = self.bytes() / BURST_SHARE;
+        let now = self.inserted_bytes;
+        if let Some(entry) = self.entries.get_mut(&key)
+            && now - entry.used_at > burst
+        {
+            entry.used_at = now;
+            entry.credits = (entry.credits + 1).min(MAX_CREDITS);
+        }
+    }
+
+    /// Keeps the chunk until as many [`Cache::unpin`]. False if it is not in the cache.
+    pub fn pin(&mut self, key: Key) -> bool {
+        let Some(mut entry) = self.take(key) else { return false };
+        entry.pins += 1;
+        let turn = entry.turn;
+        self.put(key, entry, turn);
+        true
+    }
+
+    pub fn unpin(&mut self, key: Key) {
+        let Some(mut entry) = self.take(key) else { return };
+        entry.pins = entry.pins.saturating_sub(1);
+        self.put_last(key, entry);
+    }
+
+    /// The chunk has nothing left to evict.
+    pub fn remove_chunk(&mut self, key: Key) {
+        self.take(key);
+    }
+
+    /// The file is gone, and is not remembered either.
+    pub fn remove(&mut self, ino: Ino) {
+        let chunks: Vec<Key> = self.entries.range((ino, 0)..=(ino, u64::MAX)).map(|(key, _)| *key).collect();
+        for key in chunks {
+            self.take(key);
+        }
+        let ghosts: Vec<Key> = self.ghost.keys.range((ino, 0)..=(ino, u64::MAX)).map(|(key, _)| *key).collect();
+        for key in ghosts {
+            self.ghost.remove(key);
+        }
+    }
+
+    /// Takes chunks of at least `bytes` out of the cache, or all that are not pinned. One
+    /// that could not be evicted after all is inserted again.
+    pub fn victims(&mut self, bytes: u64) -> Vec<Key> {
+        let mut victims = Vec::new();
+        let mut freed_bytes = 0u64;
+        while freed_bytes < bytes {
+            let from_small = self.main.order.is_empty() || self.small.bytes > self.bytes() / SMALL_SHARE;
+            let queue = if from_small && !self.small.order.is_empty() { &self.small } else { &self.main };
+            let Some((_, &key)) = queue.order.first_key_value() else { break };
+            let mut entry = self.take(key).expect("what is in a queue is in the cache");
+            if entry.credits == 0 {
+                freed_bytes += entry.bytes;
+                if !entry.promoted {
+                    self.last_turn += 1;
+                    self.ghost.add(self.last_turn, key, entry.bytes);
+                }
+                victims.push(key);
+                continue;
+            }
+            entry.credits = if entry.promoted { entry.credits - 1 } else { 0 };
+            entry.promoted = true;
+            self.put_last(key, entry);
+        }
+        self.ghost.shrink(self.bytes());
+        victims
+    }
+
+    /// Weight of all entries.
+    pub fn bytes(&self) -> u64 {
+        self.small.bytes + self.main.bytes + self.pinned_bytes
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn take(&mut self, key: Key) -> Option<Entry> {
+        let entry = self.entries.remove(&key)?;
+        match self.queue_of(&entry) {
+            Some(queue) => {
+                queue.order.remove(&entry.turn);
+                queue.bytes -= entry.bytes;
+            }
+            None => self.pinned_bytes -= entry.bytes,
+        }
+        Some(entry)
+    }
+
+    fn put_last(&mut self, key: Key, entry: Entry) {
+        self.last_turn += 1;
+        self.put(key, entry, self.last_turn);
+    }
+
+    fn put(&mut self, key: Key, mut entry: Entry, turn: u64) {
+        entry.turn = turn;
+        match self.queue_of(&entry) {
+            Some(queue) => {
+                queue.order.insert(turn, key);
+                queue.bytes += entry.bytes;
+            }
+            None => self.pinned_bytes += entry.bytes,
+        }
+        self.entries.insert(key, entry);
+    }
+
+    fn queue_of(&mut self, entry: &Entry) -> Option<&mut Queue> {
+        match (entry.pins, entry.promoted) {
+            (0, false) => Some(&mut self.small),
+            (0, true) => Some(&mut self.main),
+            _ => None,
+        }
+    }
+
+    /// Broken laws, in words.
+    pub fn check(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let (mut small, mut main, mut pinned) = (0, 0, 0);
+        for (key, entry) in &self.entries {
+            let (queue, sum) = match (entry.pins, entry.promoted) {
+                (0, false) => (Some(&self.small), &mut small),
+                (0, true) => (Some(&self.main), &mut main),
+                _ => (None, &mut pinned),
+            };
+            *sum += entry.bytes;
+            if queue.is_some_and(|queue| queue.order.get(&entry.turn) != Some(key)) {
+                problems.push(format!("{key:?} is not where it belongs"));
+            }
+            if self.ghost.keys.contains_key(key) {
+                problems.push(format!("{key:?} is there and remembered"));
+            }
+        }
+        if (small, main, pinned) != (self.small.bytes, self.main.bytes, self.pinned_bytes) {
+            problems.push("bytes of the queues are miscounted".into());
+        }
+        if self.small.order.len() + self.main.order.len() > self.entries.len() {
+            problems.push("a queue has more places than there are entries".into());
+        }
+        if self.ghost.bytes != self.ghost.keys.values().map(|(_, bytes)| bytes).sum::<u64>() || self.ghost.order.len() != self.ghost.keys.len() {
+            problems.push("the ghost is miscounted".into());
+        }
+        problems
+    }
+}
+
+impl Ghost {
+    fn add(&mut self, turn: u64, key: Key, bytes: u64) {
+        // A chunk of no weight would never be forgotten by weight.
+        let bytes = bytes.max(1);
+        self.order.insert(turn, key);
+        self.keys.insert(key, (turn, bytes));
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, key: Key) -> bool {
+        let Some((turn, bytes)) = self.keys.remove(&key) else { return false };
+        self.order.remove(&turn);
+        self.bytes -= bytes;
+        true
+    }
+
+    fn shrink(&mut self, limit_bytes: u64) {
+        while self.bytes > limit_bytes
+            && let Some((_, &key)) = self.order.first_key_value()
+        {
+            self.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! Extents: which bytes of each file the node has, and which of them nobody else has.
+//!
+//! A file's store file is sparse, at natural offsets, in blocks of [`BLOCK_BYTES`]. A block
+//! is absent from this map (whatever the store file holds there is not to be read), clean
+//! (the home object has it too) or dirty. What an absent block holds is said by the file's
+//! home: bytes below [`Home::valid_bytes`] are the object's, all others are zeros.
+//!
+//! Laws:
+//! - The block map changes only by [`Extents::apply`], [`Extents::observe`] and what the
+//!   bucket's records say ([`Extents::uploaded`] and its neighbours).
+//! - A checksum is over the whole of a block's 64 KiB, bytes behind the end of the file
+//!   counting as zeros. A file may therefore grow without any block changing, and only
+//!   writes, cuts and power failures make a checksum void.
+//! - `valid_bytes` never grows but with a new object, so bytes that were once cut off or
+//!   overwritten never come back from an old one.
+//! - A file that nothing is known of has no entry; counters are the sums of what is there.
+
+mod plan;
+mod snapshot;
+
+pub use plan::{Fill, ResidentChunk, Segment, Source, touched_blocks, whole_blocks};
+pub use snapshot::ExtentItem;
+
+use crate::namespace::Change;
+use crate::tree::Tree;
+use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, Version};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+#[derive(Clone, Default)]
+pub struct Extents {
+    blocks: Tree<(Ino, u64), Block>,
+    files: Tree<Ino, FileMap>,
+    resident_blocks: u64,
+    dirty_blocks: u64,
+}
+
+/// A block that is in the store file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Block {
+    /// Of the last write into it; 0 if it came from the bucket.
+    pub version: Version,
+    pub dirty: bool,
+    /// CRC-32C, or void.
+    pub sum: Option<u32>,
+}
+
+/// What is known of a file as a whole.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FileMap {
+    home: Option<Home>,
+    /// While an upload is under way: how short the file has been since, as (version, length)
+    /// with both strictly increasing. A later and shorter cut makes the ones before it moot.
+    cuts: Option<Vec<(Version, u64)>>,
+    resident: u64,
+    dirty: u64,
+}
+
+/// The object that absent blocks are read from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Home {
+    pub etag: String,
+    /// How many leading bytes of the object are still the file's.
+    pub valid_bytes: u64,
+}
+
+const MAX_BLOCKS: u64 = MAX_FILE_BYTES.div_ceil(BLOCK_BYTES);
+
+impl Extents {
+    pub fn apply(&mut self, command: &ExtentCommand) {
+        match *command {
+            ExtentCommand::Present { ino, ref etag, first, ref sums } => {
+                if self.home(ino).is_none_or(|home| home.etag != *etag) || first >= MAX_BLOCKS {
+                    return;
+                }
+                for (block, sum) in (first..MAX_BLOCKS).zip(sums) {
+                    if !self.blocks.contains_key(&(ino, block)) {
+                        self.put(ino, block, Block { version: Version(0), dirty: false, sum: Some(*sum) });
+                    }
+                }
+            }
+            ExtentCommand::Absent { ino, first, count } => {
+                for (block, state) in self.list(ino, first..first.saturating_add(count)) {
+                    if !state.dirty {
+                        self.take(ino, block);
+                    }
+                }
+            }
+            // Recovery reads it from the log; the map does not depend on it.
+            ExtentCommand::Synced { .. } => {}
+            ExtentCommand::Summed { ino, version, ref sums } => {
+                for &(block, sum) in sums {
+                    if let Some(&state) = self.blocks.get(&(ino, block))
+                        && state.sum.is_none()
+                        && state.version <= version
+                    {
+                        self.put(ino, block, Block { sum: Some(sum), ..state });
+                    }
+                }
+            }
+            ExtentCommand::Unsynced { ino, first, count } => {
+                for (block, state) in self.list(ino, first..first.saturating_add(count)) {
+                    if state.dirty {
+                        self.put(ino, block, Block { sum: None, ..state });
+                    } else {
+                        self.take(ino, block);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Follows the namespace.
+    pub fn observe(&mut self, change: &Change) {
+        match *change {
+            Change::Written { ino, offset, len_bytes, ref sums, stamp } => {
+                let whole = whole_blocks(offset, len_bytes);
+                for block in touched_blocks(offset, len_bytes) {
+                    let sum = if whole.contains(&block) { sums.get((block - whole.start) as usize).copied() } else { None };
+                    self.put(ino, block, Block { version: stamp.version, dirty: true, sum });
+                }
+            }
+            Change::Resized { ino, old_bytes, new_bytes, stamp } if new_bytes < old_bytes => self.cut(ino, new_bytes, stamp.version),
+            Change::Gone { ino, .. } => {
+                self.drop_blocks(ino, 0);
+                self.files.remove(&ino);
+            }
+            _ => {}
+        }
+    }
+
+    fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
+        self.drop_blocks(ino, len_bytes.div_ceil(BLOCK_BYTES));
+        if !len_bytes.is_multiple_of(BLOCK_BYTES) {
+            let boundary = len_bytes / BLOCK_BYTES;
+            if self.blocks.contains_key(&(ino, boundary)) {
+                self.put(ino, boundary, Block { version, dirty: true, sum: None });
+            }
+        }
+        self.change(ino, |file| {
+            if let Some(home) = &mut file.home {
+                home.valid_bytes = home.valid_bytes.min(len_bytes);
+            }
+            if let Some(cuts) = &mut file.cuts {
+                cuts.retain(|&(_, shorter)| shorter < len_bytes);
+                cuts.push((version, len_bytes));
+            }
+        });
+    }
+
+    /// The file's content is the object's, which has just become known.
+    pub fn set_home(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
+        self.change(ino, |file| file.home = Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
+    }
+
+    /// From here on it is remembered how far the file is cut while its content is sent.
+    pub fn upload_begun(&mut self, ino: Ino) {
+        self.change(ino, |file| file.cuts = Some(Vec::new()));
+    }
+
+    pub fn upload_aborted(&mut self, ino: Ino) {
+        self.change(ino, |file| file.cuts = None);
+    }
+
+    /// The object is gone; what was not fetched of it reads as zeros.
+    pub fn forget_home(&mut self, ino: Ino) {
+        self.change(ino, |file| file.home = None);
+    }
+
+    /// The object `etag` holds the `len_bytes` that the file had at `version`, which is not
+    /// older than [`Extents::upload_begun`].
+    pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
+        self.change(ino, |file| {
+            let cuts = file.cuts.take().unwrap_or_default();
+            let since = cuts.iter().filter(|(cut, _)| *cut > version).map(|(_, len)| *len);
+            file.home = Some(Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) });
+        });
+        for (block, state) in self.list(ino, 0..u64::MAX) {
+            if state.dirty && state.version <= version {
+                self.put(ino, block, Block { dirty: false, ..state });
+            }
+        }
+    }
+
+    /// The home object was copied: the same bytes under another tag.
+    pub fn moved(&mut self, ino: Ino, etag: &str) {
+        self.change(ino, |file| {
+            if let Some(home) = &mut file.home {
+                home.etag = etag.into();
+            }
+        });
+    }
+
+    /// Somebody else replaced the home object. Dirty blocks stay, and so does what the file
+    /// was cut to: `keep_length` says that the file's own length stands.
+    pub fn replaced(&mut self, ino: Ino, etag: &str, len_bytes: u64, keep_length: bool) {
+        for (block, state) in self.list(ino, 0..u64::MAX) {
+            if !state.dirty {
+                self.take(ino, block);
+            }
+        }
+        self.change(ino, |file| {
+            let limit = if keep_length { file.home.as_ref().map_or(0, |home| home.valid_bytes) } else { u64::MAX };
+            file.home = Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) });
+        });
+    }
+
+    pub fn home(&self, ino: Ino) -> Option<&Home> {
+        self.files.get(&ino).and_then(|file| file.home.as_ref())
+    }
+
+    pub fn block(&self, ino: Ino, block: u64) -> Option<&Block> {
+        self.blocks.get(&(ino, block))
+    }
+
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident_blocks * BLOCK_BYTES
+    }
+
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_blocks * BLOCK_BYTES
+    }
+
+    pub fn dirty_bytes_of(&self, ino: Ino) -> u64 {
+        self.files.get(&ino).map_or(0, |file| file.dirty * BLOCK_BYTES)
+    }
+
+    pub fn resident_bytes_of(&self, ino: Ino) -> u64 {
+        self.files.get(&ino).map_or(0, |file| file.resident * BLOCK_BYTES)
+    }
+
+    /// Every file of which anything is known.
+    pub fn files(&self) -> impl Iterator<Item = (Ino, &FileMap)> {
+        self.files.iter().map(|(ino, file)| (*ino, file))
+    }
+
+    /// Broken laws, in words.
+    pub fn check(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut sums = Tree::<Ino, (u64, u64)>::new();
+        for (&(ino, _), block) in self.blocks.iter() {
+            let (resident, dirty) = sums.get(&ino).copied().unwrap_or_default();
+            sums.insert(ino, (resident + 1, dirty + u64::from(block.dirty)));
+        }
+        for (ino, file) in self.files() {
+            let (resident, dirty) = sums.remove(&ino).unwrap_or_default();
+            if (resident, dirty) != (file.resident, file.dirty) {
+                problems.push(format!("inode {ino}: {resident} blocks, {dirty} dirty, but {} and {} are counted", file.resident, file.dirty));
+            }
+            if *file == FileMap::default() {
+                problems.push(format!("inode {ino}: an empty extent map is kept"));
+            }
+        }
+        problems.extend(sums.iter().map(|(ino, _)| format!("inode {ino}: blocks without an extent map")));
+        let counted = self.files().fold((0, 0), |sum, (_, file)| (sum.0 + file.resident, sum.1 + file.dirty));
+        if counted != (self.resident_blocks, self.dirty_blocks) {
+            problems.push("blocks of all files are miscounted".into());
+        }
+        problems
+    }
+
+    fn list(&self, ino: Ino, blocks: Range<u64>) -> Vec<(u64, Block)> {
+        if blocks.is_empty() {
+            return Vec::new();
+        }
+        self.blocks.range((ino, blocks.start)..(ino, blocks.end)).map(|(&(_, block), state)| (block, *state)).collect()
+    }
+
+    fn drop_blocks(&mut self, ino: Ino, from: u64) {
+        for (block, _) in self.list(ino, from..u64::MAX) {
+            self.take(ino, block);
+        }
+    }
+
+    fn put(&mut self, ino: Ino, block: u64, state: Block) {
+        let old = self.blocks.insert((ino, block), state);
+        self.count(ino, old, Some(state));
+    }
+
+    fn take(&mut self, ino: Ino, block: u64) {
+        let old = self.blocks.remove(&(ino, block));
+        self.count(ino, old, None);
+    }
+
+    fn count(&mut self, ino: Ino, old: Option<Block>, new: Option<Block>) {
+        let dirty = |block: Option<Block>| u64::from(block.is_some_and(|block| block.dirty));
+        let (was, is) = (u64::from(old.is_some()), u64::from(new.is_some()));
+        let (was_dirty, is_dirty) = (dirty(old), dirty(new));
+        self.resident_blocks = self.resident_blocks + is - was;
+        self.dirty_blocks = self.dirty_blocks + is_dirty - was_dirty;
+        if (was, was_dirty) != (is, is_dirty) {
+            self.change(ino, |file| {
+                file.resident = file.resident + is - was;
+                file.dirty = file.dirty + is_dirty - was_dirty;
+            });
+        }
+    }
+
+    fn change(&mut self, ino: Ino, change: impl FnOnce(&mut FileMap)) {
+        if let Some(file) = self.files.get_mut(&ino) {
+            change(file);
+            if *file == FileMap::default() {
+                self.files.remove(&ino);
+            }
+            return;
+        }
+        let mut file = FileMap::default();
+        change(&mut file);
+        if file != FileMap::default() {
+            self.files.insert(ino, file);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

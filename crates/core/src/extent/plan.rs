@@ -1,0 +1,158 @@
+//! Questions of the node: where bytes are to be read from, what a write needs first, what
+//! can be evicted.
+
+use super::{Block, Extents};
+use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino};
+use std::ops::Range;
+
+/// Blocks that a write covers in full: those whose checksums [`ebb_model::Mutation::Write`]
+/// carries. The last block of a file is covered only if all of its 64 KiB are, so that the
+/// writer, the log and the map agree without knowing the file's length.
+pub fn whole_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
+    let first = offset.div_ceil(BLOCK_BYTES);
+    let end = offset.saturating_add(len_bytes) / BLOCK_BYTES;
+    first..end.max(first)
+}
+
+/// Blocks that a write covers at least in part.
+pub fn touched_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
+    if len_bytes == 0 {
+        return 0..0;
+    }
+    offset / BLOCK_BYTES..offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES)
+}
+
+/// Where a run of bytes is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// In the store file.
+    Local,
+    /// In the home object, at the same offset; its blocks are to be filled first.
+    Remote,
+    /// Nowhere: zeros.
+    Zero,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Segment {
+    pub source: Source,
+    pub range: Range<u64>,
+}
+
+/// How an absent block is made present: its first `home_bytes` are the object's at the same
+/// offset, the rest of the block is zeros. The store file may hold anything there before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fill {
+    pub block: u64,
+    pub home_bytes: u64,
+}
+
+impl Fill {
+    /// The bytes of the block.
+    pub fn range(&self) -> Range<u64> {
+        self.block * BLOCK_BYTES..(self.block + 1) * BLOCK_BYTES
+    }
+}
+
+const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
+
+impl Extents {
+    /// `range` of a file of `size_bytes`, in order and without gaps; cut at the end of the file.
+    pub fn plan_read(&self, ino: Ino, range: Range<u64>, size_bytes: u64) -> Vec<Segment> {
+        let end = range.end.min(size_bytes);
+        let valid_bytes = self.valid_bytes(ino);
+        let mut segments = Vec::<Segment>::new();
+        let mut push = |source, range: Range<u64>| match segments.last_mut() {
+            _ if range.is_empty() => {}
+            Some(last) if last.source == source => last.range.end = range.end,
+            _ => segments.push(Segment { source, range }),
+        };
+        let mut at = range.start;
+        while at < end {
+            let block_end = (at / BLOCK_BYTES + 1).saturating_mul(BLOCK_BYTES).min(end);
+            if self.blocks.contains_key(&(ino, at / BLOCK_BYTES)) {
+                push(Source::Local, at..block_end);
+            } else {
+                let border = valid_bytes.clamp(at, block_end);
+                push(Source::Remote, at..border);
+                push(Source::Zero, border..block_end);
+            }
+            at = block_end;
+        }
+        segments
+    }
+
+    /// How the absent ones of `blocks` are filled.
+    pub fn fills(&self, ino: Ino, blocks: Range<u64>) -> Vec<Fill> {
+        let valid_bytes = self.valid_bytes(ino);
+        let absent = blocks.filter(|block| !self.blocks.contains_key(&(ino, *block)));
+        absent.map(|block| Fill { block, home_bytes: home_bytes(valid_bytes, block) }).collect()
+    }
+
+    /// Absent blocks that the write covers in part, at most two, to be filled before it. No
+    /// bytes are asked of the object that the write replaces anyway.
+    pub fn missing_for_write(&self, ino: Ino, offset: u64, len_bytes: u64) -> Vec<Fill> {
+        let touched = touched_blocks(offset, len_bytes);
+        let whole = whole_blocks(offset, len_bytes);
+        let mut partial = vec![touched.start, touched.end.saturating_sub(1)];
+        partial.dedup();
+        partial.retain(|block| touched.contains(block) && !whole.contains(block) && !self.blocks.contains_key(&(ino, *block)));
+        let valid_bytes = self.valid_bytes(ino);
+        let fill = |block: u64| {
+            let home_bytes = home_bytes(valid_bytes, block);
+            let start = block * BLOCK_BYTES;
+            let replaced = offset <= start && offset.saturating_add(len_bytes) >= start + home_bytes;
+            Fill { block, home_bytes: if replaced { 0 } else { home_bytes } }
+        };
+        partial.into_iter().map(fill).collect()
+    }
+
+    /// Blocks of one chunk that are present, for verification.
+    pub fn chunk_blocks(&self, ino: Ino, chunk: u64) -> impl Iterator<Item = (u64, &Block)> {
+        let first = chunk.saturating_mul(BLOCKS_PER_CHUNK);
+        self.blocks.range((ino, first)..(ino, first.saturating_add(BLOCKS_PER_CHUNK))).map(|(&(_, block), state)| (block, state))
+    }
+
+    /// Runs of clean blocks of one chunk: what evicting it makes absent.
+    pub fn clean_runs(&self, ino: Ino, chunk: u64) -> Vec<Range<u64>> {
+        let mut runs = Vec::<Range<u64>>::new();
+        for (block, _) in self.chunk_blocks(ino, chunk).filter(|(_, state)| !state.dirty) {
+            match runs.last_mut() {
+                Some(run) if run.end == block => run.end += 1,
+                _ => runs.push(block..block + 1),
+            }
+        }
+        runs
+    }
+
+    /// Chunks that have any block, with their resident and dirty bytes, in order: what a
+    /// node that has just started fills its eviction order from.
+    pub fn chunks(&self) -> impl Iterator<Item = ResidentChunk> {
+        let mut blocks = self.blocks.iter().peekable();
+        std::iter::from_fn(move || {
+            let &(&(ino, block), _) = blocks.peek()?;
+            let mut chunk = ResidentChunk { ino, chunk: block / BLOCKS_PER_CHUNK, resident_bytes: 0, dirty_bytes: 0 };
+            while let Some((_, state)) = blocks.next_if(|(at, _)| (at.0, at.1 / BLOCKS_PER_CHUNK) == (ino, chunk.chunk)) {
+                chunk.resident_bytes += BLOCK_BYTES;
+                chunk.dirty_bytes += if state.dirty { BLOCK_BYTES } else { 0 };
+            }
+            Some(chunk)
+        })
+    }
+
+    fn valid_bytes(&self, ino: Ino) -> u64 {
+        self.home(ino).map_or(0, |home| home.valid_bytes)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResidentChunk {
+    pub ino: Ino,
+    pub chunk: u64,
+    pub resident_bytes: u64,
+    pub dirty_bytes: u64,
+}
+
+fn home_bytes(valid_bytes: u64, block: u64) -> u64 {
+    valid_bytes.saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES)
+}

@@ -1,0 +1,281 @@
+//! Beside the map goes a naive model that says of every quarter of a block what a reader
+//! must see, what the store file holds, and what the object holds.
+
+use super::*;
+use ebb_model::{FileKind, Stamp, Time};
+use proptest::prelude::*;
+
+const INO: Ino = Ino(7);
+const CELL: u64 = BLOCK_BYTES / 4;
+const CELLS: usize = 24;
+const CELLS_PER_BLOCK: usize = 4;
+
+/// What a cell holds: 0 for zeros, else the version that wrote it.
+type Cells = [u64; CELLS];
+
+struct World {
+    extents: Extents,
+    version: u64,
+    size: usize,
+    truth: Cells,
+    store: Cells,
+    object: Option<(String, Cells, usize)>,
+    /// Content, length and version when the upload under way began to read.
+    upload: Option<(Cells, usize, u64)>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { at: usize, len: usize },
+    Resize(usize),
+    Fetch(usize),
+    Evict(usize),
+    Sum(usize),
+    PowerCut(usize),
+    UploadBegin,
+    UploadEnd,
+    UploadAbort,
+    Move,
+    Replace(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..CELLS, 1..10usize).prop_map(|(at, len)| Step::Write { at, len: len.min(CELLS - at) }),
+        3 => (0..=CELLS).prop_map(Step::Resize),
+        3 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::Fetch),
+        3 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::Evict),
+        1 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::Sum),
+        1 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::PowerCut),
+        3 => Just(Step::UploadBegin),
+        3 => Just(Step::UploadEnd),
+        1 => Just(Step::UploadAbort),
+        1 => Just(Step::Move),
+        1 => (0..=CELLS).prop_map(Step::Replace),
+    ]
+}
+
+fn cells_of(block: u64) -> Range<usize> {
+    let first = block as usize * CELLS_PER_BLOCK;
+    first..first + CELLS_PER_BLOCK
+}
+
+fn sum_of(cells: &[u64]) -> u32 {
+    cells.iter().fold(17u32, |sum, cell| sum.wrapping_mul(31).wrapping_add(*cell as u32))
+}
+
+impl World {
+    fn new() -> World {
+        World { extents: Extents::default(), version: 0, size: 0, truth: [0; CELLS], store: [0; CELLS], object: None, upload: None }
+    }
+
+    fn stamp(&mut self) -> Stamp {
+        self.version += 1;
+        Stamp { time: Time::from_secs(0), version: Version(self.version) }
+    }
+
+    /// The object's cells where it has any, zeros behind: what a fetch brings.
+    fn fill(&mut self, fill: Fill) {
+        let from_home = (fill.home_bytes / CELL) as usize;
+        assert_eq!(fill.home_bytes % CELL, 0);
+        for (at, cell) in cells_of(fill.block).enumerate() {
+            self.store[cell] = if at < from_home {
+                let (_, cells, len) = self.object.as_ref().expect("bytes are asked of an object that is there");
+                assert!(cell < *len, "bytes are asked of the object that it does not have");
+                cells[cell]
+            } else {
+                0
+            };
+        }
+    }
+
+    fn read(&self) -> Vec<u64> {
+        let mut seen = Vec::new();
+        let end = self.size as u64 * CELL;
+        for segment in self.extents.plan_read(INO, 0..u64::MAX, end) {
+            assert_eq!(seen.len() as u64 * CELL, segment.range.start, "segments leave no gap");
+            for cell in (segment.range.start / CELL) as usize..(segment.range.end / CELL) as usize {
+                seen.push(match segment.source {
+                    Source::Local => self.store[cell],
+                    Source::Remote => self.object.as_ref().expect("a remote segment has an object").1[cell],
+                    Source::Zero => 0,
+                });
+            }
+        }
+        seen
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Write { at, len } => {
+                let (offset, len_bytes) = (at as u64 * CELL, len as u64 * CELL);
+                for fill in self.extents.missing_for_write(INO, offset, len_bytes) {
+                    self.fill(fill);
+                }
+                let stamp = self.stamp();
+                self.store[at..at + len].fill(self.version);
+                self.truth[at..at + len].fill(self.version);
+                self.size = self.size.max(at + len);
+                let sums = whole_blocks(offset, len_bytes).map(|block| sum_of(&self.store[cells_of(block)])).collect();
+                self.extents.observe(&Change::Written { ino: INO, offset, len_bytes, sums, stamp });
+            }
+            Step::Resize(size) => {
+                let stamp = self.stamp();
+                let (old_bytes, new_bytes) = (self.size as u64 * CELL, size as u64 * CELL);
+                self.extents.observe(&Change::Resized { ino: INO, old_bytes, new_bytes, stamp });
+                if size < self.size {
+                    self.truth[size..].fill(0);
+                    self.store[size..].fill(0);
+                }
+                self.size = size;
+            }
+            Step::Fetch(block) => {
+                let Some((etag, ..)) = self.object.clone() else { return };
+                let block = block as u64;
+                for fill in self.extents.fills(INO, block..block + 1) {
+                    self.fill(fill);
+                }
+                // A late answer about an object that is the home no longer changes nothing.
+                let sums = vec![sum_of(&self.store[cells_of(block)])];
+                self.extents.apply(&ExtentCommand::Present { ino: INO, etag: "stale".into(), first: block, sums: vec![1] });
+                self.extents.apply(&ExtentCommand::Present { ino: INO, etag, first: block, sums });
+            }
+            Step::Evict(block) => {
+                let block = block as u64;
+                self.extents.apply(&ExtentCommand::Absent { ino: INO, first: block, count: 1 });
+                if self.extents.block(INO, block).is_none() {
+                    self.store[cells_of(block)].fill(999_999);
+                }
+            }
+            Step::Sum(block) => {
+                let sum = sum_of(&self.store[cells_of(block as u64)]);
+                let sums = vec![(block as u64, sum)];
+                // Computed before the last write: must not be believed.
+                let before = Version(self.version.saturating_sub(1));
+                if self.extents.block(INO, block as u64).is_some_and(|state| state.version > before) {
+                    self.extents.apply(&ExtentCommand::Summed { ino: INO, version: before, sums: vec![(block as u64, 1)] });
+                }
+                self.extents.apply(&ExtentCommand::Summed { ino: INO, version: Version(self.version), sums });
+            }
+            Step::PowerCut(block) => {
+                let block = block as u64;
+                let dirty = self.extents.block(INO, block).is_some_and(|state| state.dirty);
+                self.extents.apply(&ExtentCommand::Unsynced { ino: INO, first: block, count: 1 });
+                match self.extents.block(INO, block) {
+                    Some(state) => assert!(dirty && state.sum.is_none()),
+                    None => assert!(!dirty),
+                }
+                if !dirty {
+                    self.store[cells_of(block)].fill(999_999);
+                }
+            }
+            Step::UploadBegin => {
+                self.extents.upload_begun(INO);
+                self.upload = Some((self.truth, self.size, self.version));
+            }
+            Step::UploadEnd => {
+                let Some((cells, len, version)) = self.upload.take() else { return };
+                let etag = format!("put at {}", self.version);
+                self.extents.uploaded(INO, &etag, len as u64 * CELL, Version(version));
+                self.object = Some((etag, cells, len));
+                self.version += 1;
+            }
+            Step::UploadAbort => {
+                self.extents.upload_aborted(INO);
+                self.upload = None;
+            }
+            Step::Move => {
+                if let Some((etag, ..)) = &mut self.object {
+                    etag.push_str(" moved");
+                    self.extents.moved(INO, etag);
+                }
+            }
+            Step::Replace(len) => {
+                // Only a file that is as its home says follows an outside change in length.
+                if self.object.is_none() || self.upload.is_some() || self.extents.dirty_bytes_of(INO) > 0 {
+                    return;
+                }
+                self.version += 1;
+                let mut cells = [0; CELLS];
+                cells[..len].fill(self.version);
+                let etag = format!("by others at {}", self.version);
+                self.extents.replaced(INO, &etag, len as u64 * CELL, false);
+                self.object = Some((etag, cells, len));
+                self.truth = cells;
+                self.size = len;
+            }
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(self.extents.check(), Vec::<String>::new());
+        assert_eq!(self.read(), self.truth[..self.size]);
+        for (block, state) in (0..).map_while(|block| (block < (CELLS / CELLS_PER_BLOCK) as u64).then(|| (block, self.extents.block(INO, block)))) {
+            let Some(state) = state else { continue };
+            if let Some(sum) = state.sum {
+                assert_eq!(sum, sum_of(&self.store[cells_of(block)]), "block {block}");
+            }
+            if !state.dirty {
+                let home = self.extents.home(INO).expect("a clean block has a home").valid_bytes / CELL;
+                for cell in cells_of(block).filter(|cell| *cell < self.size) {
+                    let (_, cells, _) = self.object.as_ref().unwrap();
+                    let held = if (cell as u64) < home { cells[cell] } else { 0 };
+                    assert_eq!(held, self.truth[cell], "cell {cell} is clean and nobody else has it");
+                }
+            }
+        }
+        let restored = {
+            let mut restored = Extents::default();
+            self.extents.items().for_each(|item| restored.restore(item));
+            restored
+        };
+        assert_eq!(restored.items().collect::<Vec<_>>(), self.extents.items().collect::<Vec<_>>());
+        assert_eq!(restored.check(), Vec::<String>::new());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is written, cut, fetched, evicted, lost in a power cut, uploaded while it
+    /// changes, moved or replaced by others: a reader sees what was written, no checksum is
+    /// of other content, and what is clean can be had again from the object.
+    #[test]
+    fn readers_see_what_was_written(steps in prop::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+            world.check();
+        }
+        world.extents.observe(&Change::Gone { ino: INO, kind: FileKind::Regular });
+        prop_assert_eq!(world.extents.items().count(), 0);
+        prop_assert_eq!((world.extents.resident_bytes(), world.extents.dirty_bytes()), (0, 0));
+    }
+}
+
+/// The log may hold anything: numbers at the edge of their types are refused or cut.
+#[test]
+fn absurd_numbers_do_no_harm() {
+    let mut extents = Extents::default();
+    extents.set_home(INO, "e", u64::MAX);
+    extents.apply(&ExtentCommand::Present { ino: INO, etag: "e".into(), first: u64::MAX, sums: vec![1, 2] });
+    extents.apply(&ExtentCommand::Absent { ino: INO, first: u64::MAX, count: u64::MAX });
+    extents.apply(&ExtentCommand::Unsynced { ino: INO, first: 3, count: u64::MAX });
+    assert_eq!(extents.resident_bytes(), 0);
+    assert_eq!(extents.fills(INO, 0..1), [Fill { block: 0, home_bytes: BLOCK_BYTES }]);
+    assert_eq!(whole_blocks(u64::MAX - 1, u64::MAX).count(), 0);
+    assert_eq!(extents.check(), Vec::<String>::new());
+}
+
+#[test]
+fn eviction_is_asked_for_runs_of_clean_blocks() {
+    let mut extents = Extents::default();
+    extents.set_home(INO, "e", 1 << 30);
+    extents.apply(&ExtentCommand::Present { ino: INO, etag: "e".into(), first: 250, sums: vec![0; 10] });
+    let stamp = Stamp { time: Time::from_secs(0), version: Version(1) };
+    extents.observe(&Change::Written { ino: INO, offset: 252 * BLOCK_BYTES, len_bytes: 1, sums: vec![], stamp });
+    assert_eq!(extents.clean_runs(INO, 0), [250..252, 253..256]);
+    assert_eq!(extents.clean_runs(INO, 1), [256..260]);
+    let chunks: Vec<_> = extents.chunks().map(|chunk| (chunk.chunk, chunk.resident_bytes, chunk.dirty_bytes)).collect();
+    assert_eq!(chunks, [(0, 6 * BLOCK_BYTES, BLOCK_BYTES), (1, 4 * BLOCK_BYTES, 0)]);
+}

@@ -1,0 +1,134 @@
+//! What people ask a node: status, dirty files, flush, evict, fsck.
+
+use crate::Node;
+use ebb_model::*;
+use std::rc::Rc;
+
+impl Node {
+    pub(crate) async fn admin(self: &Rc<Self>, request: AdminRequest) -> Result<AdminReply, RpcError> {
+        match request {
+            AdminRequest::Status => Ok(AdminReply::Status(self.status())),
+            AdminRequest::ListDirty { limit } => Ok(AdminReply::Dirty(self.list_dirty(limit))),
+            AdminRequest::Flush { path } => {
+                let root = self.walk(&path).await?;
+                let (files, bytes) = self.flush_below(root).await?;
+                Ok(AdminReply::Flushed { files, bytes })
+            }
+            AdminRequest::Evict { path } => {
+                let root = self.walk(&path).await?;
+                let mut bytes = 0;
+                for ino in self.cached_below(root) {
+                    bytes += self.evict_file(ino).await?;
+                }
+                Ok(AdminReply::Evicted { bytes })
+            }
+            AdminRequest::Fsck => self.fsck().await.map(AdminReply::Fsck),
+        }
+    }
+
+    fn status(&self) -> Status {
+        let state = self.replica.view();
+        let dirt = state.backing().dirt();
+        let sessions = state.sessions().iter().map(|(session, known)| SessionStatus {
+            session,
+            client: known.client.clone(),
+            open_files: self.attachments.open_files(session),
+        });
+        Status {
+            volume: self.options.volume.clone(),
+            backing: self.bucket.as_ref().map_or_else(|| "none".into(), |bucket| bucket.describe()),
+            version: env!("CARGO_PKG_VERSION").into(),
+            incarnation: self.incarnation,
+            read_only: self.read_only() || self.lost_to().is_some(),
+            sessions: sessions.collect(),
+            inodes: state.namespace().len() as u64,
+            log_index: self.replica.log().written(),
+            durable_index: self.replica.log().durable(),
+            cached_bytes: state.extents().resident_bytes(),
+            cache_limit_bytes: self.options.cache_bytes,
+            dirty_bytes: state.extents().dirty_bytes(),
+            dirty_files: dirt.files,
+            dirty_since: dirt.since,
+            pending_deletes: dirt.deletes,
+            troubles: self.troubles.list(),
+        }
+    }
+
+    fn list_dirty(&self, limit: u32) -> Vec<DirtyItem> {
+        let state = self.replica.view();
+        let oldest = state.backing().dirty_inodes().take(limit as usize);
+        let item = |(since, ino)| DirtyItem {
+            path: path_bytes(&state.namespace().path_of(ino).unwrap_or_default()),
+            ino,
+            since,
+            dirty_bytes: state.extents().dirty_bytes_of(ino),
+        };
+        oldest.map(item).collect()
+    }
+
+    /// The inode at a path from the root.
+    async fn walk(self: &Rc<Self>, path: &[Name]) -> Result<Ino, RpcError> {
+        let mut at = Ino::ROOT;
+        for name in path {
+            self.resolve(at, name).await?;
+            at = self.replica.view().namespace().lookup(at, name)?.ino;
+        }
+        Ok(at)
+    }
+
+    /// Files at or below an inode that have cached bytes.
+    fn cached_below(&self, root: Ino) -> Vec<Ino> {
+        let state = self.replica.view();
+        let cached = state.extents().files().map(|(ino, _)| ino);
+        cached.filter(|ino| state.extents().resident_bytes_of(*ino) > 0 && self.is_below(*ino, root)).collect()
+    }
+
+    /// By its first name, as keys go.
+    pub(crate) fn is_below(&self, ino: Ino, root: Ino) -> bool {
+        let state = self.replica.view();
+        let mut at = Some(ino);
+        while let Some(inode) = at {
+            if inode == root {
+                return true;
+            }
+            at = state.namespace().parent_of(inode);
+        }
+        false
+    }
+
+    /// Proves the invariants of the state and reads every cached block against its checksum.
+    async fn fsck(self: &Rc<Self>) -> Result<FsckReport, RpcError> {
+        let (mut report, files) = {
+            let state = self.replica.view();
+            let report = FsckReport { inodes: state.namespace().len() as u64, blocks: 0, problems: state.check() };
+            (report, state.extents().files().map(|(ino, _)| ino).collect::<Vec<_>>())
+        };
+        for (ino, error) in self.store.failed() {
+            report.problems.push(format!("inode {ino}: its bytes could not be forced to disk: {error}"));
+        }
+        for ino in files {
+            let _guard = self.locks.lock(ino, crate::locks::Mode::Shared).await;
+            let blocks: Vec<(u64, u32)> = {
+                let state = self.replica.view();
+                let size = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
+                let chunks = 0..size.div_ceil(CHUNK_BYTES);
+                let blocks = chunks.flat_map(|chunk| state.extents().chunk_blocks(ino, chunk));
+                blocks.filter_map(|(block, state)| Some((block, state.sum?))).collect()
+            };
+            for (block, sum) in blocks {
+                report.blocks += 1;
+                let data = self.store.read(ino, block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+                match data {
+                    Ok(data) if ebb_format::crc32c(&data) == sum => {}
+                    Ok(_) => report.problems.push(format!("inode {ino}: block {block} on the node's disk is not what was written")),
+                    Err(error) => report.problems.push(format!("inode {ino}: block {block} cannot be read: {error}")),
+                }
+            }
+        }
+        Ok(report)
+    }
+}
+
+fn path_bytes(path: &[Name]) -> bytes::Bytes {
+    path.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/').into()
+}

@@ -1,0 +1,102 @@
+//! Attach, renew, share, detach.
+
+use crate::Node;
+use ebb_model::*;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How often an attach looks whether the other clients have given up caching.
+const SHARE_POLL: Duration = Duration::from_millis(5);
+
+impl Node {
+    /// Admits a client. Others that cache are first told to share, for there are no finer
+    /// leases yet: with more than one client nobody caches (O-49).
+    pub(crate) async fn attach(
+        &self,
+        volume: String,
+        client: String,
+        previous: Option<SessionId>,
+        read_only: bool,
+    ) -> Result<Reply, RpcError> {
+        if volume != self.options.volume {
+            return Err(RpcError::Denied(format!("this node serves the volume {:?}, not {volume:?}", self.options.volume)));
+        }
+        if self.read_only() && !read_only {
+            return Err(RpcError::Denied(format!("volume {volume:?} is served read-only here: attach it read-only")));
+        }
+        let known = previous.filter(|id| self.replica.view().sessions().get(*id).is_some());
+        let session = match known {
+            Some(session) => session,
+            None => {
+                let session = SessionId(self.ports.entropy.next_u64().max(1));
+                // A client that has lost its memory comes back under its name.
+                let replaces = self.replica.view().sessions().iter().find(|(_, known)| known.client == client).map(|(id, _)| id);
+                if let Some(old) = replaces {
+                    self.attachments.remove(old);
+                }
+                self.commit(Command::SessionOpen { session, client, replaces }).await?;
+                session
+            }
+        };
+        let mut told = BTreeSet::new();
+        loop {
+            let caching = self.attachments.caching(session);
+            if caching.is_empty() {
+                break;
+            }
+            for other in caching {
+                if told.insert(other) {
+                    self.attachments.notify(other, Notice::Share);
+                }
+            }
+            // Ends at the latest when the silent ones expire.
+            self.ports.clock.sleep(SHARE_POLL).await;
+        }
+        let sole = self.attachments.is_alone(session);
+        self.attachments.insert(session, self.ports.clock.monotonic(), read_only, !sole);
+        Ok(Reply::Attached(Attached {
+            session,
+            start: self.run,
+            incarnation: self.incarnation,
+            fresh: known.is_none(),
+            recovered: self.recovered,
+            sole,
+            read_only: read_only || self.read_only(),
+            session_term_ms: self.options.session_term.as_millis() as u32,
+        }))
+    }
+
+    pub(crate) async fn detach(&self, session: SessionId) -> Result<Reply, RpcError> {
+        self.attachments.remove(session);
+        self.commit(Command::SessionClose { session }).await?;
+        Ok(Reply::Done)
+    }
+
+    /// Ends the sessions that have been silent for longer than the term.
+    pub(crate) async fn expire_sessions(&self) {
+        let now = self.ports.clock.monotonic();
+        for session in self.attachments.expired(now, self.options.session_term) {
+            tracing::warn!(session = session.0, "a client has been silent for its whole term: its session ends");
+            if let Err(error) = self.detach(session).await {
+                tracing::error!(%error, "an expired session could not be closed");
+            }
+        }
+    }
+
+    pub(crate) async fn close(&self, session: SessionId, ino: Ino, count: u32) -> Result<Reply, RpcError> {
+        if self.attachments.close(session, ino, count) {
+            self.release_orphan(session, ino).await?;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Ends the hold of a session on an inode without a name, if it has one and has the
+    /// inode open no longer.
+    pub(crate) async fn release_orphan(&self, session: SessionId, ino: Ino) -> Result<(), RpcError> {
+        let held = self.replica.view().namespace().holders(ino).any(|holder| holder == session);
+        if held && !self.attachments.holds(session, ino) {
+            self.commit(Command::Release { session, ino }).await?;
+        }
+        Ok(())
+    }
+}

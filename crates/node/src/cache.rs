@@ -1,0 +1,150 @@
+//! The budget of the node's disk: room for what comes in is made by evicting what is
+//! clean, and by waiting for the bucket where nothing is.
+
+use crate::Node;
+use crate::locks::Mode;
+use ebb_core::cache;
+use ebb_model::*;
+use futures_util::future::{Either, select};
+use futures_util::lock::Mutex;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
+
+/// Evicted at one time beyond what is needed, as a share of the budget: evictions force
+/// the log, so they are made large and rare.
+const EVICTION_SHARE: u64 = 64;
+
+#[derive(Default)]
+pub struct Cache {
+    order: RefCell<cache::Cache>,
+    evicting: Mutex<()>,
+}
+
+impl Cache {
+    pub fn forget(&self, ino: Ino) {
+        self.order.borrow_mut().remove(ino);
+    }
+
+    pub fn touch(&self, ino: Ino, range: &Range<u64>) {
+        let mut order = self.order.borrow_mut();
+        for chunk in range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES) {
+            order.touch((ino, chunk));
+        }
+    }
+}
+
+impl Node {
+    /// Takes up every clean chunk after a start.
+    pub(crate) fn fill_cache_order(&self) {
+        let state = self.replica.view();
+        let mut order = self.cache.order.borrow_mut();
+        for chunk in state.extents().chunks() {
+            if chunk.resident_bytes > chunk.dirty_bytes {
+                order.insert((chunk.ino, chunk.chunk), chunk.resident_bytes - chunk.dirty_bytes);
+            }
+        }
+    }
+
+    /// Blocks have become clean or come in clean: from now on they can be evicted.
+    pub(crate) fn note_clean(&self, ino: Ino, blocks: Range<u64>) {
+        let state = self.replica.view();
+        let mut order = self.cache.order.borrow_mut();
+        for chunk in blocks.start / BLOCKS_PER_CHUNK..blocks.end.div_ceil(BLOCKS_PER_CHUNK) {
+            let clean = state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| !block.dirty).count() as u64;
+            if clean > 0 {
+                order.insert((ino, chunk), clean * BLOCK_BYTES);
+            }
+        }
+    }
+
+    /// Makes room for bytes that a client writes. Waits while too much waits for the
+    /// bucket, and refuses once that has lasted too long.
+    pub(crate) async fn reserve(&self, len_bytes: u64) -> Result<(), RpcError> {
+        let deadline = self.ports.clock.monotonic() + self.options.space_timeout;
+        loop {
+            self.reserve_clean(len_bytes).await?;
+            let (dirty, resident) = {
+                let state = self.replica.view();
+                (state.extents().dirty_bytes(), state.extents().resident_bytes())
+            };
+            let budget = if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
+            if dirty + len_bytes <= budget && resident + len_bytes <= self.options.cache_bytes {
+                self.trouble("space", None);
+                return Ok(());
+            }
+            let now = self.ports.clock.monotonic();
+            if self.bucket.is_none() || now >= deadline {
+                let what = format!("{dirty} bytes wait for the bucket and {resident} are cached, which is all that is allowed");
+                self.trouble("space", Some(what));
+                return Err(FsError::NoSpace.into());
+            }
+            let progress = Box::pin(self.flusher.progress.wait());
+            self.flusher.urge();
+            match select(progress, self.ports.clock.sleep(deadline - now)).await {
+                Either::Left(_) | Either::Right(_) => {}
+            }
+        }
+    }
+
+    /// Makes room for bytes that come in clean. Where everything is dirty they come in all
+    /// the same: the budget of dirty bytes is below that of all bytes.
+    pub(crate) async fn reserve_clean(&self, len_bytes: u64) -> Result<(), RpcError> {
+        let over = |node: &Node| {
+            let resident = node.replica.view().extents().resident_bytes();
+            (resident + len_bytes).saturating_sub(node.options.cache_bytes)
+        };
+        if over(self) == 0 {
+            return Ok(());
+        }
+        let _turn = self.cache.evicting.lock().await;
+        while over(self) > 0 {
+            let wanted = over(self) + self.options.cache_bytes / EVICTION_SHARE;
+            let victims = self.cache.order.borrow_mut().victims(wanted);
+            if victims.is_empty() {
+                break;
+            }
+            for (ino, chunk) in victims {
+                self.evict_chunk(ino, chunk).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the clean blocks of a chunk absent, then gives their space back. Returns the bytes freed.
+    async fn evict_chunk(&self, ino: Ino, chunk: u64) -> Result<u64, RpcError> {
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let runs = self.replica.view().extents().clean_runs(ino, chunk);
+        if runs.is_empty() {
+            return Ok(0);
+        }
+        for run in &runs {
+            self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
+        }
+        self.force_log().await?;
+        let mut freed = 0;
+        for run in runs {
+            let (start, len) = (run.start * BLOCK_BYTES, (run.end - run.start) * BLOCK_BYTES);
+            self.store.punch(ino, start, len).await.map_err(|error| self.disk_failed(ino, error))?;
+            freed += len;
+        }
+        Ok(freed)
+    }
+
+    /// Drops what is clean of a file.
+    pub(crate) async fn evict_file(&self, ino: Ino) -> Result<u64, RpcError> {
+        let chunks: BTreeSet<u64> = {
+            let state = self.replica.view();
+            let size = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
+            (0..size.div_ceil(CHUNK_BYTES)).filter(|chunk| !state.extents().clean_runs(ino, *chunk).is_empty()).collect()
+        };
+        let mut freed = 0;
+        for chunk in chunks {
+            self.cache.order.borrow_mut().remove_chunk((ino, chunk));
+            freed += self.evict_chunk(ino, chunk).await?;
+        }
+        Ok(freed)
+    }
+}

@@ -1,0 +1,281 @@
+//! Downloads: ranges of home objects into store files. Each block is asked for once
+//! however many wait for it (O-39); a sequential reader is run ahead of (O-84).
+
+use crate::Node;
+use crate::load::bucket_refusal;
+use crate::locks::Mode;
+use crate::signal::Signal;
+use bytes::{Bytes, BytesMut};
+use ebb_model::*;
+use ebb_ports::{BucketError, ETag};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Requests for object data under way at one time, as many as the paper's prefetch (O-84).
+const MAX_PARALLEL: usize = 64;
+
+/// The size of one request: small for the first bytes of a stream, so that they come
+/// soon, then as large as still spreads a window over several connections.
+const MIN_REQUEST_BYTES: u64 = 256 << 10;
+const MAX_REQUEST_BYTES: u64 = 8 << 20;
+
+/// The kernel sends the reads of one stream slightly out of order.
+const SEQUENTIAL_SLACK_BYTES: u64 = 2 << 20;
+
+/// What a stream is run ahead by when it is first seen.
+const FIRST_WINDOW_BYTES: u64 = 1 << 20;
+
+#[derive(Default)]
+pub struct Downloads {
+    /// Blocks under way.
+    pending: RefCell<BTreeSet<(Ino, u64)>>,
+    running: Cell<usize>,
+    /// Raised whenever a download ends.
+    ended: Signal,
+    /// The last failure of a download that somebody may still be waiting for.
+    failures: RefCell<BTreeMap<(Ino, u64), RpcError>>,
+    streams: RefCell<BTreeMap<Ino, Stream>>,
+}
+
+/// How a file is being read.
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    /// Where the next read is expected.
+    next: u64,
+    window_bytes: u64,
+    /// Asked for up to here.
+    ahead: u64,
+}
+
+impl Downloads {
+    pub fn forget(&self, ino: Ino) {
+        self.streams.borrow_mut().remove(&ino);
+    }
+}
+
+impl Node {
+    /// Brings in the blocks of these ranges. On success they were there at some time since
+    /// the call.
+    pub(crate) async fn fetch(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>]) -> Result<(), RpcError> {
+        for range in ranges {
+            self.start_downloads(ino, range.clone(), self.request_bytes(ino));
+        }
+        for range in ranges {
+            for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
+                loop {
+                    let ended = self.downloads.ended.wait();
+                    if !self.downloads.pending.borrow().contains(&(ino, block)) {
+                        break;
+                    }
+                    ended.await;
+                }
+                if let Some(error) = self.downloads.failures.borrow_mut().remove(&(ino, block)) {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a read, and asks for what a sequential reader will want next.
+    pub(crate) fn read_ahead(self: &Rc<Self>, ino: Ino, wanted: &Range<u64>) {
+        let ahead = {
+            let mut streams = self.downloads.streams.borrow_mut();
+            let stream = streams.entry(ino).or_default();
+            let sequential = wanted.start.abs_diff(stream.next) <= SEQUENTIAL_SLACK_BYTES;
+            if !sequential {
+                *stream = Stream { next: wanted.end, ..Stream::default() };
+                return;
+            }
+            stream.next = stream.next.max(wanted.end);
+            let end = stream.next + stream.window_bytes;
+            // Topped up by halves, so that requests stay large.
+            if stream.ahead > stream.next + stream.window_bytes / 2 {
+                return;
+            }
+            stream.window_bytes =
+                (stream.window_bytes * 2).clamp(FIRST_WINDOW_BYTES, self.options.read_ahead_bytes.max(FIRST_WINDOW_BYTES));
+            let ahead = stream.ahead.max(wanted.start)..end.max(stream.next + stream.window_bytes);
+            stream.ahead = ahead.end;
+            ahead
+        };
+        let remote = {
+            let state = self.replica.view();
+            let Some(home) = state.extents().home(ino) else { return };
+            ahead.start..ahead.end.min(home.valid_bytes)
+        };
+        self.start_downloads(ino, remote, self.request_bytes(ino));
+    }
+
+    fn request_bytes(&self, ino: Ino) -> u64 {
+        let window = self.downloads.streams.borrow().get(&ino).map_or(0, |stream| stream.window_bytes);
+        (window / 8).next_power_of_two().clamp(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES)
+    }
+
+    /// Starts downloads of the absent blocks of a range that are not under way.
+    fn start_downloads(self: &Rc<Self>, ino: Ino, range: Range<u64>, request_bytes: u64) {
+        if range.is_empty() {
+            return;
+        }
+        let fills = self.replica.view().extents().fills(ino, range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
+        let mut run: Option<Range<u64>> = None;
+        for fill in fills {
+            if fill.home_bytes == 0 || !self.downloads.pending.borrow_mut().insert((ino, fill.block)) {
+                continue;
+            }
+            match &mut run {
+                Some(run) if run.end == fill.block && (run.end - run.start) * BLOCK_BYTES < request_bytes => run.end += 1,
+                _ => {
+                    let full = run.replace(fill.block..fill.block + 1);
+                    self.spawn_download(ino, full);
+                }
+            }
+        }
+        self.spawn_download(ino, run);
+    }
+
+    fn spawn_download(self: &Rc<Self>, ino: Ino, blocks: Option<Range<u64>>) {
+        let Some(blocks) = blocks else { return };
+        let node = self.clone();
+        self.ports.spawn.spawn(Box::pin(async move {
+            while node.downloads.running.get() >= MAX_PARALLEL {
+                node.downloads.ended.wait().await;
+            }
+            node.downloads.running.set(node.downloads.running.get() + 1);
+            let result = node.download(ino, blocks.clone()).await;
+            node.downloads.running.set(node.downloads.running.get() - 1);
+            for block in blocks {
+                node.downloads.pending.borrow_mut().remove(&(ino, block));
+                match &result {
+                    Ok(()) => node.downloads.failures.borrow_mut().remove(&(ino, block)),
+                    Err(error) => node.downloads.failures.borrow_mut().insert((ino, block), error.clone()),
+                };
+            }
+            node.downloads.ended.raise();
+        }));
+    }
+
+    /// Downloads a run of absent blocks and fills those that are absent still.
+    async fn download(self: &Rc<Self>, ino: Ino, blocks: Range<u64>) -> Result<(), RpcError> {
+        let Some((key, etag, valid_bytes)) = self.home_of(ino) else { return Ok(()) };
+        let first_byte = blocks.start * BLOCK_BYTES;
+        let range = first_byte..(blocks.end * BLOCK_BYTES).min(valid_bytes);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let data = match self.get_range(&key, range.clone(), &etag).await {
+            Ok(data) => data,
+            Err(error) => return self.object_changed(ino, &key, &etag, error).await,
+        };
+        self.fill(ino, &etag, first_byte, data).await
+    }
+
+    /// Puts downloaded bytes into the blocks that are still absent.
+    async fn fill(self: &Rc<Self>, ino: Ino, etag: &ETag, first_byte: u64, data: Bytes) -> Result<(), RpcError> {
+        self.reserve_clean(data.len() as u64).await?;
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let first = first_byte / BLOCK_BYTES;
+        let blocks = first..first + (data.len() as u64).div_ceil(BLOCK_BYTES);
+        let fills = {
+            let state = self.replica.view();
+            match state.extents().home(ino) {
+                // Of another content than was asked for: whoever waits plans again.
+                Some(home) if home.etag == etag.0 => state.extents().fills(ino, blocks),
+                _ => return Ok(()),
+            }
+        };
+        let mut at = 0;
+        while at < fills.len() {
+            let run = fills[at..].iter().zip(fills[at].block..).take_while(|(fill, block)| fill.block == *block).count();
+            let content = content_of(&data, first, &fills[at..at + run]);
+            let sums = content.chunks(BLOCK_BYTES as usize).map(ebb_format::crc32c).collect();
+            let start = fills[at].block;
+            self.store.write(ino, start * BLOCK_BYTES, content).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.commit(Command::Extent(ExtentCommand::Present { ino, etag: etag.0.clone(), first: start, sums })).await?;
+            self.note_clean(ino, start..start + run as u64);
+            at += run;
+        }
+        Ok(())
+    }
+
+    /// The object that a file's absent bytes are read from: key, tag, bytes that count.
+    pub(crate) fn home_of(&self, ino: Ino) -> Option<(String, ETag, u64)> {
+        let state = self.replica.view();
+        let home = state.extents().home(ino)?;
+        let key = state.backing().home_key(state.namespace(), ino)?;
+        Some((key, ETag(home.etag.clone()), home.valid_bytes))
+    }
+
+    /// A range of an object, whole, of just this version.
+    pub(crate) async fn get_range(&self, key: &str, range: Range<u64>, etag: &ETag) -> Result<Bytes, BucketError> {
+        let object = self.bucket_retry("get", || self.bucket().get(key, Some(range.clone()), Some(etag))).await?;
+        if object.body.len() as u64 != range.end - range.start {
+            let what = format!("{key}: {} bytes came where {} were asked for", object.body.len(), range.end - range.start);
+            return Err(BucketError::Unavailable { what, retry_after: None });
+        }
+        Ok(object.body)
+    }
+
+    /// A download failed. Where the object is no longer the one that the home names, the
+    /// file takes on the new one (O-55) and whoever waits plans again.
+    pub(crate) async fn object_changed(&self, ino: Ino, key: &str, etag: &ETag, error: BucketError) -> Result<(), RpcError> {
+        if !matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
+            return Err(bucket_refusal(&error));
+        }
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        match self.home_of(ino) {
+            // Moved or uploaded meanwhile: the home names another object or key by now.
+            Some((now_key, now_etag, _)) if now_key == key && now_etag == *etag => {}
+            _ => return Ok(()),
+        }
+        let meta = match self.bucket_retry("head", || self.bucket().head(key)).await {
+            Ok(meta) => meta,
+            Err(BucketError::NotFound { .. }) => {
+                let what = format!("{key} was removed from the bucket by somebody else; what is cached of it can still be read");
+                self.trouble(key, Some(what));
+                return Err(FsError::Io.into());
+            }
+            Err(error) => return Err(bucket_refusal(&error)),
+        };
+        if meta.etag == *etag {
+            return Ok(());
+        }
+        tracing::info!(key, "the object was replaced by somebody else; its cached bytes are dropped");
+        let time = self.ports.clock.wall();
+        let (_, applied) = self
+            .replica
+            .propose(|state| {
+                let stamp = Stamp { time, version: state.next_version() };
+                let modified = Time::from_secs(meta.modified_secs);
+                Ok(Command::Backing(BackingCommand::Replaced {
+                    ino,
+                    etag: meta.etag.0.clone(),
+                    len_bytes: meta.len_bytes,
+                    modified,
+                    stamp,
+                }))
+            })
+            .await?;
+        self.follow(applied, None).await
+    }
+}
+
+/// The bytes of a run of fills, each padded with zeros to a whole block.
+fn content_of(data: &Bytes, first: u64, fills: &[ebb_core::extent::Fill]) -> Bytes {
+    let start = ((fills[0].block - first) * BLOCK_BYTES) as usize;
+    let whole = fills.iter().all(|fill| fill.home_bytes == BLOCK_BYTES);
+    let len_bytes = fills.len() * BLOCK_BYTES as usize;
+    if whole && start + len_bytes <= data.len() {
+        return data.slice(start..start + len_bytes);
+    }
+    let mut content = BytesMut::with_capacity(len_bytes);
+    for (done, fill) in (1..).zip(fills) {
+        let from = ((fill.block - first) * BLOCK_BYTES) as usize;
+        let end = (from + fill.home_bytes as usize).min(data.len());
+        content.extend_from_slice(&data[from.min(end)..end]);
+        content.resize(done * BLOCK_BYTES as usize, 0);
+    }
+    content.freeze()
+}

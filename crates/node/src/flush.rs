@@ -1,0 +1,488 @@
+//! Write-back: what is dirty goes to the bucket, oldest first (O-54, O-75…77).
+//!
+//! A cycle writes the files that are due, then the pages of directories that speak of
+//! them, then carries out deletes. Whatever is sent to a key was logged before
+//! (`UploadBegun`), and nothing else is done to that key until its end is logged, so a
+//! crash at any point leaves a record from which the next start finds out what happened.
+
+use crate::Node;
+use crate::bucket::Backoff;
+use crate::preserve::Preserved;
+use crate::signal::Signal;
+use ebb_core::backing::{DirtyWork, FlushStep, PageStep};
+use ebb_format::page;
+use ebb_model::*;
+use ebb_ports::{BucketError, Condition, ETag};
+use futures_util::StreamExt;
+use futures_util::future::select;
+use futures_util::stream;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How often the queue of dirty files is looked at.
+const POLL: Duration = Duration::from_millis(200);
+
+/// A file that the bucket refuses is tried again after this long.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// Directories with more entries than this keep their objects where they are when they are
+/// renamed: a redirect in `.ebb/` says where (DESIGN §3).
+const MAX_MOVED_ENTRIES: usize = 10_000;
+
+#[derive(Default)]
+pub struct Flusher {
+    pub preserved: Preserved,
+    /// Raised when something may have become dirty.
+    woken: Signal,
+    /// Raised after each file, page and delete.
+    pub progress: Signal,
+    /// Somebody waits for room or for a flush: what is dirty is due at once.
+    urgent: Cell<bool>,
+    cycling: futures_util::lock::Mutex<()>,
+    /// Work that failed is left alone until then.
+    pauses: RefCell<BTreeMap<Work, Duration>>,
+    flushed: Cell<Flushed>,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Work {
+    Inode(Ino),
+    Key(String),
+}
+
+/// What has been written to the bucket since the start.
+#[derive(Clone, Copy, Default)]
+struct Flushed {
+    files: u64,
+    bytes: u64,
+}
+
+impl Flusher {
+    pub fn wake(&self) {
+        self.woken.raise();
+    }
+
+    /// Makes everything dirty due now.
+    pub fn urge(&self) {
+        self.urgent.set(true);
+        self.woken.raise();
+    }
+
+    pub(crate) fn count(&self, bytes: u64) {
+        let Flushed { files, bytes: before } = self.flushed.get();
+        self.flushed.set(Flushed { files: files + 1, bytes: before + bytes });
+    }
+}
+
+/// How one piece of work ended that did not.
+#[derive(Debug)]
+pub(crate) enum FlushError {
+    Bucket(BucketError),
+    Node(RpcError),
+    /// Something else must end first; the next cycle tries again.
+    Later,
+}
+
+impl From<BucketError> for FlushError {
+    fn from(error: BucketError) -> Self {
+        FlushError::Bucket(error)
+    }
+}
+
+impl From<RpcError> for FlushError {
+    fn from(error: RpcError) -> Self {
+        FlushError::Node(error)
+    }
+}
+
+impl Node {
+    /// Writes back what becomes dirty until the node stops.
+    pub(crate) async fn flush_for_ever(self: Rc<Self>) {
+        let mut backoff = Backoff::default();
+        while !self.is_stopping() {
+            let woken = Box::pin(self.flusher.woken.wait());
+            if !self.is_due() {
+                select(woken, self.ports.clock.sleep(POLL)).await;
+                continue;
+            }
+            match self.flush_cycle(None).await {
+                Ok(()) => backoff = Backoff::default(),
+                Err(_) => {
+                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
+                    self.ports.clock.sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    /// Writes everything dirty at or below an inode, and waits for it. Gives what was
+    /// written meanwhile: files and bytes.
+    pub(crate) async fn flush_below(self: &Rc<Self>, root: Ino) -> Result<(u64, u64), RpcError> {
+        if self.bucket.is_none() {
+            return Ok((0, 0));
+        }
+        let before = self.flusher.flushed.get();
+        let mut deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
+        let mut left = usize::MAX;
+        loop {
+            let remaining = self.dirty_below(root);
+            if remaining == 0 {
+                break;
+            }
+            if remaining < left {
+                left = remaining;
+                deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
+            } else if self.ports.clock.monotonic() >= deadline {
+                return Err(FsError::TimedOut.into());
+            }
+            self.flusher.pauses.borrow_mut().clear();
+            if self.flush_cycle(Some(root)).await.is_err() {
+                self.ports.clock.sleep(POLL).await;
+            }
+        }
+        let after = self.flusher.flushed.get();
+        Ok((after.files - before.files, after.bytes - before.bytes))
+    }
+
+    /// Files and pages below an inode that the bucket does not have, and all deletes: they
+    /// are of names that are gone from somewhere.
+    fn dirty_below(&self, root: Ino) -> usize {
+        let dirty: Vec<Ino> = self.replica.view().backing().dirty_inodes().map(|(_, ino)| ino).collect();
+        let inodes = dirty.into_iter().filter(|ino| self.is_below(*ino, root)).count();
+        inodes + self.replica.view().backing().dirt().deletes as usize
+    }
+
+    fn is_due(&self) -> bool {
+        let (oldest, deletes) = {
+            let state = self.replica.view();
+            let dirt = state.backing().dirt();
+            (dirt.since, dirt.deletes > 0)
+        };
+        let now = self.ports.clock.monotonic();
+        self.flusher.pauses.borrow_mut().retain(|_, until| *until > now);
+        if !self.may_write() {
+            return false;
+        }
+        match oldest {
+            None => deletes && self.flusher.pauses.borrow().is_empty(),
+            Some(since) => self.flusher.urgent.get() || self.is_old(since) && !self.everything_paused(),
+        }
+    }
+
+    fn everything_paused(&self) -> bool {
+        let pauses = self.flusher.pauses.borrow();
+        !pauses.is_empty() && self.replica.view().backing().dirty_inodes().all(|(_, ino)| pauses.contains_key(&Work::Inode(ino)))
+    }
+
+    fn is_old(&self, since: Time) -> bool {
+        let now = self.ports.clock.wall();
+        // A clock that was set back must not keep a file from the bucket.
+        now < since || now.secs - since.secs >= self.options.flush_interval.as_secs() as i64
+    }
+
+    /// The bucket is this node's to write.
+    fn may_write(&self) -> bool {
+        match &self.tenure {
+            Some(tenure) if tenure.holds() => {
+                self.trouble("tenure", None);
+                true
+            }
+            Some(tenure) => {
+                let what = match tenure.lost_to() {
+                    Some(owner) => format!("the volume was taken over by {owner}: nothing more is written to the bucket from here"),
+                    None => "the volume's head could not be renewed in time: nothing is written to the bucket until it is".into(),
+                };
+                self.trouble("tenure", Some(what));
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// One round over what is due: everything below `root`, or what is old enough.
+    async fn flush_cycle(self: &Rc<Self>, root: Option<Ino>) -> Result<(), ()> {
+        let _turn = self.flusher.cycling.lock().await;
+        if !self.may_write() {
+            return Err(());
+        }
+        let all = root.is_some() || self.flusher.urgent.take();
+        let mut failed = false;
+        let files = self.due(root, all, |work| match work {
+            DirtyWork::File(ino) => Some(ino),
+            DirtyWork::Page(_) => None,
+        });
+        let mut sent =
+            stream::iter(files.into_iter().map(|ino| async move { self.conclude(Work::Inode(ino), self.flush_file(ino).await) }))
+                .buffer_unordered(self.options.flush_parallel);
+        while let Some(ok) = sent.next().await {
+            failed |= !ok;
+        }
+        self.move_renamed().await;
+        let pages = self.due(root, all, |work| match work {
+            DirtyWork::Page(dir) => Some(dir),
+            DirtyWork::File(_) => None,
+        });
+        let mut sent =
+            stream::iter(pages.into_iter().map(|dir| async move { self.conclude(Work::Inode(dir), self.flush_page(dir).await) }))
+                .buffer_unordered(self.options.flush_parallel);
+        while let Some(ok) = sent.next().await {
+            failed |= !ok;
+        }
+        let deletes: Vec<(String, Option<ETag>)> = {
+            let state = self.replica.view();
+            let paused = self.flusher.pauses.borrow();
+            let due = state.backing().deletes().filter(|(key, _)| !paused.contains_key(&Work::Key((*key).to_owned())));
+            due.map(|(key, etag)| (key.to_owned(), etag.map(|etag| ETag(etag.to_owned())))).collect()
+        };
+        let mut sent = stream::iter(deletes.into_iter().map(|(key, etag)| async move {
+            let ended = self.delete(&key, etag.as_ref()).await;
+            self.conclude(Work::Key(key), ended)
+        }))
+        .buffer_unordered(self.options.flush_parallel);
+        while let Some(ok) = sent.next().await {
+            failed |= !ok;
+        }
+        if failed {
+            return Err(());
+        }
+        self.trouble("bucket writes", None);
+        Ok(())
+    }
+
+    fn due(&self, root: Option<Ino>, all: bool, pick: impl Fn(DirtyWork) -> Option<Ino>) -> Vec<Ino> {
+        let candidates: Vec<(Time, Ino)> = {
+            let state = self.replica.view();
+            let paused = self.flusher.pauses.borrow();
+            let work = state.backing().dirty_work().filter_map(|(since, work)| Some((since, pick(work)?)));
+            work.filter(|(_, ino)| !paused.contains_key(&Work::Inode(*ino))).collect()
+        };
+        let due = candidates.into_iter().filter(|(since, ino)| match root {
+            Some(root) => self.is_below(*ino, root),
+            None => all || self.is_old(*since),
+        });
+        due.map(|(_, ino)| ino).collect()
+    }
+
+    /// Takes note of how one piece of work ended; false where the bucket should be left alone for a while.
+    fn conclude(&self, work: Work, ended: Result<(), FlushError>) -> bool {
+        self.flusher.progress.raise();
+        let what = match &work {
+            Work::Inode(ino) => self.name_of(*ino),
+            Work::Key(key) => key.clone(),
+        };
+        match ended {
+            Ok(()) => {
+                self.trouble(&format!("write {what}"), None);
+                true
+            }
+            Err(FlushError::Later) => true,
+            Err(FlushError::Node(error)) => {
+                tracing::warn!(what, %error, "could not be written to the bucket");
+                false
+            }
+            Err(FlushError::Bucket(error @ (BucketError::Unavailable { .. } | BucketError::Unknown { .. }))) => {
+                self.trouble("bucket writes", Some(format!("{} does not take what is written: {error}", self.bucket().describe())));
+                false
+            }
+            Err(FlushError::Bucket(error)) => {
+                self.trouble(&format!("write {what}"), Some(format!("{what} cannot be written to the bucket: {error}")));
+                let until = self.ports.clock.monotonic() + REFUSED_PAUSE;
+                self.flusher.pauses.borrow_mut().insert(work, until);
+                true
+            }
+        }
+    }
+
+    fn name_of(&self, ino: Ino) -> String {
+        let state = self.replica.view();
+        match state.namespace().path_of(ino) {
+            Some(path) => path.iter().map(|name| format!("/{name}")).collect(),
+            None => format!("inode {ino}"),
+        }
+    }
+
+    /// Brings the object of one file to where and what it is to be.
+    async fn flush_file(self: &Rc<Self>, ino: Ino) -> Result<(), FlushError> {
+        self.see_all_names(ino).await?;
+        let step = {
+            let state = self.replica.view();
+            state.backing().flush_step(state.namespace(), ino)
+        };
+        match step {
+            FlushStep::Put { key, replaces } => self.put_file(ino, &key, replaces.map(ETag)).await,
+            FlushStep::Move { from, to, etag } => self.move_object(ino, &from, &to, &ETag(etag)).await,
+            FlushStep::Evict { occupant, from, to, etag } => {
+                self.move_object(occupant, &from, &to, &ETag(etag)).await?;
+                Err(FlushError::Later)
+            }
+            FlushStep::AwaitDelete { .. } | FlushStep::AwaitUpload { .. } => Err(FlushError::Later),
+            FlushStep::Nothing => Ok(()),
+        }
+    }
+
+    /// Copies an object to another key of its file, which is its home from then on.
+    async fn move_object(self: &Rc<Self>, ino: Ino, from: &str, to: &str, etag: &ETag) -> Result<(), FlushError> {
+        self.begin(ino, to, None).await?;
+        let moved = match self.keep_other(to, None).await {
+            Ok(()) => self.insist(|| self.bucket().copy(from, to, Some(etag))).await,
+            Err(error) => Err(error),
+        };
+        match moved {
+            Ok(etag) => {
+                self.commit(Command::Backing(BackingCommand::Moved { ino, key: to.into(), etag: etag.0 })).await?;
+                self.flusher.count(0);
+                Ok(())
+            }
+            // Only a node that stops leaves it at that: the next start finds out.
+            Err(error @ BucketError::Unknown { .. }) => Err(error.into()),
+            Err(error) => {
+                self.give_up(ino).await?;
+                if matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
+                    self.object_changed(ino, from, etag, error.clone()).await?;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Logs that `key` is about to be written for `ino`, unless it is no longer the one to write.
+    pub(crate) async fn begin(&self, ino: Ino, key: &str, upload: Option<String>) -> Result<(), FlushError> {
+        let (_, applied) = self
+            .replica
+            .propose(|state| {
+                // Somebody may have renamed or claimed since the step was planned.
+                if state.backing().uploads().any(|(other, upload)| other == ino && upload.key != key) {
+                    return Err(RpcError::Overloaded);
+                }
+                Ok(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload }))
+            })
+            .await?;
+        self.follow(applied, None).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn give_up(&self, ino: Ino) -> Result<(), RpcError> {
+        self.commit(Command::Backing(BackingCommand::UploadAborted { ino })).await.map(drop)
+    }
+
+    /// Writes what no object can say about a directory and its names.
+    async fn flush_page(self: &Rc<Self>, dir: Ino) -> Result<(), FlushError> {
+        let step = {
+            let state = self.replica.view();
+            state.backing().page_step(state.namespace(), dir)
+        };
+        let (key, marker, merge) = match step {
+            PageStep::Write { key, marker, merge } => (key, marker, merge),
+            PageStep::AwaitDelete { .. } | PageStep::AwaitUpload => return Err(FlushError::Later),
+            PageStep::Nothing => return Ok(()),
+        };
+        let old = if merge { self.page_of(dir, Some(&key)).await? } else { None };
+        self.begin(dir, &key, None).await?;
+        let written = self.put_page(dir, &key, marker.as_deref(), old.as_deref()).await;
+        // What is loaded from now on is read anew: the page says more than it did.
+        self.pages.borrow_mut().remove(&dir);
+        match written {
+            Ok((etag, version)) => {
+                self.commit(Command::Backing(BackingCommand::PageWritten { dir, version, etag: etag.0 })).await?;
+                Ok(())
+            }
+            Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
+            Err(error) => {
+                self.give_up(dir).await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&page::Page>) -> Result<(ETag, Version), FlushError> {
+        if let Some(marker) = marker {
+            match self.insist(|| self.bucket().put(marker, bytes::Bytes::new(), Condition::Absent, Vec::new())).await {
+                // Somebody has made the directory before.
+                Ok(_) | Err(BucketError::Precondition { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (page, version) = {
+            let state = self.replica.view();
+            let version = Version(state.next_version().0 - 1);
+            // Removed since: its page is deleted in its turn.
+            let Some(page) = state.backing().page(state.namespace(), dir, old) else { return Err(FlushError::Later) };
+            (page, version)
+        };
+        let body = page::encode(&page).map_err(|error| {
+            self.trouble(key, Some(format!("the page of a directory cannot be encoded: {error}")));
+            FlushError::Node(FsError::Io.into())
+        })?;
+        let etag = self.insist(|| self.bucket().put(key, body.clone(), Condition::Always, Vec::new())).await?;
+        Ok((etag, version))
+    }
+
+    async fn delete(&self, key: &str, etag: Option<&ETag>) -> Result<(), FlushError> {
+        match self.insist(|| self.bucket().delete(key, etag)).await {
+            // Somebody else has put something there since: it is theirs.
+            Ok(()) | Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.commit(Command::Backing(BackingCommand::Deleted { key: key.into() })).await?;
+        Ok(())
+    }
+
+    /// Repeats a request for as long as nobody knows whether it was carried out, which ends
+    /// with an answer or with the node. What is repeated is guarded by its condition, or
+    /// changes nothing when it is done twice.
+    pub(crate) async fn insist<'a, T>(
+        &'a self,
+        ask: impl Fn() -> ebb_ports::PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        let mut backoff = Backoff::default();
+        loop {
+            match ask().await {
+                Err(error @ BucketError::Unknown { .. }) => {
+                    self.trouble("bucket writes", Some(error.to_string()));
+                    if self.is_stopping() {
+                        return Err(error);
+                    }
+                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
+                    self.ports.clock.sleep(pause).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Somebody else's object stands where one of ours is to be: it is kept beside, under a
+    /// name that says so (O-55). `mine` is the tag of the object that may be replaced.
+    pub(crate) async fn keep_other(&self, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
+        let found = match self.bucket_retry("head", || self.bucket().head(key)).await {
+            Ok(meta) if Some(&meta.etag) == mine || self.is_ours(&meta) => return Ok(()),
+            Ok(meta) => meta,
+            Err(BucketError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let tag: String = found.etag.0.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
+        let aside = format!("{key}.ebb-conflict-{tag}");
+        tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
+        self.insist(|| self.bucket().copy(key, &aside, Some(&found.etag))).await?;
+        Ok(())
+    }
+
+    /// Directories that were renamed give up their redirects where that moves few objects.
+    async fn move_renamed(self: &Rc<Self>) {
+        let renamed: Vec<Ino> = {
+            let state = self.replica.view();
+            let redirects = state.backing().redirects();
+            let small = |dir: &Ino| {
+                state.backing().is_complete(*dir)
+                    && state.namespace().read_dir(*dir, Cookie::START, MAX_MOVED_ENTRIES).is_ok_and(|(_, end)| end)
+            };
+            redirects.filter(small).collect()
+        };
+        for dir in renamed {
+            if let Err(error) = self.commit(Command::Backing(BackingCommand::Unredirect { dir })).await {
+                tracing::warn!(%dir, %error, "a renamed directory keeps its redirect");
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Who serves the volume: taking over `.ebb/head`, keeping it, giving it back (DESIGN §3).
+//!
+//! The head changes only by conditional put, so of several nodes that want a volume one
+//! wins. Its owner renews it every third of the term. A newcomer that sees no renewal for
+//! a whole term on its own clock concludes that the owner is gone. An owner that could
+//! not renew within the term no longer writes to the bucket until it has renewed, and
+//! never again once it finds another owner in the head.
+
+use crate::random_u128;
+use ebb_format::head::{self, ClusterId, Head};
+use ebb_model::{Incarnation, Time};
+use ebb_ports::{Bucket, BucketError, Condition, ETag, Ports};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+use thiserror::Error;
+
+pub const HEAD_KEY: &str = ".ebb/head";
+
+/// What to do where another node holds the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TakeOver {
+    /// Wait one term to see whether its owner still renews; refuse if so.
+    IfAbandoned,
+    /// Take it without waiting: somebody has made sure that the owner is dead.
+    Now,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum HeadError {
+    #[error("{backing} is served by {owner}: mount it read-only, join that node, or stop it first")]
+    Held { backing: String, owner: String },
+    #[error(
+        "{backing} cannot say who serves it, for the store has no conditional requests: \
+         make sure that no other node serves it and start with --take-over=now"
+    )]
+    Undecidable { backing: String },
+    #[error("{backing}: {HEAD_KEY} is not what ebb writes: {what}")]
+    Unreadable { backing: String, what: String },
+    #[error("{backing}: {error}")]
+    Store { backing: String, error: BucketError },
+}
+
+/// The right to write to the bucket.
+pub struct Tenure {
+    bucket: Rc<dyn Bucket>,
+    ports: Ports,
+    state: RefCell<State>,
+    /// Monotonic time at which the right ends unless it is renewed.
+    ends: Cell<Duration>,
+    lost_to: RefCell<Option<String>>,
+}
+
+struct State {
+    head: Head,
+    etag: ETag,
+}
+
+impl Tenure {
+    /// Takes over the head, or finds it in the hands of `node` from before a restart.
+    pub async fn acquire(
+        bucket: Rc<dyn Bucket>,
+        ports: Ports,
+        node: u128,
+        owner: String,
+        term: Duration,
+        take_over: TakeOver,
+    ) -> Result<Tenure, HeadError> {
+        let backing = bucket.describe();
+        let store = |error| HeadError::Store { backing: backing.clone(), error };
+        if !bucket.capabilities().conditional_put && take_over != TakeOver::Now {
+            return Err(HeadError::Undecidable { backing });
+        }
+        let run = ports.entropy.next_u64();
+        let mut watched: Option<(ETag, Duration)> = None;
+        loop {
+            let asked = ports.clock.monotonic();
+            let mine = |cluster, incarnation, beat| Head {
+                cluster,
+                incarnation,
+                node,
+                run,
+                owner: owner.clone(),
+                started: Time::from_secs(ports.clock.wall().secs),
+                term_secs: term.as_secs().max(1) as u32,
+                beat,
+                released: false,
+            };
+            let (head, condition) = match bucket.get(HEAD_KEY, None, None).await {
+                Err(BucketError::NotFound { .. }) => (mine(ClusterId(random_u128(&*ports.entropy)), Incarnation(1), 0), Condition::Absent),
+                Err(error) => return Err(store(error)),
+                Ok(object) => {
+                    let found = head::decode(&object.body)
+                        .map_err(|error| HeadError::Unreadable { backing: backing.clone(), what: error.to_string() })?;
+                    let etag = object.meta.etag;
+                    let incarnation = if found.node == node {
+                        found.incarnation
+                    } else {
+                        let abandoned = found.released
+                            || take_over == TakeOver::Now
+                            || match &watched {
+                                Some((seen, since)) if *seen == etag => {
+                                    asked.saturating_sub(*since) > Duration::from_secs(found.term_secs.into())
+                                }
+                                Some(_) => return Err(HeadError::Held { backing, owner: found.owner }),
+                                None => {
+                                    watched = Some((etag.clone(), asked));
+                                    false
+                                }
+                            };
+                        if !abandoned {
+                            tracing::info!(owner = %found.owner, "waiting to see whether the owner of the volume still lives");
+                            ports.clock.sleep(WATCH_INTERVAL).await;
+                            continue;
+                        }
+                        let next = found.incarnation.0.checked_add(1).ok_or_else(|| HeadError::Unreadable {
+                            backing: backing.clone(),
+                            what: "the volume was taken over 65,535 times, which is as often as it can be".into(),
+                        })?;
+                        Incarnation(next)
+                    };
+                    (mine(found.cluster, incarnation, found.beat.wrapping_add(1)), Condition::Match(etag))
+                }
+            };
+            let condition = if bucket.capabilities().conditional_put { condition } else { Condition::Always };
+            match put(&*bucket, &head, condition).await {
+                Ok(etag) => {
+                    let tenure = Tenure {
+                        bucket,
+                        ends: Cell::new(asked + term),
+                        ports,
+                        state: RefCell::new(State { head, etag }),
+                        lost_to: RefCell::default(),
+                    };
+                    return Ok(tenure);
+                }
+                // Somebody was faster, or our own put arrived and its answer did not: look again.
+                Err(BucketError::Precondition { .. } | BucketError::Unknown { .. }) => {}
+                Err(error) => return Err(store(error)),
+            }
+        }
+    }
+
+    pub fn cluster(&self) -> ClusterId {
+        self.state.borrow().head.cluster
+    }
+
+    pub fn incarnation(&self) -> Incarnation {
+        self.state.borrow().head.incarnation
+    }
+
+    /// The bucket may be written to now.
+    pub fn holds(&self) -> bool {
+        self.lost_to.borrow().is_none() && self.ports.clock.monotonic() < self.ends.get()
+    }
+
+    /// Who has taken the volume from this node.
+    pub fn lost_to(&self) -> Option<String> {
+        self.lost_to.borrow().clone()
+    }
+
+    pub fn term(&self) -> Duration {
+        Duration::from_secs(self.state.borrow().head.term_secs.into())
+    }
+
+    /// Renews once. An error leaves the term as it was.
+    pub async fn renew(&self) -> Result<(), BucketError> {
+        self.write(false).await
+    }
+
+    /// Gives the volume back, so that the next node need not wait.
+    pub async fn release(&self) -> Result<(), BucketError> {
+        self.write(true).await
+    }
+
+    async fn write(&self, released: bool) -> Result<(), BucketError> {
+        if self.lost_to.borrow().is_some() {
+            return Err(BucketError::Precondition { key: HEAD_KEY.into() });
+        }
+        let asked = self.ports.clock.monotonic();
+        let (head, etag) = {
+            let state = self.state.borrow();
+            (Head { beat: state.head.beat.wrapping_add(1), released, ..state.head.clone() }, state.etag.clone())
+        };
+        let condition = if self.bucket.capabilities().conditional_put { Condition::Match(etag) } else { Condition::Always };
+        let etag = match put(&*self.bucket, &head, condition).await {
+            Ok(etag) => etag,
+            Err(error @ (BucketError::Precondition { .. } | BucketError::Unknown { .. })) => {
+                self.settle(error).await?;
+                // The head is ours under a tag that is known again: the next beat renews it.
+                return if released { Box::pin(self.write(released)).await } else { Ok(()) };
+            }
+            Err(error) => return Err(error),
+        };
+        *self.state.borrow_mut() = State { head, etag };
+        self.ends.set(asked + self.term());
+        Ok(())
+    }
+
+    /// After an unclear answer: is the head still this node's?
+    async fn settle(&self, error: BucketError) -> Result<(), BucketError> {
+        let found = match self.bucket.get(HEAD_KEY, None, None).await {
+            Ok(object) => head::decode(&object.body).ok().map(|head| (head, object.meta.etag)),
+            Err(BucketError::NotFound { .. }) => None,
+            Err(other) => return Err(other),
+        };
+        let mut state = self.state.borrow_mut();
+        match found {
+            Some((head, etag)) if head.node == state.head.node && head.run == state.head.run => {
+                *state = State { head, etag };
+                Ok(())
+            }
+            Some((head, _)) => {
+                *self.lost_to.borrow_mut() = Some(head.owner);
+                Err(error)
+            }
+            None => {
+                *self.lost_to.borrow_mut() = Some(format!("nobody: {HEAD_KEY} was removed or overwritten"));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// How often a newcomer looks at a head that somebody else holds.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+async fn put(bucket: &dyn Bucket, head: &Head, condition: Condition) -> Result<ETag, BucketError> {
+    bucket.put(HEAD_KEY, head::encode(head), condition, Vec::new()).await
+}

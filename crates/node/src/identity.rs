@@ -1,0 +1,43 @@
+//! Whose data directory this is: written before the node first takes over a volume, so
+//! that it knows its own head again after a crash at any point.
+
+use crate::random_u128;
+use ebb_format::identity::{self, Identity};
+use ebb_ports::{Disk, DiskError, Entropy, OpenMode};
+use thiserror::Error;
+
+const PATH: &str = "identity";
+const DRAFT: &str = "identity.new";
+const MAX_BYTES: usize = 64 << 10;
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum IdentityError {
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error("{PATH}: {0}")]
+    Format(#[from] ebb_format::FormatError),
+}
+
+/// The identity of the data directory; a new one gets one.
+pub async fn load_or_create(disk: &dyn Disk, entropy: &dyn Entropy) -> Result<Identity, IdentityError> {
+    match disk.open(PATH, OpenMode::Existing).await {
+        Ok(file) => Ok(identity::decode(&file.read_at(0, MAX_BYTES).await?)?),
+        Err(DiskError::NotFound { .. }) => {
+            let fresh = Identity { node: random_u128(entropy), serves: None };
+            store(disk, &fresh).await?;
+            Ok(fresh)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces the identity; what was there before stays until the new one is forced.
+pub async fn store(disk: &dyn Disk, identity: &Identity) -> Result<(), IdentityError> {
+    let file = disk.open(DRAFT, OpenMode::Create).await?;
+    file.set_len(0).await?;
+    file.write_at(0, identity::encode(identity)).await?;
+    file.sync_data().await?;
+    disk.rename(DRAFT, PATH).await?;
+    disk.sync_dir("").await?;
+    Ok(())
+}

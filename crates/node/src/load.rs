@@ -1,0 +1,233 @@
+//! Learning names from the bucket, lazily (O-25…27): a directory's page of `.ebb/` and the
+//! listing of its prefix, page by page, or one name where the directory is large.
+//!
+//! One load per directory is under way at a time. What the bucket answered enters the log
+//! as `Install`, which the partition refuses if names were removed since the question.
+
+use crate::Node;
+use crate::locks::Mode;
+use ebb_core::backing::{self, Listed, Listing, LoadPlan, LookupPlan, Scope, page_key};
+use ebb_format::page::{self, Page};
+use ebb_model::*;
+use ebb_ports::{BucketError, ListEntry, ListRequest};
+use futures_util::future::{try_join, try_join_all};
+use std::rc::Rc;
+
+/// Keys asked for at one time: the most that S3 gives.
+const LIST_LIMIT: usize = 1000;
+
+/// Directories above each other that are brought in for one name: far above what a path can have.
+const MAX_DEPTH: usize = 4096;
+
+impl Node {
+    /// Makes sure that the namespace knows whether `dir` has `name`.
+    pub(crate) async fn resolve(&self, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        if self.knows(dir, name) {
+            return Ok(());
+        }
+        let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+        // The first page settles small directories whole.
+        if !self.knows(dir, name) && self.replica.view().backing().is_untouched(dir) {
+            self.load_page(dir).await?;
+        }
+        if !self.knows(dir, name) {
+            self.load_name(dir, name).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the namespace holds every name of `dir`.
+    pub(crate) async fn complete(&self, dir: Ino) -> Result<(), RpcError> {
+        while !self.is_complete(dir) {
+            self.load_next(dir).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads one more page of a directory that is not complete.
+    pub(crate) async fn load_next(&self, dir: Ino) -> Result<(), RpcError> {
+        let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+        if !self.is_complete(dir) {
+            self.load_page(dir).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_complete(&self, dir: Ino) -> bool {
+        self.replica.view().backing().is_complete(dir)
+    }
+
+    fn knows(&self, dir: Ino, name: &Name) -> bool {
+        let state = self.replica.view();
+        match state.namespace().lookup(dir, name) {
+            Ok(_) => true,
+            // Not a directory, or gone: there is nothing to learn.
+            Err(error) if error != FsError::NotFound => true,
+            Err(_) => state.backing().knows_absent(state.namespace(), dir, name),
+        }
+    }
+
+    async fn load_page(&self, dir: Ino) -> Result<(), RpcError> {
+        let plan = {
+            let state = self.replica.view();
+            state.backing().load_plan(state.namespace(), dir)
+        };
+        let Some(LoadPlan { prefix, after, page_key, epoch }) = plan else { return Ok(()) };
+        let page = self.page_of(dir, page_key.as_deref()).await?;
+        let first = after.is_none();
+        let request = ListRequest { prefix, by_directory: true, after, limit: LIST_LIMIT };
+        let listing = self.bucket_read("list", || self.bucket().list(request.clone())).await?;
+        let progress = match listing.entries.last() {
+            Some(last) if listing.more => LoadProgress::UpTo(last.key().to_owned()),
+            _ => LoadProgress::Complete,
+        };
+        let mut entries: Vec<Listed> = listing.entries.into_iter().map(listed).collect();
+        if listing.more {
+            let probed = self.probe(backing::to_probe(&entries)).await?;
+            entries.extend(probed);
+        }
+        let scope = if first { Scope::First } else { Scope::Next };
+        self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope }, epoch, progress).await
+    }
+
+    /// Learns about one name of a directory that is too large to be loaded for it.
+    async fn load_name(&self, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        let plan = {
+            let state = self.replica.view();
+            state.backing().lookup_plan(state.namespace(), dir, name)
+        };
+        let Some(LookupPlan { objects, prefixes, page_key, epoch }) = plan else { return Ok(()) };
+        let page = self.page_of(dir, page_key.as_deref()).await?;
+        let heads = objects.into_iter().map(|key| async move {
+            match self.bucket_read("head", || self.bucket().head(&key)).await {
+                Ok(meta) => {
+                    let modified = Time::from_secs(meta.modified_secs);
+                    Ok(Some(Listed::Object { key, etag: meta.etag.0, len_bytes: meta.len_bytes, modified }))
+                }
+                Err(RpcError::Refused(FsError::NotFound)) => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        let (found, mut entries) = try_join(try_join_all(heads), self.probe(prefixes)).await?;
+        entries.extend(found.into_iter().flatten());
+        let listing = Listing { dir, entries: &entries, page: page.as_deref(), scope: Scope::Name(name) };
+        self.install(listing, epoch, LoadProgress::Unchanged).await
+    }
+
+    /// Those of the prefixes below which there is anything.
+    async fn probe(&self, prefixes: Vec<String>) -> Result<Vec<Listed>, RpcError> {
+        let probes = prefixes.into_iter().map(|key| async move {
+            let request = ListRequest { prefix: key.clone(), by_directory: false, after: None, limit: 1 };
+            let found = self.bucket_read("list", || self.bucket().list(request.clone())).await?;
+            Ok::<_, RpcError>((!found.entries.is_empty()).then_some(Listed::Prefix { key }))
+        });
+        Ok(try_join_all(probes).await?.into_iter().flatten().collect())
+    }
+
+    /// Looks up every name of an inode, which must all be known before it is changed.
+    pub(crate) async fn see_all_names(&self, ino: Ino) -> Result<(), RpcError> {
+        loop {
+            let unseen = self.replica.view().backing().unseen_names(ino).first().cloned();
+            let Some((dir, name)) = unseen else { return Ok(()) };
+            if self.bring_in(dir).await? {
+                self.resolve(dir, &name).await?;
+            }
+            let still = self.replica.view().backing().unseen_names(ino).first().cloned();
+            if still == Some((dir, name.clone())) {
+                // The record tells of a name that is not there, or is another inode by now.
+                let time = self.ports.clock.wall();
+                let (_, applied) = self
+                    .replica
+                    .propose(|state| {
+                        let stamp = Stamp { time, version: state.next_version() };
+                        Ok(Command::Backing(BackingCommand::Vanished { parent: dir, name, stamp }))
+                    })
+                    .await?;
+                self.follow(applied, None).await?;
+            }
+        }
+    }
+
+    /// Makes a directory known that a record names by its inode id; false if it is nowhere.
+    async fn bring_in(&self, dir: Ino) -> Result<bool, RpcError> {
+        let mut missing = Vec::new();
+        let mut at = dir;
+        while self.replica.view().namespace().inode(at).is_none() {
+            let Some(page) = self.page_of(at, Some(&page_key(at))).await? else { return Ok(false) };
+            let Some((parent, name)) = page.parent.clone() else { return Ok(false) };
+            if missing.len() >= MAX_DEPTH {
+                return Ok(false);
+            }
+            missing.push((parent, name));
+            at = parent;
+        }
+        for (parent, name) in missing.into_iter().rev() {
+            self.resolve(parent, &name).await?;
+        }
+        Ok(self.replica.view().namespace().inode(dir).is_some())
+    }
+
+    /// The directory's page, kept while the directory is being loaded.
+    pub(crate) async fn page_of(&self, dir: Ino, key: Option<&str>) -> Result<Option<Rc<Page>>, RpcError> {
+        let Some(key) = key else { return Ok(None) };
+        if let Some(page) = self.pages.borrow().get(&dir) {
+            return Ok(Some(page.clone()));
+        }
+        let object = match self.bucket_read("get", || self.bucket().get(key, None, None)).await {
+            Ok(object) => object,
+            Err(RpcError::Refused(FsError::NotFound)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let page = page::decode(&object.body).map_err(|error| {
+            self.trouble(key, Some(format!("{key} in the bucket cannot be read, so the attributes it holds are unknown: {error}")));
+            RpcError::Refused(FsError::Io)
+        })?;
+        let page = Rc::new(page);
+        self.pages.borrow_mut().insert(dir, page.clone());
+        Ok(Some(page))
+    }
+
+    async fn install(&self, listing: Listing<'_>, epoch: u64, progress: LoadProgress) -> Result<(), RpcError> {
+        let dir = listing.dir;
+        let time = self.ports.clock.wall();
+        let mut not_shown = 0;
+        let (_, applied) = self
+            .replica
+            .propose(|state| {
+                let mut draw = state.namespace().next_inos(dir);
+                let found = state.backing().interpret(state.namespace(), &listing, &mut draw);
+                not_shown = found.not_shown;
+                let stamp = Stamp { time, version: state.next_version() };
+                let (entries, hidden) = (found.entries, found.hidden);
+                Ok(Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, progress, stamp }))
+            })
+            .await?;
+        if not_shown > 0 {
+            tracing::warn!(%dir, not_shown, "keys of the bucket cannot be names and are not shown");
+        }
+        self.follow(applied, None).await?;
+        if self.is_complete(dir) {
+            self.pages.borrow_mut().remove(&dir);
+        }
+        Ok(())
+    }
+}
+
+fn listed(entry: ListEntry) -> Listed {
+    match entry {
+        ListEntry::Object { key, etag, len_bytes, modified_secs } => {
+            Listed::Object { key, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) }
+        }
+        ListEntry::Prefix { key } => Listed::Prefix { key },
+    }
+}
+
+/// What a request is told of a bucket that does not do its part.
+pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
+    RpcError::Refused(match error {
+        BucketError::NotFound { .. } => FsError::NotFound,
+        BucketError::Forbidden { .. } => FsError::AccessDenied,
+        BucketError::Precondition { .. } | BucketError::Refused { .. } => FsError::Io,
+        BucketError::Unavailable { .. } | BucketError::Unknown { .. } => FsError::TimedOut,
+    })
+}

@@ -1,0 +1,247 @@
+//! Mutations: from a client's request to its answer.
+//!
+//! An answer is given when the command is in the log and applied. The same transaction
+//! asked again gets the same answer and is not executed again, whether the first is long
+//! done, under way, or was lost with its connection.
+
+use crate::Node;
+use crate::locks::Mode;
+use bytes::Bytes;
+use ebb_core::extent::{self, Fill};
+use ebb_core::partition::Partition;
+use ebb_core::session::Verdict;
+use ebb_model::*;
+use std::ops::Range;
+use std::rc::Rc;
+
+impl Node {
+    pub(crate) async fn mutate(
+        self: &Rc<Self>,
+        tx: TxId,
+        caller: Caller,
+        mutation: ClientMutation,
+        replay: Option<Replay>,
+    ) -> Result<Reply, RpcError> {
+        match self.replica.view().sessions().check(tx) {
+            Verdict::New => {}
+            Verdict::Done(answer) => return answer.map(Reply::Mutated),
+            Verdict::Misordered => return Err(RpcError::Misordered),
+            Verdict::Unknown => return Err(RpcError::SessionExpired),
+        }
+        if self.read_only() || self.attachments.read_only(tx.session) {
+            return Err(FsError::ReadOnly.into());
+        }
+        if let Some(owner) = self.lost_to() {
+            return Err(RpcError::NotServing(format!("the volume was taken over by {owner}")));
+        }
+        if !self.under_way.borrow_mut().insert(tx) {
+            return Err(RpcError::Overloaded);
+        }
+        let answer = self.execute(tx, caller, mutation, replay).await;
+        self.under_way.borrow_mut().remove(&tx);
+        let mutated = answer?;
+        if self.options.ack_durable {
+            self.force_all().await?;
+        }
+        Ok(Reply::Mutated(mutated))
+    }
+
+    async fn execute(
+        self: &Rc<Self>,
+        tx: TxId,
+        caller: Caller,
+        mutation: ClientMutation,
+        replay: Option<Replay>,
+    ) -> Result<Mutated, RpcError> {
+        let order = Order { tx, caller, replay };
+        if let ClientMutation::Link { ino, .. }
+        | ClientMutation::SetAttr { ino, .. }
+        | ClientMutation::SetXattr { ino, .. }
+        | ClientMutation::RemoveXattr { ino, .. }
+        | ClientMutation::Write { ino, .. }
+        | ClientMutation::Append { ino, .. } = mutation
+        {
+            self.see_all_names(ino).await?;
+        }
+        match mutation {
+            ClientMutation::Make { parent, name, mode, what, open } => {
+                self.resolve(parent, &name).await?;
+                let mutated = self
+                    .order(&order, |state| {
+                        let ino = order.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent));
+                        Mutation::Make { parent, name, ino, mode, what }
+                    })
+                    .await?;
+                if let (true, Some(attr)) = (open, &mutated.attr) {
+                    self.attachments.open(tx.session, attr.ino);
+                }
+                Ok(mutated)
+            }
+            ClientMutation::Link { ino, parent, name } => {
+                self.resolve(parent, &name).await?;
+                self.order(&order, |_| Mutation::Link { ino, parent, name }).await
+            }
+            ClientMutation::Unlink { parent, name } => {
+                let victim = self.known_child(parent, &name).await?;
+                let done = self
+                    .order(&order, |state| {
+                        let holders = self.holders_of(state, parent, &name);
+                        Mutation::Unlink { parent, name, holders }
+                    })
+                    .await?;
+                self.recheck_holders(victim).await?;
+                Ok(done)
+            }
+            ClientMutation::Rmdir { parent, name } => {
+                let victim = self.known_child(parent, &name).await?;
+                if let Some(dir) = victim {
+                    self.complete(dir).await?;
+                }
+                let done = self
+                    .order(&order, |state| {
+                        let holders = self.holders_of(state, parent, &name);
+                        Mutation::Rmdir { parent, name, holders }
+                    })
+                    .await?;
+                self.recheck_holders(victim).await?;
+                Ok(done)
+            }
+            ClientMutation::Rename { from, name, to, new_name, mode } => {
+                self.known_child(from, &name).await?;
+                let victim = self.known_child(to, &new_name).await?;
+                if let (Some(dir), RenameMode::Replace) = (victim, mode) {
+                    self.complete(dir).await?;
+                }
+                let done = self
+                    .order(&order, |state| {
+                        let holders = self.holders_of(state, to, &new_name);
+                        Mutation::Rename { from, name, to, new_name, mode, holders }
+                    })
+                    .await?;
+                self.recheck_holders(victim).await?;
+                Ok(done)
+            }
+            ClientMutation::SetAttr { ino, set } => {
+                // A change of size excludes readers, writers and uploads of the file.
+                let _guard = match set.size_bytes {
+                    Some(_) => Some(self.locks.lock(ino, Mode::Exclusive).await),
+                    None => None,
+                };
+                self.break_upload_at(ino, set.size_bytes);
+                self.order(&order, |_| Mutation::SetAttr { ino, set }).await
+            }
+            ClientMutation::SetXattr { ino, name, value, mode } => {
+                self.order(&order, |_| Mutation::SetXattr { ino, name, value, mode }).await
+            }
+            ClientMutation::RemoveXattr { ino, name } => self.order(&order, |_| Mutation::RemoveXattr { ino, name }).await,
+            ClientMutation::Write { ino, offset, data, drop_set_id } => self.write(&order, ino, Some(offset), data, drop_set_id).await,
+            ClientMutation::Append { ino, data, drop_set_id } => {
+                let offset = order.replay.and_then(|replay| replay.offset);
+                self.write(&order, ino, offset, data, drop_set_id).await
+            }
+        }
+    }
+
+    /// Puts the bytes in the store file, then commits that they are there (O-78). Bytes
+    /// whose commit fails are not seen: an absent block stays absent, and a present one
+    /// is read up to the old size, or is the target of an overwrite whose outcome the
+    /// writer was told is an error.
+    async fn write(
+        self: &Rc<Self>,
+        order: &Order,
+        ino: Ino,
+        offset: Option<u64>,
+        data: Bytes,
+        drop_set_id: bool,
+    ) -> Result<Mutated, RpcError> {
+        if data.len() > MAX_IO_BYTES {
+            return Err(FsError::Invalid.into());
+        }
+        let len_bytes = data.len() as u64;
+        self.reserve(len_bytes).await?;
+        loop {
+            let guard = self.locks.lock(ino, Mode::Exclusive).await;
+            let size = {
+                let state = self.replica.view();
+                let attr = state.namespace().attr(ino)?;
+                match attr.kind {
+                    FileKind::Regular => attr.size_bytes,
+                    FileKind::Directory => return Err(FsError::IsDirectory.into()),
+                    _ => return Err(FsError::Invalid.into()),
+                }
+            };
+            let offset = offset.unwrap_or(size);
+            if offset.checked_add(len_bytes).is_none_or(|end| end > MAX_FILE_BYTES) {
+                return Err(FsError::TooLarge.into());
+            }
+            let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
+            let remote: Vec<Range<u64>> = missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect();
+            if !remote.is_empty() {
+                drop(guard);
+                self.fetch(ino, &remote).await?;
+                continue;
+            }
+            for fill in missing {
+                let Range { start, end } = fill.range();
+                self.store.clear(ino, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
+            }
+            self.preserve(ino, offset..offset + len_bytes).await?;
+            let sums = extent::whole_blocks(offset, len_bytes).map(|block| {
+                let start = (block * BLOCK_BYTES - offset) as usize;
+                ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize])
+            });
+            let sums = sums.collect();
+            self.store.write(ino, offset, data).await.map_err(|error| self.disk_failed(ino, error))?;
+            return self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await;
+        }
+    }
+
+    /// Proposes one mutation of a client and carries out what follows from it.
+    async fn order(&self, order: &Order, choose: impl FnOnce(&Partition) -> Mutation) -> Result<Mutated, RpcError> {
+        let time = self.ports.clock.wall();
+        let (_, applied) = self
+            .replica
+            .propose(|state| {
+                let stamp = match order.replay {
+                    Some(replay) => replay.stamp,
+                    None => Stamp { time, version: state.next_version() },
+                };
+                Ok(Command::Client { tx: order.tx, caller: order.caller.clone(), stamp, mutation: choose(state) })
+            })
+            .await?;
+        let answer = applied.answer.clone().expect("a client's command has an answer");
+        self.follow(applied, Some(order.tx.session)).await?;
+        answer
+    }
+
+    /// The inode of a name, with everything known that a change to it needs.
+    async fn known_child(&self, parent: Ino, name: &Name) -> Result<Option<Ino>, RpcError> {
+        self.resolve(parent, name).await?;
+        let child = self.replica.view().namespace().lookup(parent, name).ok().map(|attr| attr.ino);
+        if let Some(ino) = child {
+            self.see_all_names(ino).await?;
+        }
+        Ok(child)
+    }
+
+    fn holders_of(&self, state: &Partition, parent: Ino, name: &Name) -> Vec<SessionId> {
+        state.namespace().lookup(parent, name).map(|attr| self.attachments.holders(attr.ino)).unwrap_or_default()
+    }
+
+    /// A holder may have closed while the last name was being removed.
+    async fn recheck_holders(&self, victim: Option<Ino>) -> Result<(), RpcError> {
+        let Some(ino) = victim else { return Ok(()) };
+        let holders = self.replica.view().namespace().holders(ino).collect::<Vec<_>>();
+        for session in holders {
+            self.release_orphan(session, ino).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whose mutation it is, and what was chosen for it before, if it was.
+pub(crate) struct Order {
+    pub tx: TxId,
+    pub caller: Caller,
+    pub replay: Option<Replay>,
+}

@@ -1,0 +1,72 @@
+//! What a node can be told. Defaults are here and nowhere else; `docs/configuration.md`
+//! lists them with their flags.
+
+use crate::head::TakeOver;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The name by which clients ask for the volume.
+    pub volume: String,
+    /// For people: host, process and data directory.
+    pub owner: String,
+    /// Owner of the root directory and of objects without a record.
+    pub uid: u32,
+    pub gid: u32,
+    pub read_only: bool,
+    /// The only client lives in the node's process: sessions of before a restart are over.
+    pub embedded: bool,
+    pub take_over: TakeOver,
+    /// How long the head of the volume stays this node's without renewal.
+    pub head_term: Duration,
+    /// How long a client may be silent.
+    pub session_term: Duration,
+    /// What was acknowledged is forced at the latest after this time (DESIGN §3).
+    pub commit_interval: Duration,
+    /// Force before every answer (O-69).
+    pub ack_durable: bool,
+    /// Dirty files go to the bucket once they are this old (O-54).
+    pub flush_interval: Duration,
+    /// Files that go to the bucket at one time.
+    pub flush_parallel: usize,
+    /// Cached bytes on the node's disk, clean and dirty.
+    pub cache_bytes: u64,
+    /// Bytes that wait for the bucket; a writer waits once there are more.
+    pub dirty_bytes: u64,
+    /// A writer that waits for space this long gets ENOSPC.
+    pub space_timeout: Duration,
+    /// A request waits this long for a bucket that does not answer, then gets EIO.
+    pub bucket_timeout: Duration,
+    /// Most bytes that are read ahead of one sequential reader.
+    pub read_ahead_bytes: u64,
+    /// Operations after which a snapshot is written, so that a restart has no more to replay.
+    pub snapshot_operations: u64,
+    pub segment_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            volume: "ebb".into(),
+            owner: String::new(),
+            uid: 0,
+            gid: 0,
+            read_only: false,
+            embedded: false,
+            take_over: TakeOver::IfAbandoned,
+            head_term: Duration::from_secs(30),
+            session_term: Duration::from_secs(60),
+            commit_interval: Duration::from_secs(1),
+            ack_durable: false,
+            flush_interval: Duration::from_secs(5),
+            flush_parallel: 16,
+            cache_bytes: 20 << 30,
+            dirty_bytes: 4 << 30,
+            space_timeout: Duration::from_secs(60),
+            bucket_timeout: Duration::from_secs(60),
+            read_ahead_bytes: 64 << 20,
+            snapshot_operations: 200_000,
+            segment_bytes: 16 << 20,
+        }
+    }
+}

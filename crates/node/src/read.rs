@@ -1,0 +1,97 @@
+//! Reading: what is in the store file is verified and given out, what is in the bucket
+//! is fetched first, holes are zeros.
+
+use crate::Node;
+use crate::locks::Mode;
+use bytes::{Bytes, BytesMut};
+use ebb_core::extent::{Segment, Source};
+use ebb_model::*;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A read starts over when the blocks that it fetched were evicted before it came to
+/// them. That can happen only under a cache far too small for its readers.
+const MAX_ATTEMPTS: usize = 64;
+
+impl Node {
+    pub(crate) async fn read(self: &Rc<Self>, ino: Ino, offset: u64, len_bytes: u32) -> Result<Bytes, RpcError> {
+        let len_bytes = u64::from(len_bytes).min(MAX_IO_BYTES as u64);
+        let wanted = offset..offset.saturating_add(len_bytes);
+        self.read_ahead(ino, &wanted);
+        for _ in 0..MAX_ATTEMPTS {
+            let guard = self.locks.lock(ino, Mode::Shared).await;
+            let plan = {
+                let state = self.replica.view();
+                let inode = state.namespace().inode(ino).ok_or(FsError::Stale)?;
+                match inode.attr.kind {
+                    FileKind::Regular => state.extents().plan_read(ino, wanted.clone(), inode.attr.size_bytes),
+                    FileKind::Directory => return Err(FsError::IsDirectory.into()),
+                    _ => return Err(FsError::Invalid.into()),
+                }
+            };
+            let remote: Vec<Range<u64>> = plan.iter().filter(|part| part.source == Source::Remote).map(|part| part.range.clone()).collect();
+            if remote.is_empty() {
+                match self.gather(ino, &plan).await? {
+                    Some(data) => {
+                        self.cache.touch(ino, &wanted);
+                        return Ok(data);
+                    }
+                    // A clean block was damaged: it is absent now, and fetched by the next attempt.
+                    None => continue,
+                }
+            }
+            drop(guard);
+            self.fetch(ino, &remote).await?;
+        }
+        self.trouble("cache", Some("cached blocks are evicted before they can be read: the cache is too small".into()));
+        Err(FsError::Io.into())
+    }
+
+    /// Reads a plan that needs nothing of the bucket. The caller holds the inode's lock.
+    pub(crate) async fn gather(&self, ino: Ino, plan: &[Segment]) -> Result<Option<Bytes>, RpcError> {
+        if let [Segment { source: Source::Local, range }] = plan {
+            return self.read_local(ino, range).await;
+        }
+        let len_bytes = plan.iter().map(|part| part.range.end - part.range.start).sum::<u64>() as usize;
+        let mut data = BytesMut::with_capacity(len_bytes);
+        for part in plan {
+            match part.source {
+                Source::Zero => data.resize(data.len() + (part.range.end - part.range.start) as usize, 0),
+                Source::Local => match self.read_local(ino, &part.range).await? {
+                    Some(bytes) => data.extend_from_slice(&bytes),
+                    None => return Ok(None),
+                },
+                Source::Remote => unreachable!("what is remote was fetched before"),
+            }
+        }
+        Ok(Some(data.freeze()))
+    }
+
+    /// Reads present blocks and verifies those with a checksum, which are read whole for it.
+    /// `None` after a damaged clean block was dropped.
+    pub(crate) async fn read_local(&self, ino: Ino, range: &Range<u64>) -> Result<Option<Bytes>, RpcError> {
+        let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+        let first_byte = blocks.start * BLOCK_BYTES;
+        let len_bytes = ((blocks.end - blocks.start) * BLOCK_BYTES) as usize;
+        let data = self.store.read(ino, first_byte, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+        for block in blocks {
+            let start = (block * BLOCK_BYTES - first_byte) as usize;
+            let state = self.replica.view().extents().block(ino, block).copied();
+            let Some(state) = state else { return Ok(None) };
+            let Some(sum) = state.sum else { continue };
+            if ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize]) == sum {
+                continue;
+            }
+            if state.dirty {
+                let what = format!("block {block} of inode {ino} is damaged on the node's disk, and the bucket does not have it yet");
+                self.trouble(&format!("damage {ino} {block}"), Some(what));
+                return Err(FsError::Io.into());
+            }
+            tracing::warn!(%ino, block, "a cached block is damaged on the node's disk and is fetched again");
+            self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 })).await?;
+            return Ok(None);
+        }
+        let start = (range.start - first_byte) as usize;
+        Ok(Some(data.slice(start..start + (range.end - range.start) as usize)))
+    }
+}

@@ -1,0 +1,324 @@
+//! Starting a node: whose volume it is, what the log says, what a power cut took back.
+
+use crate::cache::Cache;
+use crate::fetch::Downloads;
+use crate::flush::Flusher;
+use crate::head::{HeadError, Tenure};
+use crate::identity::{self, IdentityError};
+use crate::load::bucket_refusal;
+use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
+use crate::replica::{Replica, refusal};
+use crate::store::Store;
+use crate::{Node, Options, random_u128};
+use ebb_core::backing::page_key;
+use ebb_core::extent::touched_blocks;
+use ebb_core::partition::{Inconsistent, Partition, SnapshotItem};
+use ebb_format::head::ClusterId;
+use ebb_format::identity::{Identity, Serves};
+use ebb_format::segment::VolumeId;
+use ebb_format::{FormatError, page, snapshot};
+use ebb_model::*;
+use ebb_ports::{Bucket, BucketError, DiskError, Ports};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use thiserror::Error;
+
+#[derive(Clone, PartialEq, Debug, Error)]
+pub enum OpenError {
+    #[error("the data directory cannot be used: {0}")]
+    Disk(#[from] DiskError),
+    #[error("the data directory cannot be used: {0}")]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Head(#[from] HeadError),
+    #[error("the log of the data directory: {0}")]
+    Log(#[from] LogError),
+    #[error("the log of the data directory holds what cannot be: {0}")]
+    State(#[from] Inconsistent),
+    #[error("the snapshot of the data directory holds what cannot be: {0}")]
+    Snapshot(#[from] FormatError),
+    #[error("the log of the data directory lacks the snapshot that it builds on")]
+    NoSnapshot,
+    #[error("the data directory holds another volume ({there}) than {backing}: give this one a data directory of its own")]
+    OtherVolume { there: String, backing: String },
+    #[error(
+        "{backing} was served by another node since this data directory was last used, and {dirty_files} files here had \
+         not reached it by then. They cannot be written over what came after: keep the data directory, start with another one, \
+         and see docs/operation.md on how to get at these files"
+    )]
+    Superseded { backing: String, dirty_files: u64 },
+    #[error("{key} in the bucket cannot be read: {what}")]
+    Root { key: String, what: String },
+    #[error("{0}")]
+    Request(#[from] RpcError),
+}
+
+impl Node {
+    /// Opens the data directory, takes over the volume, and is ready to serve.
+    pub async fn open(ports: Ports, bucket: Option<Rc<dyn Bucket>>, mut options: Options) -> Result<Rc<Node>, OpenError> {
+        ports.disk.lock()?;
+        let identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
+        let tenure = match &bucket {
+            Some(bucket) if !options.read_only => {
+                let (node, owner, term) = (identity.node, options.owner.clone(), options.head_term);
+                Some(Tenure::acquire(bucket.clone(), ports.clone(), node, owner, term, options.take_over).await?)
+            }
+            _ => None,
+        };
+        let serves = serves(&ports, &bucket, tenure.as_ref(), &identity);
+        let known = identity.serves.as_ref();
+        let other = |there: &&Serves| there.cluster != serves.cluster || tenure.is_none() && there.backing != serves.backing;
+        if let Some(there) = known.filter(other) {
+            return Err(OpenError::OtherVolume { there: there.backing.clone(), backing: serves.backing });
+        }
+        if let Some(before) = known.filter(|before| before.incarnation != serves.incarnation) {
+            supersede(&ports, before, &serves).await?;
+        }
+        if known != Some(&serves) {
+            identity::store(&*ports.disk, &Identity { node: identity.node, serves: Some(serves.clone()) }).await?;
+        }
+
+        let (log, recovery) = recover_log(&ports, &serves, &options).await?;
+        let recovered = log.written();
+        let power_cut = matches!(recovery.start, Start::PowerCut { .. });
+        let fresh = is_empty(&recovery);
+        let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
+        let (partition, doubtful) = match fresh {
+            true => (empty(&ports, bucket.as_deref(), &serves, &options).await?, Doubtful::new()),
+            false => replay(recovery).await?,
+        };
+        let store = Store::open(ports.disk.clone()).await?;
+        let space = ports.disk.space().await?;
+        fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
+        let node = Rc::new(Node {
+            cluster: serves.cluster,
+            incarnation: serves.incarnation,
+            replica: Replica::new(partition, log),
+            store,
+            tenure,
+            bucket,
+            attachments: Default::default(),
+            locks: Default::default(),
+            loads: Default::default(),
+            pages: Default::default(),
+            downloads: Downloads::default(),
+            cache: Cache::default(),
+            flusher: Flusher::default(),
+            upload_memory: Default::default(),
+            under_way: Default::default(),
+            troubles: Default::default(),
+            run: ports.entropy.next_u64(),
+            recovered,
+            snapshot_at: Cell::new(snapshot_at),
+            stopping: Default::default(),
+            ports,
+            options,
+        });
+        if fresh {
+            node.write_snapshot().await?;
+        }
+        if power_cut {
+            node.doubt(doubtful).await?;
+        }
+        node.drop_strays().await?;
+        node.fill_cache_order();
+        node.resume_sessions().await?;
+        if node.tenure.is_some() {
+            node.settle_uploads().await?;
+        }
+        node.start();
+        Ok(node)
+    }
+
+    /// Bytes that were written and not forced may be anything since the power cut.
+    async fn doubt(&self, doubtful: Doubtful) -> Result<(), RpcError> {
+        for (ino, ranges) in doubtful {
+            for Range { start, end } in ranges {
+                self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: start, count: end - start })).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Store files of inodes that are gone, and bytes beyond the end of a file, are what a
+    /// crash between a command and its effects leaves.
+    async fn drop_strays(&self) -> Result<(), DiskError> {
+        for ino in self.store.list().await? {
+            let size = self.replica.view().namespace().attr(ino).map(|attr| attr.size_bytes);
+            match size {
+                Ok(size) => self.store.cut(ino, size).await?,
+                Err(_) => self.store.drop_file(ino).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Clients of before the restart have their whole term to come back, unless they lived
+    /// in the node's own process.
+    async fn resume_sessions(&self) -> Result<(), RpcError> {
+        let now = self.ports.clock.monotonic();
+        let sessions: Vec<SessionId> = self.replica.view().sessions().iter().map(|(session, _)| session).collect();
+        for session in sessions {
+            if self.options.embedded {
+                self.commit(Command::SessionClose { session }).await?;
+            } else {
+                self.attachments.insert(session, now, false, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the state as a snapshot, so that the log before it can go.
+    pub(crate) async fn write_snapshot(&self) -> Result<(), RpcError> {
+        let (at, version, state) = {
+            let state = self.replica.view();
+            (state.applied(), Version(state.next_version().0 - 1), state.clone())
+        };
+        // Whatever the snapshot speaks of is forced before it counts.
+        self.force_all().await?;
+        self.replica.log().snapshot(at, version, frames(&state)).await.map_err(refusal)?;
+        self.snapshot_at.set(at);
+        Ok(())
+    }
+}
+
+/// Items of one frame of a snapshot.
+const ITEMS_PER_FRAME: usize = 512;
+
+fn frames(state: &Partition) -> impl Iterator<Item = Vec<u8>> {
+    let mut items = state.items().peekable();
+    std::iter::from_fn(move || {
+        items.peek()?;
+        let frame: Vec<SnapshotItem> = items.by_ref().take(ITEMS_PER_FRAME).collect();
+        Some(snapshot::content_of(&frame).expect("items of a partition have an encoding"))
+    })
+}
+
+/// Blocks by file that a power cut may have taken back.
+type Doubtful = BTreeMap<Ino, Vec<Range<u64>>>;
+
+fn serves(ports: &Ports, bucket: &Option<Rc<dyn Bucket>>, tenure: Option<&Tenure>, identity: &Identity) -> Serves {
+    let backing = bucket.as_ref().map_or_else(|| "no bucket".into(), |bucket| bucket.describe());
+    match (tenure, &identity.serves) {
+        (Some(tenure), _) => Serves { cluster: tenure.cluster(), incarnation: tenure.incarnation(), backing },
+        (None, Some(known)) => Serves { backing, ..known.clone() },
+        (None, None) => Serves { cluster: ClusterId(random_u128(&*ports.entropy)), incarnation: Incarnation(1), backing },
+    }
+}
+
+async fn recover_log(ports: &Ports, serves: &Serves, options: &Options) -> Result<(Log, Recovery), LogError> {
+    let options =
+        log::Options { volume: VolumeId(serves.cluster.0), incarnation: serves.incarnation, segment_bytes: options.segment_bytes };
+    let (log, recovery) = Log::recover(ports.disk.clone(), ports.spawn.clone(), options).await?;
+    if let Some(damage) = &recovery.damaged {
+        tracing::error!(%damage, "a snapshot is damaged; an older one and the log stand in for it");
+    }
+    if let Start::PowerCut { cut_after, dropped } = recovery.start {
+        tracing::warn!(cut_after = cut_after.0, dropped, "the machine went down: what had not been forced is gone");
+    }
+    Ok((log, recovery))
+}
+
+/// Nothing was ever acknowledged here: the first snapshot comes before that.
+fn is_empty(recovery: &Recovery) -> bool {
+    recovery.snapshot.is_none() && recovery.commands.last() == LogIndex(0)
+}
+
+/// The volume was in other hands since. What is here is a cache that can be dropped,
+/// unless something in it never reached the bucket.
+async fn supersede(ports: &Ports, before: &Serves, now: &Serves) -> Result<(), OpenError> {
+    let (_, recovery) = recover_log(ports, before, &Options::default()).await?;
+    if !is_empty(&recovery) {
+        let (partition, _) = replay(recovery).await?;
+        let dirt = partition.backing().dirt();
+        if dirt.files + dirt.deletes > 0 {
+            return Err(OpenError::Superseded { backing: now.backing.clone(), dirty_files: dirt.files });
+        }
+    }
+    tracing::info!(backing = now.backing, "another node served the volume since: the cache here is dropped");
+    for dir in ["log", "snapshot", "store"] {
+        for name in ports.disk.list(dir).await? {
+            ports.disk.remove(&format!("{dir}/{name}")).await?;
+        }
+        ports.disk.sync_dir(dir).await?;
+    }
+    Ok(())
+}
+
+/// The state of a volume that this node has not served before.
+async fn empty(ports: &Ports, bucket: Option<&dyn Bucket>, serves: &Serves, options: &Options) -> Result<Partition, OpenError> {
+    let now = ports.clock.wall();
+    let default = InstalledRecord {
+        mode: 0o755,
+        nlink: 2,
+        uid: options.uid,
+        gid: options.gid,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        xattrs: Vec::new(),
+        links: Vec::new(),
+    };
+    let Some(bucket) = bucket else { return Ok(Partition::new(serves.incarnation, default, false)) };
+    let key = page_key(Ino::ROOT);
+    match bucket.get(&key, None, None).await {
+        Ok(object) => {
+            let page = page::decode(&object.body).map_err(|error| OpenError::Root { key, what: error.to_string() })?;
+            Ok(Partition::new(serves.incarnation, page.record, true))
+        }
+        Err(BucketError::NotFound { .. }) => Ok(Partition::new(serves.incarnation, default, true)),
+        Err(error) => {
+            tracing::error!(%error, "the root of the volume cannot be read");
+            Err(OpenError::Request(bucket_refusal(&error)))
+        }
+    }
+}
+
+/// Applies what the log holds, and remembers which bytes no later sync covers.
+async fn replay(mut recovery: Recovery) -> Result<(Partition, Doubtful), OpenError> {
+    let Some(snapshot) = recovery.snapshot else { return Err(OpenError::NoSnapshot) };
+    let mut partition = Partition::from_items(items(snapshot).await?)?;
+    let mut unsynced: BTreeMap<Ino, Vec<(LogIndex, Range<u64>)>> = BTreeMap::new();
+    while let Some((index, command)) = recovery.commands.next().await? {
+        match &command {
+            Command::Client { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. } => {
+                unsynced.entry(*ino).or_default().push((index, touched_blocks(*offset, *len_bytes)));
+            }
+            Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) => {
+                unsynced.entry(*ino).or_default().push((index, *first..*first + sums.len() as u64));
+            }
+            Command::Extent(ExtentCommand::Synced { ino: Some(ino), upto }) => {
+                if let Some(writes) = unsynced.get_mut(ino) {
+                    writes.retain(|(index, _)| index > upto);
+                }
+            }
+            Command::Extent(ExtentCommand::Synced { ino: None, upto }) => {
+                for writes in unsynced.values_mut() {
+                    writes.retain(|(index, _)| index > upto);
+                }
+                unsynced.retain(|_, writes| !writes.is_empty());
+            }
+            _ => {}
+        }
+        partition.apply(index, &command);
+    }
+    let doubtful = unsynced.into_iter().map(|(ino, writes)| (ino, writes.into_iter().map(|(_, blocks)| blocks).collect()));
+    Ok((partition, doubtful.collect()))
+}
+
+async fn items(mut snapshot: SnapshotFrames) -> Result<Vec<SnapshotItem>, OpenError> {
+    let mut items = Vec::new();
+    while let Some(frame) = snapshot.next().await? {
+        items.append(&mut snapshot::value_of::<Vec<SnapshotItem>>(&frame)?);
+    }
+    Ok(items)
+}
+
+/// A cache as large as the disk would starve everything else on it: a tenth stays free.
+fn fit_cache(options: &mut Options, available_bytes: u64) {
+    options.cache_bytes = options.cache_bytes.min(available_bytes / 10 * 9);
+    options.dirty_bytes = options.dirty_bytes.min(options.cache_bytes / 10 * 8);
+}

@@ -1,0 +1,110 @@
+//! Requests of clients: which part of the node answers what.
+
+use crate::Node;
+use ebb_model::*;
+use ebb_ports::PortFuture;
+use std::rc::Rc;
+
+/// Entries of one answer to a directory read, so that it fits a frame.
+const MAX_ENTRIES: u32 = 1024;
+
+impl Node {
+    /// Answers one request. Dropping the future abandons the answer, not the operation's
+    /// atomicity; whoever may be dropped runs it in a task of its own.
+    pub fn handle(self: &Rc<Self>, request: Request) -> PortFuture<'static, Result<Reply, RpcError>> {
+        let node = self.clone();
+        Box::pin(async move { node.answer(request).await })
+    }
+
+    /// The next thing that a session is to be told; `None` once it is no longer attached.
+    pub async fn next_notice(&self, session: SessionId) -> Option<Notice> {
+        self.attachments.next_notice(session).await
+    }
+
+    async fn answer(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
+        if self.is_stopping() && !matches!(request, Request::Detach { .. } | Request::Close { .. } | Request::Admin(AdminRequest::Status)) {
+            return Err(RpcError::NotServing("the node is stopping".into()));
+        }
+        match request {
+            Request::Attach { volume, client, previous, read_only } => self.attach(volume, client, previous, read_only).await,
+            Request::Detach { session } => self.detach(session).await,
+            Request::Renew { session } => {
+                if self.attachments.renew(session, self.ports.clock.monotonic()) {
+                    Ok(Reply::Done)
+                } else {
+                    Err(RpcError::SessionExpired)
+                }
+            }
+            Request::Shared { session } => {
+                self.attachments.set_shares(session);
+                Ok(Reply::Done)
+            }
+
+            Request::Lookup { parent, name } => {
+                self.resolve(parent, &name).await?;
+                Ok(Reply::Attr(self.replica.view().namespace().lookup(parent, &name)?))
+            }
+            Request::GetAttr { ino } => Ok(Reply::Attr(self.replica.view().namespace().attr(ino)?)),
+            Request::ReadLink { ino } => Ok(Reply::Link(self.replica.view().namespace().read_link(ino)?)),
+            Request::ReadDir { dir, after, limit } => self.read_dir(dir, after, limit).await,
+            Request::GetXattr { ino, name } => Ok(Reply::Xattr(self.replica.view().namespace().get_xattr(ino, &name)?)),
+            Request::ListXattr { ino } => Ok(Reply::Xattrs(self.replica.view().namespace().list_xattr(ino)?)),
+            Request::Access { caller, ino, access } => {
+                self.replica.view().namespace().access(&caller, ino, access)?;
+                Ok(Reply::Done)
+            }
+            Request::StatFs => Ok(Reply::Stat(self.stat_volume())),
+
+            Request::Open { session, ino } => {
+                self.expect_attached(session)?;
+                self.replica.view().namespace().attr(ino)?;
+                self.attachments.open(session, ino);
+                Ok(Reply::Done)
+            }
+            Request::Close { session, ino, count } => self.close(session, ino, count).await,
+            Request::Read { ino, offset, len_bytes } => Ok(Reply::Data(self.read(ino, offset, len_bytes).await?)),
+
+            Request::Mutate { tx, caller, mutation, replay } => self.mutate(tx, caller, mutation, replay).await,
+            Request::Fsync { session, ino } => {
+                self.expect_attached(session)?;
+                Ok(Reply::Forced { durable: self.fsync(ino).await? })
+            }
+            Request::SyncFs { session } => {
+                self.expect_attached(session)?;
+                Ok(Reply::Forced { durable: self.force_all().await? })
+            }
+
+            Request::Admin(request) => self.admin(request).await.map(Reply::Admin),
+        }
+    }
+
+    /// Entries of a directory, loading as much of it as the answer needs.
+    async fn read_dir(self: &Rc<Self>, dir: Ino, after: Cookie, limit: u32) -> Result<Reply, RpcError> {
+        let limit = limit.clamp(1, MAX_ENTRIES);
+        loop {
+            let (entries, end) = self.replica.view().namespace().read_dir(dir, after, limit as usize)?;
+            let complete = self.is_complete(dir);
+            if !entries.is_empty() || complete {
+                return Ok(Reply::Directory { entries, end: end && complete });
+            }
+            self.load_next(dir).await?;
+        }
+    }
+
+    fn expect_attached(&self, session: SessionId) -> Result<(), RpcError> {
+        if self.attachments.contains(session) { Ok(()) } else { Err(RpcError::SessionExpired) }
+    }
+
+    /// A bucket has no size of its own: a volume over one states [`BUCKET_BYTES`], less what
+    /// is cached of it. Without a bucket the cache is all there is.
+    fn stat_volume(&self) -> VolumeStat {
+        let state = self.replica.view();
+        let files = state.namespace().len() as u64;
+        let total_bytes = if self.bucket.is_some() { BUCKET_BYTES } else { self.options.cache_bytes };
+        let free_bytes = total_bytes.saturating_sub(state.extents().resident_bytes());
+        VolumeStat { total_bytes, free_bytes, files: files + FREE_FILES, free_files: FREE_FILES }
+    }
+}
+
+const BUCKET_BYTES: u64 = 1 << 50;
+const FREE_FILES: u64 = 1 << 32;

@@ -1,0 +1,205 @@
+//! Store files: the bytes of files on this node's disk, each in a sparse file at natural
+//! offsets (store offset = file offset), named by inode id (DESIGN §5).
+//!
+//! Laws:
+//! - What is in a store file counts only as far as the partition's extents say so.
+//! - Bytes are forced before a `Synced` record claims it; which files have bytes that are
+//!   not is remembered here. A failed sync is never forgotten: the file stays failed until
+//!   it is dropped or the node starts again and reads what is there.
+
+use bytes::Bytes;
+use ebb_model::Ino;
+use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+/// Store files kept open. Enough for the files at work at one time, far below the usual
+/// limit of 1,024 descriptors.
+const MAX_OPEN_FILES: usize = 512;
+
+const DIRECTORY: &str = "store";
+
+pub struct Store {
+    disk: Rc<dyn Disk>,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: BTreeMap<Ino, Rc<dyn DiskFile>>,
+    /// Open files, oldest first.
+    opened: VecDeque<Ino>,
+    unsynced: BTreeSet<Ino>,
+    /// Files among them that were cut: whatever is forced, their new length is forced
+    /// before, or bytes that were cut off could come back under a later extension.
+    cut: BTreeSet<Ino>,
+    /// Names were created or removed and the directory not forced since.
+    names_unsynced: bool,
+    failed: BTreeMap<Ino, DiskError>,
+}
+
+impl Store {
+    pub async fn open(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
+        disk.create_dir(DIRECTORY).await?;
+        Ok(Store { disk, state: RefCell::default() })
+    }
+
+    /// Reads `len` bytes; what is beyond the end of the store file reads as zeros.
+    pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Bytes, DiskError> {
+        let data = match self.file(ino, OpenMode::Existing).await {
+            Ok(file) => file.read_at(offset, len).await?,
+            Err(DiskError::NotFound { .. }) => Bytes::new(),
+            Err(error) => return Err(error),
+        };
+        if data.len() == len {
+            return Ok(data);
+        }
+        let mut padded = Vec::with_capacity(len);
+        padded.extend_from_slice(&data);
+        padded.resize(len, 0);
+        Ok(padded.into())
+    }
+
+    pub async fn write(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), DiskError> {
+        let file = self.file(ino, OpenMode::Create).await?;
+        let written = file.write_at(offset, data).await;
+        // After the write: a sync that ran meanwhile may have missed it. After a failure
+        // too: part of the bytes may be there.
+        self.state.borrow_mut().unsynced.insert(ino);
+        written
+    }
+
+    /// Makes bytes from `len` on vanish, so that a later extension reads as zeros.
+    pub async fn cut(&self, ino: Ino, len: u64) -> Result<(), DiskError> {
+        let file = match self.file(ino, OpenMode::Existing).await {
+            Ok(file) => file,
+            Err(DiskError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if file.len().await? > len {
+            let cut = file.set_len(len).await;
+            let mut state = self.state.borrow_mut();
+            state.unsynced.insert(ino);
+            state.cut.insert(ino);
+            return cut;
+        }
+        Ok(())
+    }
+
+    /// Makes a range that is not in use read as zeros, whatever an earlier use left there.
+    pub async fn clear(&self, ino: Ino, offset: u64, len: u64) -> Result<(), DiskError> {
+        let file = match self.file(ino, OpenMode::Existing).await {
+            Ok(file) => file,
+            Err(DiskError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if file.len().await? > offset { file.punch(offset, len).await } else { Ok(()) }
+    }
+
+    /// Gives back the space of a range.
+    pub async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<(), DiskError> {
+        match self.file(ino, OpenMode::Existing).await {
+            Ok(file) => file.punch(offset, len).await,
+            Err(DiskError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the store file, if there is one.
+    pub async fn drop_file(&self, ino: Ino) -> Result<(), DiskError> {
+        {
+            let mut state = self.state.borrow_mut();
+            state.open.remove(&ino);
+            state.unsynced.remove(&ino);
+            state.cut.remove(&ino);
+            state.failed.remove(&ino);
+            state.names_unsynced = true;
+        }
+        match self.disk.remove(&path(ino)).await {
+            Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Forces the bytes of one file, or of all; says whether there were any. As long as
+    /// some file has failed, "all" cannot be said.
+    pub async fn sync(&self, only: Option<Ino>) -> Result<bool, DiskError> {
+        let (files, names) = {
+            let mut state = self.state.borrow_mut();
+            if let Some(error) = only.and_then(|ino| state.failed.get(&ino)) {
+                return Err(error.clone());
+            }
+            let mut files = std::mem::take(&mut state.cut);
+            match only {
+                Some(ino) => files.extend(state.unsynced.get(&ino)),
+                None => files.append(&mut state.unsynced),
+            }
+            state.unsynced = &state.unsynced - &files;
+            let names = !files.is_empty() && std::mem::take(&mut state.names_unsynced);
+            (files, names)
+        };
+        let any = !files.is_empty();
+        let mut result = Ok(any);
+        if only.is_none() {
+            result = self.state.borrow().failed.values().next().map_or(Ok(any), |error| Err(error.clone()));
+        }
+        for ino in files {
+            let synced = match self.file(ino, OpenMode::Existing).await {
+                Ok(file) => file.sync_data().await,
+                Err(DiskError::NotFound { .. }) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = synced {
+                self.state.borrow_mut().failed.insert(ino, error.clone());
+                result = Err(error);
+            }
+        }
+        if names {
+            if let Err(error) = self.disk.sync_dir(DIRECTORY).await {
+                self.state.borrow_mut().names_unsynced = true;
+                return Err(error);
+            }
+        }
+        result
+    }
+
+    /// Files whose bytes could not be forced.
+    pub fn failed(&self) -> Vec<(Ino, DiskError)> {
+        self.state.borrow().failed.iter().map(|(ino, error)| (*ino, error.clone())).collect()
+    }
+
+    /// Every inode that has a store file.
+    pub async fn list(&self) -> Result<Vec<Ino>, DiskError> {
+        let names = self.disk.list(DIRECTORY).await?;
+        Ok(names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect())
+    }
+
+    async fn file(&self, ino: Ino, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskError> {
+        if let Some(file) = self.state.borrow().open.get(&ino) {
+            return Ok(file.clone());
+        }
+        let file = match self.disk.open(&path(ino), OpenMode::Existing).await {
+            Err(DiskError::NotFound { .. }) if mode == OpenMode::Create => {
+                let file = self.disk.open(&path(ino), OpenMode::Create).await?;
+                self.state.borrow_mut().names_unsynced = true;
+                file
+            }
+            other => other?,
+        };
+        let mut state = self.state.borrow_mut();
+        if state.open.insert(ino, file.clone()).is_none() {
+            state.opened.push_back(ino);
+        }
+        while state.opened.len() > MAX_OPEN_FILES {
+            if let Some(oldest) = state.opened.pop_front() {
+                state.open.remove(&oldest);
+            }
+        }
+        Ok(file)
+    }
+}
+
+fn path(ino: Ino) -> String {
+    format!("{DIRECTORY}/{:016x}", ino.0)
+}

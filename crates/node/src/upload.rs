@@ -1,0 +1,366 @@
+//! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
+
+use crate::Node;
+use crate::flush::FlushError;
+use crate::load::bucket_refusal;
+use crate::locks::{Guard, Mode};
+use crate::signal::Signal;
+use bytes::{Bytes, BytesMut};
+use ebb_core::extent::{Segment, Source};
+use ebb_model::*;
+use ebb_ports::{BucketError, Condition, ETag, ObjectMeta, ObjectTags, PartTag, UploadId};
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Content that is held in memory for uploads at one time.
+const MEMORY_BYTES: u64 = 128 << 20;
+
+/// The first parts of an upload; later ones grow so that the store's limit is not reached.
+const PART_BYTES: u64 = 8 << 20;
+
+/// What an object of ours is told by: whose content it is, at which version.
+const TAG: &str = "ebb-object";
+
+/// Attempts to keep a changing file's upload whole before its writers are made to wait.
+const ATTEMPTS_WITHOUT_WAITING: usize = 2;
+
+#[derive(Default)]
+pub struct UploadMemory {
+    used: Cell<u64>,
+    freed: Signal,
+}
+
+/// Memory for content on its way, given back when dropped.
+struct Room<'a> {
+    memory: &'a UploadMemory,
+    bytes: u64,
+}
+
+impl UploadMemory {
+    async fn take(&self, bytes: u64) -> Room<'_> {
+        // One piece always fits, whatever its size.
+        while self.used.get() > 0 && self.used.get() + bytes > MEMORY_BYTES {
+            self.freed.wait().await;
+        }
+        self.used.set(self.used.get() + bytes);
+        Room { memory: self, bytes }
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.memory.used.set(self.memory.used.get() - self.bytes);
+        self.memory.freed.raise();
+    }
+}
+
+/// What an upload sends: the file as it was at one version.
+struct Content {
+    version: Version,
+    size_bytes: u64,
+    tags: ObjectTags,
+}
+
+impl Node {
+    /// Puts the content of a file to `key`, replacing the object `replaces` or none.
+    pub(crate) async fn put_file(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(), FlushError> {
+        let size = self.replica.view().namespace().attr(ino).map_err(RpcError::from)?.size_bytes;
+        let limits = self.bucket().capabilities();
+        if size > limits.max_object_bytes {
+            let what = format!("{size} bytes are more than the store takes as one object");
+            return Err(BucketError::Refused { what }.into());
+        }
+        if size < CHUNK_BYTES && size <= limits.max_put_bytes {
+            self.put_whole(ino, key, replaces).await
+        } else {
+            self.put_parts(ino, key, replaces).await
+        }
+    }
+
+    async fn put_whole(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(), FlushError> {
+        self.begin(ino, key, None).await?;
+        let room = self.upload_memory.take(CHUNK_BYTES).await;
+        let (content, body) = {
+            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            let content = match self.content(ino) {
+                Ok(content) if content.size_bytes < CHUNK_BYTES => content,
+                // Grown or gone since: the next cycle does what is right by then.
+                Ok(_) | Err(_) => {
+                    self.give_up(ino).await?;
+                    return Err(FlushError::Later);
+                }
+            };
+            match self.read_for_upload(ino, 0..content.size_bytes, content.size_bytes).await {
+                Ok(body) => (content, body),
+                Err(error) => {
+                    self.give_up(ino).await?;
+                    return Err(error);
+                }
+            }
+        };
+        let put = self.guarded(ino, key, replaces, |condition| self.bucket().put(key, body.clone(), condition, content.tags.clone())).await;
+        drop(room);
+        self.uploaded(ino, key, content, put).await
+    }
+
+    async fn put_parts(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(), FlushError> {
+        for attempt in 0.. {
+            // Begun before it is logged: an upload id that nobody knows is the store's to
+            // clean up, which its life-cycle rules do; one that is logged is always aborted.
+            let tags = self.content(ino)?.tags;
+            let upload = self.insist(|| self.bucket().upload_begin(key, tags.clone())).await?;
+            if let Err(error) = self.begin(ino, key, Some(upload.0.clone())).await {
+                self.insist(|| self.bucket().upload_abort(key, &upload)).await?;
+                return Err(error);
+            }
+            let frozen = match attempt < ATTEMPTS_WITHOUT_WAITING {
+                true => None,
+                // Readers go on; whoever wants to write waits until the upload is done.
+                false => Some(self.locks.lock(ino, Mode::Shared).await),
+            };
+            let content = self.content(ino)?;
+            self.flusher.preserved.begin(ino, content.size_bytes);
+            let sent = self.send_parts(ino, key, &upload, &content, frozen.as_ref()).await;
+            let whole = !self.flusher.preserved.is_broken(ino);
+            self.flusher.preserved.end(ino);
+            let parts = match sent {
+                Ok(parts) if whole => parts,
+                other => {
+                    self.insist(|| self.bucket().upload_abort(key, &upload)).await?;
+                    self.give_up(ino).await?;
+                    other?;
+                    continue;
+                }
+            };
+            let put = self
+                .guarded(ino, key, replaces.clone(), |condition| self.bucket().upload_complete(key, &upload, parts.clone(), condition))
+                .await;
+            if let Err(error) = &put
+                && !matches!(error, BucketError::Unknown { .. })
+            {
+                self.insist(|| self.bucket().upload_abort(key, &upload)).await?;
+            }
+            return self.uploaded(ino, key, content, put).await;
+        }
+        unreachable!("an attempt that makes writers wait is whole")
+    }
+
+    async fn send_parts(
+        self: &Rc<Self>,
+        ino: Ino,
+        key: &str,
+        upload: &UploadId,
+        content: &Content,
+        frozen: Option<&Guard<Ino>>,
+    ) -> Result<Vec<PartTag>, FlushError> {
+        let limits = self.bucket().capabilities();
+        let even = content.size_bytes.div_ceil(u64::from(limits.max_parts)).next_multiple_of(BLOCK_BYTES);
+        let part_bytes = PART_BYTES.max(limits.min_part_bytes.next_multiple_of(BLOCK_BYTES)).max(even);
+        let mut parts = Vec::new();
+        let mut sending: Vec<std::pin::Pin<Box<dyn Future<Output = Result<PartTag, BucketError>> + '_>>> = Vec::new();
+        let mut at = 0;
+        while at < content.size_bytes && !self.flusher.preserved.is_broken(ino) {
+            let range = at..(at + part_bytes).min(content.size_bytes);
+            at = range.end;
+            let room = self.upload_memory.take(range.end - range.start).await;
+            let body = {
+                let _guard = match frozen {
+                    Some(_) => None,
+                    None => Some(self.locks.lock(ino, Mode::Shared).await),
+                };
+                let body = self.read_for_upload(ino, range.clone(), content.size_bytes).await?;
+                self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
+                body
+            };
+            let number = parts.len() as u32 + sending.len() as u32 + 1;
+            sending.push(Box::pin(async move {
+                let sent = self.insist(|| self.bucket().upload_part(key, upload, number, body.clone())).await;
+                drop(room);
+                sent
+            }));
+            if sending.len() >= PARTS_AT_ONCE {
+                for sent in futures_util::future::join_all(sending.drain(..)).await {
+                    parts.push(sent?);
+                }
+            }
+        }
+        for sent in futures_util::future::join_all(sending).await {
+            parts.push(sent?);
+        }
+        Ok(parts)
+    }
+
+    /// Sends a guarded write until it is clear how it ended. Where the guard does not hold,
+    /// what stands there is an earlier attempt of our own or another's object, which is kept.
+    async fn guarded<'a>(
+        self: &'a Rc<Self>,
+        ino: Ino,
+        key: &'a str,
+        replaces: Option<ETag>,
+        send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
+    ) -> Result<ETag, BucketError> {
+        let mut condition = match replaces {
+            Some(etag) => Condition::Match(etag),
+            None => Condition::Absent,
+        };
+        if !self.bucket().capabilities().conditional_put {
+            condition = Condition::Always;
+        }
+        for _ in 0..MAX_CONFLICTS {
+            match self.insist(|| send(condition.clone())).await {
+                Err(BucketError::Precondition { .. }) => {}
+                // The object to be replaced is gone.
+                Err(BucketError::NotFound { .. }) if matches!(condition, Condition::Match(_)) => {}
+                ended => return ended,
+            }
+            condition = match self.bucket_retry("head", || self.bucket().head(key)).await {
+                Ok(meta) if tag_of(&meta).is_some_and(|(owner, _)| owner == self.tag_owner(ino)) => Condition::Match(meta.etag),
+                Ok(meta) => {
+                    self.keep_other(key, None).await?;
+                    Condition::Match(meta.etag)
+                }
+                Err(BucketError::NotFound { .. }) => Condition::Absent,
+                Err(error) => return Err(error),
+            };
+        }
+        Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
+    }
+
+    async fn uploaded(&self, ino: Ino, key: &str, content: Content, put: Result<ETag, BucketError>) -> Result<(), FlushError> {
+        let etag = match put {
+            Ok(etag) => etag,
+            // Only a node that stops leaves it at that: the next start finds out.
+            Err(error @ BucketError::Unknown { .. }) => return Err(error.into()),
+            Err(error) => {
+                self.give_up(ino).await?;
+                return Err(error.into());
+            }
+        };
+        let Content { version, size_bytes: len_bytes, .. } = content;
+        self.commit(Command::Backing(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version })).await?;
+        self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
+        self.flusher.count(len_bytes);
+        Ok(())
+    }
+
+    /// Finds out how what was being written ended when the node last stopped.
+    pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<(), RpcError> {
+        let under_way: Vec<(Ino, String, Option<String>)> = {
+            let state = self.replica.view();
+            state.backing().uploads().map(|(ino, upload)| (ino, upload.key.clone(), upload.upload.clone())).collect()
+        };
+        for (ino, key, upload) in under_way {
+            if let Some(upload) = upload.map(UploadId) {
+                self.insist(|| self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
+            }
+            let found = match self.bucket_retry("head", || self.bucket().head(&key)).await {
+                Ok(meta) => tag_of(&meta).filter(|(owner, _)| *owner == self.tag_owner(ino)).map(|(_, version)| (meta.clone(), version)),
+                Err(BucketError::NotFound { .. }) => None,
+                Err(error) => return Err(bucket_refusal(&error)),
+            };
+            match found {
+                Some((meta, version)) => {
+                    let (etag, len_bytes) = (meta.etag.0, meta.len_bytes);
+                    self.commit(Command::Backing(BackingCommand::Uploaded { ino, key, etag, len_bytes, version })).await?;
+                }
+                // Never sent, or somebody else's: what is dirty is sent again.
+                None => self.give_up(ino).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The object was written by this volume.
+    pub(crate) fn is_ours(&self, meta: &ObjectMeta) -> bool {
+        tag_of(meta).is_some_and(|(owner, _)| owner.starts_with(&self.tag_volume()))
+    }
+
+    fn tag_volume(&self) -> String {
+        format!("{}/", self.cluster)
+    }
+
+    fn tag_owner(&self, ino: Ino) -> String {
+        format!("{}{:016x}", self.tag_volume(), ino.0)
+    }
+
+    fn content(&self, ino: Ino) -> Result<Content, RpcError> {
+        let state = self.replica.view();
+        let attr = state.namespace().attr(ino)?;
+        let version = Version(state.next_version().0 - 1);
+        let tags = vec![
+            (TAG.into(), format!("{}/{}", self.tag_owner(ino), version.0)),
+            // Hints for other tools: rclone and s3fs write and read the same.
+            ("mtime".into(), format!("{}.{:09}", attr.mtime.secs, attr.mtime.nanos)),
+            ("mode".into(), format!("{}", 0o100000 | u32::from(attr.mode))),
+            ("uid".into(), attr.uid.to_string()),
+            ("gid".into(), attr.gid.to_string()),
+        ];
+        Ok(Content { version, size_bytes: attr.size_bytes, tags })
+    }
+
+    /// Bytes of a file as they were when its upload began. The caller holds the inode's lock.
+    async fn read_for_upload(self: &Rc<Self>, ino: Ino, range: Range<u64>, size_bytes: u64) -> Result<Bytes, FlushError> {
+        let plan = self.replica.view().extents().plan_read(ino, range.clone(), size_bytes);
+        self.sum_void(ino, &plan).await?;
+        let mut data = BytesMut::with_capacity((range.end - range.start) as usize);
+        for Segment { source, range: part } in plan {
+            match source {
+                Source::Zero => data.resize(data.len() + (part.end - part.start) as usize, 0),
+                Source::Local => match self.read_local(ino, &part).await? {
+                    Some(bytes) => data.extend_from_slice(&bytes),
+                    // A clean block was damaged and dropped: the next cycle fetches it.
+                    None => return Err(FlushError::Later),
+                },
+                Source::Remote => {
+                    let Some((key, etag, _)) = self.home_of(ino) else { return Err(FlushError::Later) };
+                    data.extend_from_slice(&self.get_range(&key, part, &etag).await?);
+                }
+            }
+        }
+        // Blocks overwritten since are as they were put aside.
+        let mut bytes = data;
+        for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
+            if let Some(kept) = self.flusher.preserved.block(ino, block) {
+                let start = (block * BLOCK_BYTES).max(range.start);
+                let end = ((block + 1) * BLOCK_BYTES).min(range.end);
+                let (into, from) = ((start - range.start) as usize, (start - block * BLOCK_BYTES) as usize);
+                let len_bytes = (end - start) as usize;
+                bytes[into..into + len_bytes].copy_from_slice(&kept[from..from + len_bytes]);
+            }
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// Computes the checksums of blocks that have none, so that from now on damage is seen.
+    async fn sum_void(&self, ino: Ino, plan: &[Segment]) -> Result<(), RpcError> {
+        let mut sums = Vec::new();
+        let version = Version(self.replica.view().next_version().0 - 1);
+        for part in plan.iter().filter(|part| part.source == Source::Local) {
+            for block in part.range.start / BLOCK_BYTES..part.range.end.div_ceil(BLOCK_BYTES) {
+                let void = self.replica.view().extents().block(ino, block).is_some_and(|block| block.sum.is_none());
+                if void {
+                    let data = self.store.read(ino, block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+                    sums.push((block, ebb_format::crc32c(&data.map_err(|error| self.disk_failed(ino, error))?)));
+                }
+            }
+        }
+        if !sums.is_empty() {
+            self.commit(Command::Extent(ExtentCommand::Summed { ino, version, sums })).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Parts of one file on their way at one time.
+const PARTS_AT_ONCE: usize = 8;
+
+/// Another writer that changes the object between every look and put is given up on for this cycle.
+const MAX_CONFLICTS: usize = 8;
+
+/// Whose content an object of ours is, and at which version.
+fn tag_of(meta: &ObjectMeta) -> Option<(String, Version)> {
+    let (_, value) = meta.tags.iter().find(|(name, _)| name == TAG)?;
+    let (owner, version) = value.rsplit_once('/')?;
+    Some((owner.to_owned(), Version(version.parse().ok()?)))
+}
