@@ -165,3 +165,6 @@ impl Bucket for Directory {
 
 /// Calls of a slow file system that wait side by side.
 const THREADS: usize = 32;
+
+#[cfg(test)]
+mod tests;

@@ -168,10 +168,8 @@ impl Store {
         }
         drop(held);
         self.notes.forget(incoming, &etag);
-        parent
-            .sync_all()
-            .and_then(|()| self.prune(&path))
-            .map_err(|error| BucketError::Unknown { what: format!("delete {key:?}: {error}") })
+        parent.sync_all().map_err(|error| BucketError::Unknown { what: format!("delete {key:?}: {error}") })?;
+        self.prune(&path)
     }
 
     pub fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {

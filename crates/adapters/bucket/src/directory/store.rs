@@ -156,6 +156,8 @@ impl Store {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(failed(&error)),
             }
+            // A put of a directory's own key must not come between its making and its mark.
+            let _held = self.lock(false, &path.key)?;
             let mut outer = self.root.try_clone().map_err(|error| failed(&error))?;
             for at in path.parents() {
                 let name = at.rsplit_once('/').map_or(at, |(_, name)| name);
@@ -189,17 +191,29 @@ impl Store {
 
     /// Removes the directories above the path that nothing needs any more: empty, and made
     /// for keys below them only. Those that somebody asked for stay.
-    pub fn prune(&self, path: &KeyPath) -> Result<(), Error> {
+    pub fn prune(&self, path: &KeyPath) -> Result<(), BucketError> {
+        let failed = |error: Error| BucketError::Unknown { what: format!("delete {:?}: {error}", path.key) };
         let mut parents: Vec<&str> = path.parents().collect();
+        let mut any = false;
         while let Some(at) = parents.pop() {
-            let Ok(folder) = sys::open_dir(&self.root, at) else { continue };
-            let outer = sys::open_dir(&self.root, parents.last().unwrap_or(&""))?;
+            // A put of the directory's own key must not come between the look at the mark and the removal.
+            let held = self.lock(false, &path.key).map_err(|error| BucketError::Unknown { what: error.to_string() })?;
+            let folder = match sys::open_dir(&self.root, at) {
+                Ok(folder) => folder,
+                Err(error) if is_missing(&error) => continue,
+                Err(error) => return Err(failed(error)),
+            };
             let name = at.rsplit_once('/').map_or(at, |(_, name)| name);
-            if !self.notes.is_implicit(&folder)? || sys::remove_dir(&outer, name).is_err() {
-                return folder.sync_all();
+            let outer = sys::open_dir(&self.root, parents.last().unwrap_or(&""));
+            let removed =
+                self.notes.is_implicit(&folder).map_err(failed)? && outer.is_ok_and(|outer| sys::remove_dir(&outer, name).is_ok());
+            drop(held);
+            if !removed {
+                return if any { folder.sync_all().map_err(failed) } else { Ok(()) };
             }
+            any = true;
         }
-        self.root.sync_all()
+        if any { self.root.sync_all().map_err(failed) } else { Ok(()) }
     }
 
     pub fn discard(&self, unfinished: &str) {

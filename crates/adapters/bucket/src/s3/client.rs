@@ -77,16 +77,23 @@ impl Client {
         }
     }
 
+    /// Without a key a request would be about the bucket: DELETE would delete it.
+    pub fn check_key(&self, key: &str) -> Result<(), BucketError> {
+        if key.is_empty() || key.len() > MAX_KEY_BYTES {
+            let what = format!("s3://{}/{key}: a key is 1 to {MAX_KEY_BYTES} bytes long", self.endpoint.bucket);
+            return Err(BucketError::Refused { what });
+        }
+        Ok(())
+    }
+
     pub fn error(&self, call: &Call<'_>, refusal: &Refusal) -> BucketError {
         refusal.error(&call.name(&self.endpoint), call.key.unwrap_or_default(), call.effect)
     }
 
     /// As [`Client::call`], for those who look at a refusal themselves.
     pub async fn try_call(&self, call: &Call<'_>) -> Result<Outcome, BucketError> {
-        // Without a key a request would be about the bucket: DELETE would delete it.
-        if call.key.is_some_and(|key| key.is_empty() || key.len() > MAX_KEY_BYTES) {
-            let what = format!("{}: a key is 1 to {MAX_KEY_BYTES} bytes long", call.name(&self.endpoint));
-            return Err(BucketError::Refused { what });
+        if let Some(key) = call.key {
+            self.check_key(key)?;
         }
         let unsigned = |error| match error {
             CredentialError::Missing(what) => BucketError::Forbidden { what },

@@ -166,3 +166,6 @@ const WORKERS: usize = 2;
 const MAX_BLOCKING: usize = 4;
 /// Requests at once; the rest wait. Throughput to S3 peaks well below this.
 const MAX_IN_FLIGHT: usize = 128;
+
+#[cfg(test)]
+mod tests;

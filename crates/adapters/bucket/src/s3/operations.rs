@@ -86,6 +86,8 @@ impl Client {
     }
 
     pub async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
+        self.check_key(from)?;
+        self.check_key(to)?;
         let mut call = Call::mutation("PUT", to, Bytes::new()).slow().header("x-amz-copy-source", self.endpoint.copy_source(from));
         if let Some(tag) = if_match {
             call = call.header("x-amz-copy-source-if-match", quoted(tag));

@@ -1,0 +1,137 @@
+use super::script::{Reply, answer, serve};
+use super::{keys, open, wait};
+use bytes::Bytes;
+use ebb_ports::{Bucket, BucketError, Condition, ETag, ListRequest, PartTag, UploadId};
+use std::time::Duration;
+
+fn unknown<T>(result: &Result<T, BucketError>) -> bool {
+    matches!(result, Err(BucketError::Unknown { .. }))
+}
+
+fn unavailable<T>(result: &Result<T, BucketError>) -> bool {
+    matches!(result, Err(BucketError::Unavailable { .. }))
+}
+
+fn listing() -> ListRequest {
+    ListRequest { prefix: "".into(), by_directory: false, after: None, limit: 1000 }
+}
+
+/// The connection closes after the request was read. Reads changed nothing; of a mutation
+/// nobody knows, and each was sent exactly once.
+#[test]
+fn a_lost_reply_is_unknown_only_for_mutations() {
+    let script = serve(false, |_| Reply::Close);
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    assert!(unavailable(&wait(bucket.get("k", None, None))));
+    assert!(unavailable(&wait(bucket.head("k"))));
+    assert!(unavailable(&wait(bucket.list(listing()))));
+    let before = script.seen.lock().unwrap().len();
+    let upload = UploadId("u".into());
+    assert!(unknown(&wait(bucket.put("k", Bytes::from_static(b"x"), Condition::Always, vec![]))));
+    assert!(unknown(&wait(bucket.delete("k", None))));
+    assert!(unknown(&wait(bucket.copy("a", "b", None))));
+    assert!(unknown(&wait(bucket.upload_begin("k", vec![]))));
+    assert!(unknown(&wait(bucket.upload_part("k", &upload, 1, Bytes::from_static(b"x")))));
+    assert!(unknown(&wait(bucket.upload_complete("k", &upload, vec![PartTag { number: 1, etag: "e".into() }], Condition::Always))));
+    assert!(unknown(&wait(bucket.upload_abort("k", &upload))));
+    assert_eq!(script.seen.lock().unwrap().len() - before, 7);
+}
+
+#[test]
+fn a_body_that_breaks_off_is_never_handed_out() {
+    let head = "HTTP/1.1 200 OK\r\netag: \"e\"\r\ncontent-length: 100\r\n\r\n";
+    let script = serve(false, move |_| Reply::ThenClose(format!("{head}too short")));
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    assert!(unavailable(&wait(bucket.get("k", None, None))));
+    assert!(unavailable(&wait(bucket.list(listing()))));
+}
+
+/// Completion and copy say 200 and keep the connection alive with blanks before they know the end.
+#[test]
+fn an_error_inside_a_success_is_an_error() {
+    let play = |code: &'static str| {
+        let body = format!("\n \n<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>m</Message></Error>");
+        let script = serve(false, move |_| answer("200 OK", "", &body));
+        let bucket = open(&script.address, keys(), &[]).unwrap();
+        let parts = vec![PartTag { number: 1, etag: "e".into() }];
+        let completed = wait(bucket.upload_complete("k", &UploadId("u".into()), parts, Condition::Always));
+        assert_eq!(completed.is_err(), wait(bucket.copy("a", "b", None)).is_err());
+        completed
+    };
+    assert!(unknown(&play("InternalError")));
+    assert!(unknown(&play("SomethingNew")));
+    assert!(unavailable(&play("SlowDown")));
+    assert!(matches!(play("NoSuchUpload"), Err(BucketError::NotFound { .. })));
+    assert!(matches!(play("PreconditionFailed"), Err(BucketError::Precondition { .. })));
+}
+
+#[test]
+fn a_success_that_cannot_be_read_is_no_success() {
+    for body in ["", "<html>", "<CompleteMultipartUploadResult>", "<a/>", "\u{0}"] {
+        let script = serve(false, move |_| answer("200 OK", "", body));
+        let bucket = open(&script.address, keys(), &[]).unwrap();
+        let parts = vec![PartTag { number: 1, etag: "e".into() }];
+        assert!(unknown(&wait(bucket.upload_complete("k", &UploadId("u".into()), parts, Condition::Always))), "{body}");
+        assert!(unknown(&wait(bucket.put("k", Bytes::new(), Condition::Always, vec![]))), "{body}");
+        assert!(unavailable(&wait(bucket.list(listing()))), "{body}");
+        assert!(wait(bucket.get("k", None, None)).is_err(), "no ETag: {body}");
+    }
+}
+
+#[test]
+fn a_store_that_is_busy_says_when_to_ask_again() {
+    let script = serve(false, |_| answer("503 Slow Down", "retry-after: 3\r\n", "<Error><Code>SlowDown</Code></Error>"));
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    let put = wait(bucket.put("k", Bytes::new(), Condition::Always, vec![]));
+    assert!(matches!(put, Err(BucketError::Unavailable { retry_after: Some(after), .. }) if after == Duration::from_secs(3)), "{put:?}");
+}
+
+/// A listing that claims to go on without saying where must not become an endless loop.
+#[test]
+fn an_endless_listing_ends() {
+    let body = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken></ListBucketResult>";
+    let script = serve(false, move |_| answer("200 OK", "", body));
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    assert!(unavailable(&wait(bucket.list(listing()))));
+}
+
+/// A request without a key is one about the bucket.
+#[test]
+fn no_request_reaches_the_bucket_itself() {
+    let script = serve(false, |_| answer("200 OK", "etag: \"e\"\r\n", ""));
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    let before = script.seen.lock().unwrap().len();
+    let tag = ETag("e".into());
+    assert!(matches!(wait(bucket.delete("", None)), Err(BucketError::Refused { .. })));
+    assert!(matches!(wait(bucket.put("", Bytes::new(), Condition::Match(tag), vec![])), Err(BucketError::Refused { .. })));
+    assert!(matches!(wait(bucket.copy("k", &"x".repeat(1025), None)), Err(BucketError::Refused { .. })));
+    assert_eq!(script.seen.lock().unwrap().len(), before);
+}
+
+/// A source above 5 GiB is copied by parts, each guarded by the source's tag.
+#[test]
+fn what_is_too_long_for_one_copy_goes_by_parts() {
+    let long = 6u64 << 30;
+    let script = serve(false, move |request| {
+        if request.starts_with("HEAD") {
+            return Reply::Answer(format!("HTTP/1.1 200 OK\r\ncontent-length: {long}\r\netag: \"src\"\r\nx-amz-meta-ebb-txn: t\r\n\r\n"));
+        }
+        if request.starts_with("POST") && request.contains("uploads=") {
+            assert!(request.contains("x-amz-meta-ebb-txn: t"), "{request}");
+            return answer("200 OK", "", "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>");
+        }
+        if request.starts_with("POST") {
+            return answer("200 OK", "", "<CompleteMultipartUploadResult><ETag>\"done-6\"</ETag></CompleteMultipartUploadResult>");
+        }
+        if request.contains("partNumber=") {
+            assert!(request.contains("x-amz-copy-source-if-match: \"src\""), "{request}");
+            return answer("200 OK", "", "<CopyPartResult><ETag>&quot;p&quot;</ETag></CopyPartResult>");
+        }
+        answer("400 Bad Request", "", "<Error><Code>InvalidRequest</Code><Message>too large for one copy</Message></Error>")
+    });
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    assert_eq!(wait(bucket.copy("from", "to", None)).unwrap(), ETag("done-6".into()));
+    let seen = script.seen.lock().unwrap();
+    assert_eq!(seen.iter().filter(|request| request.contains("x-amz-copy-source-range: bytes=")).count(), 6);
+    assert!(seen.iter().any(|request| request.contains(&format!("bytes={}-{}", 5u64 << 30, long - 1))));
+}
