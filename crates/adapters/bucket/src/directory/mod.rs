@@ -6,9 +6,10 @@
 //! - All ebb processes on the directory, on every machine where the file system has
 //!   locks, keep to each other's conditions. Other programs do not: a file that one
 //!   writes between the check of a condition and the rename is replaced.
-//! - A directory is an object of its own, its key with a slash at the end, if somebody made it: a put of that
-//!   key, or `mkdir`. One made only for keys below it is none, and goes with the last of
-//!   them, unless the file system has no extended attributes to note that in: then it stays.
+//! - A directory is an object of its own, its key with a slash at the end, if somebody
+//!   made it: a put of that key, or `mkdir`. One made only for keys below it is none, and
+//!   goes with the last of them. A file system without extended attributes cannot note
+//!   the difference: there a directory is an object while it is empty, and stays until its own key is deleted.
 //! - Symbolic links, devices and names that are no UTF-8 are not served. Nothing is followed or written outside.
 
 mod fault;

@@ -3,7 +3,8 @@
 //!
 //! Both are extended attributes. Tags name the ETag that they were given to: content
 //! changed by others has none. Where the file system has no such attributes, tags are
-//! files named by ETag among the unfinished objects, and every directory counts as asked for.
+//! files named by ETag among the unfinished objects; a directory is then an object exactly
+//! while it is empty, and only its own key removes it.
 
 use super::path::INCOMING;
 use super::sys::{self, Stat};
@@ -86,7 +87,7 @@ impl Notes {
 
     pub fn is_implicit(self, folder: &File) -> Result<bool> {
         match self {
-            Notes::Files => Ok(false),
+            Notes::Files => Ok(true),
             Notes::Attributes => Ok(sys::get_xattr(folder, IMPLICIT)?.is_some()),
         }
     }

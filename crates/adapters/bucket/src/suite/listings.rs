@@ -77,9 +77,9 @@ pub(super) async fn pages_cover_thousands_of_keys(bucket: &dyn Bucket) {
         }
     }
     expected.sort();
-    assert_eq!(keys(&list_all(bucket, "", false, 1000).await), expected);
+    assert!(keys(&list_all(bucket, "", false, 1000).await) == expected, "the pages together are not the keys");
     let tops: Vec<String> = expected.iter().map(|key| key.trim_end_matches('x').to_string()).collect();
-    assert_eq!(keys(&list_all(bucket, "big/", true, 700).await), tops);
+    assert!(keys(&list_all(bucket, "big/", true, 700).await) == tops, "the pages together are not the directories");
     assert_eq!(keys(&list_all(bucket, "", true, 1000).await), ["big/"]);
     let page = bucket.list(ListRequest { prefix: "".into(), by_directory: false, after: None, limit: 5_000 }).await.unwrap();
     assert!(page.entries.len() <= 1000 && page.more, "a page holds at most 1000");
