@@ -1,43 +1,73 @@
-//! Frames over TCP: `length u32, little endian | frame` (`docs/protocol/rpc.md`).
+//! Frames over TCP and unix sockets: `length u32, little endian | frame` (`docs/protocol/rpc.md`).
 
 use bytes::{Bytes, BytesMut};
 use ebb_format::rpc::MAX_MESSAGE_BYTES;
 use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, MAX_FRAME_BYTES, Net, NetError, PortFuture};
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 // What the format lets pass, the transport must carry.
 const _: () = assert!(MAX_MESSAGE_BYTES == MAX_FRAME_BYTES);
 
+/// Addresses are `host:port`, or `unix:/path` for what only the user who listens may reach.
 pub struct OsNet;
 
 impl Net for OsNet {
     fn connect(&self, address: &str) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
         let address = address.to_string();
         Box::pin(async move {
+            if let Some(path) = address.strip_prefix(UNIX) {
+                let stream = UnixStream::connect(path).await.map_err(|error| unreachable(&address, error))?;
+                return Ok(over_unix(stream, address));
+            }
             let stream = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await {
                 Ok(result) => result.map_err(|error| unreachable(&address, error))?,
                 Err(_) => {
                     return Err(NetError::Unreachable { address, what: format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()) });
                 }
             };
-            TcpConnection::new(stream, address)
+            over_tcp(stream, address)
         })
     }
 
     fn listen(&self, address: &str) -> PortFuture<'_, Result<Box<dyn Listener>, NetError>> {
         let address = address.to_string();
         Box::pin(async move {
+            if let Some(path) = address.strip_prefix(UNIX) {
+                let listener = listen_at(Path::new(path)).map_err(|error| unreachable(&address, error))?;
+                let listener: Box<dyn Listener> = Box::new(AcceptingLocally { listener, path: path.into() });
+                return Ok(listener);
+            }
             let listener = TcpListener::bind(&address).await.map_err(|error| unreachable(&address, error))?;
             let bound = listener.local_addr().map_err(|error| unreachable(&address, error))?;
             let listener: Box<dyn Listener> = Box::new(Accepting { listener, address: bound.to_string() });
             Ok(listener)
         })
     }
+}
+
+/// What an address of a unix socket begins with.
+const UNIX: &str = "unix:";
+
+/// A socket that only its owner may connect to. What a dead process left at the path is replaced.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let draft = path.with_extension("new");
+    for old in [&draft, path] {
+        match std::fs::remove_file(old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    // Under its name nobody finds it with other rights than these.
+    let listener = UnixListener::bind(&draft)?;
+    std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&draft, path)?;
+    Ok(listener)
 }
 
 struct Accepting {
@@ -50,32 +80,11 @@ impl Listener for Accepting {
         Box::pin(async {
             loop {
                 match self.listener.accept().await {
-                    Ok((stream, peer)) => match TcpConnection::new(stream, peer.to_string()) {
+                    Ok((stream, peer)) => match over_tcp(stream, peer.to_string()) {
                         Ok(connection) => return Ok(connection),
                         Err(error) => tracing::debug!("{error}"),
                     },
-                    Err(error) => match error.raw_os_error() {
-                        // Of the connection, which went away while it waited; accept(2) lists them.
-                        Some(
-                            libc::ECONNABORTED
-                            | libc::ECONNRESET
-                            | libc::EINTR
-                            | libc::EPERM
-                            | libc::EPROTO
-                            | libc::ENETDOWN
-                            | libc::EHOSTDOWN
-                            | libc::EHOSTUNREACH
-                            | libc::ENETUNREACH
-                            | libc::ENONET
-                            | libc::ENOPROTOOPT,
-                        ) => {}
-                        // Of this process. Giving up would turn a shortage into an outage.
-                        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                            tracing::warn!("{}: cannot accept a connection: {error}; trying again", self.address);
-                            tokio::time::sleep(SHORTAGE_PAUSE).await;
-                        }
-                        _ => return Err(NetError::Broken { what: format!("{}: {error}", self.address) }),
-                    },
+                    Err(error) => pass_over(&self.address, error).await?,
                 }
             }
         })
@@ -86,39 +95,98 @@ impl Listener for Accepting {
     }
 }
 
-struct TcpConnection {
-    stream: TcpStream,
-    peer: String,
+struct AcceptingLocally {
+    listener: UnixListener,
+    path: PathBuf,
 }
 
-impl TcpConnection {
-    #[allow(clippy::new_ret_no_self, reason = "callers only ever want the port's type")]
-    fn new(stream: TcpStream, peer: String) -> Result<Box<dyn Connection>, NetError> {
-        match tune(&stream) {
-            Ok(()) => Ok(Box::new(TcpConnection { stream, peer })),
-            Err(error) => Err(broken(&peer, error)),
+impl Listener for AcceptingLocally {
+    fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
+        Box::pin(async {
+            loop {
+                match self.listener.accept().await {
+                    Ok((stream, _)) => return Ok(over_unix(stream, self.address())),
+                    Err(error) => pass_over(&self.address(), error).await?,
+                }
+            }
+        })
+    }
+
+    fn address(&self) -> String {
+        format!("{UNIX}{}", self.path.display())
+    }
+}
+
+impl Drop for AcceptingLocally {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!("{}: {error}", self.path.display());
         }
     }
 }
 
-impl Connection for TcpConnection {
+/// Whether a failed accept is no reason to stop listening.
+async fn pass_over(address: &str, error: io::Error) -> Result<(), NetError> {
+    match error.raw_os_error() {
+        // Of the connection, which went away while it waited; accept(2) lists them.
+        Some(
+            libc::ECONNABORTED
+            | libc::ECONNRESET
+            | libc::EINTR
+            | libc::EPERM
+            | libc::EPROTO
+            | libc::ENETDOWN
+            | libc::EHOSTDOWN
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::ENONET
+            | libc::ENOPROTOOPT,
+        ) => Ok(()),
+        // Of this process. Giving up would turn a shortage into an outage.
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+            tracing::warn!("{address}: cannot accept a connection: {error}; trying again");
+            tokio::time::sleep(SHORTAGE_PAUSE).await;
+            Ok(())
+        }
+        _ => Err(NetError::Broken { what: format!("{address}: {error}") }),
+    }
+}
+
+fn over_tcp(stream: TcpStream, peer: String) -> Result<Box<dyn Connection>, NetError> {
+    tune(&stream).map_err(|error| broken(&peer, error))?;
+    let (read, write) = stream.into_split();
+    Ok(Box::new(Halves { read, write, peer }))
+}
+
+fn over_unix(stream: UnixStream, peer: String) -> Box<dyn Connection> {
+    let (read, write) = stream.into_split();
+    Box::new(Halves { read, write, peer })
+}
+
+/// A connection over a stream of bytes. Dropping `write` must close that direction.
+struct Halves<R, W> {
+    read: R,
+    write: W,
+    peer: String,
+}
+
+impl<R: AsyncRead + Unpin + 'static, W: AsyncWrite + Unpin + 'static> Connection for Halves<R, W> {
     fn split(self: Box<Self>) -> (Box<dyn FrameSender>, Box<dyn FrameReceiver>) {
-        let (read, write) = self.stream.into_split();
-        let sender = Sender { write, peer: self.peer.clone(), whole: true };
-        (Box::new(sender), Box::new(Receiver { read, peer: self.peer, buffer: BytesMut::new() }))
+        let sender = Sender { write: self.write, peer: self.peer.clone(), whole: true };
+        (Box::new(sender), Box::new(Receiver { read: self.read, peer: self.peer, buffer: BytesMut::new() }))
     }
 }
 
 /// Dropping it tells the peer that no more frames come.
-struct Sender {
-    write: OwnedWriteHalf,
+struct Sender<W> {
+    write: W,
     peer: String,
     /// The last frame was sent to its end. One whose future was dropped, or that failed, may
     /// stand half on the wire, and whatever followed would be taken for its rest.
     whole: bool,
 }
 
-impl FrameSender for Sender {
+impl<W: AsyncWrite + Unpin> FrameSender for Sender<W> {
     fn send(&mut self, parts: Vec<Bytes>) -> PortFuture<'_, Result<(), NetError>> {
         Box::pin(async move {
             let len: usize = parts.iter().map(Bytes::len).sum();
@@ -146,15 +214,15 @@ impl FrameSender for Sender {
     }
 }
 
-struct Receiver {
-    read: OwnedReadHalf,
+struct Receiver<R> {
+    read: R,
     peer: String,
     /// What has arrived of the next frames. Here and not in the future, so that a receive
     /// that is dropped half way loses nothing.
     buffer: BytesMut,
 }
 
-impl FrameReceiver for Receiver {
+impl<R: AsyncRead + Unpin> FrameReceiver for Receiver<R> {
     fn receive(&mut self) -> PortFuture<'_, Result<Option<Bytes>, NetError>> {
         Box::pin(async {
             loop {

@@ -135,3 +135,34 @@ fn what_cannot_be_reached_is_named() {
         }
     });
 }
+
+/// A unix socket carries the same frames, and only its owner may connect.
+#[test]
+fn a_local_socket_is_its_owners() {
+    use std::os::unix::fs::PermissionsExt;
+    run(async {
+        let dir = temporary();
+        let Ports { net, .. } = ports(&dir);
+        let path = dir.path().join("node.sock");
+        let address = format!("unix:{}", path.display());
+        std::fs::write(&path, "left by a crash").unwrap();
+        let mut listener = net.listen(&address).await.expect("what is in the way is replaced");
+        assert_eq!(listener.address(), address);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (ours, theirs) = tokio::join!(net.connect(&address), listener.accept());
+        let ((mut a_send, _a), (mut b_send, mut b_receive)) = (ours.expect("connected").split(), theirs.expect("accepted").split());
+        let (sent, received) = tokio::join!(a_send.send(vec![pattern(300_000, 1)]), b_receive.receive());
+        assert_eq!((sent, received), (Ok(()), Ok(Some(pattern(300_000, 1)))));
+        drop((a_send, _a));
+        assert_eq!(b_receive.receive().await, Ok(None));
+        let mut outcome = Ok(());
+        while outcome.is_ok() {
+            outcome = b_send.send(vec![pattern(1000, 0)]).await;
+        }
+        drop(listener);
+        assert!(!path.exists(), "it goes with its listener");
+        let error = net.connect(&address).await.map(|_| ()).expect_err("nobody is there");
+        assert!(matches!(&error, NetError::Unreachable { address: named, .. } if *named == address), "{error}");
+        assert!(net.listen(&format!("unix:/{}", "x".repeat(200))).await.is_err(), "longer than a socket's path may be");
+    });
+}
