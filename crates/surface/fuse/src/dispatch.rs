@@ -1,6 +1,6 @@
 //! From a parsed request to the file system and back.
 
-use crate::reply::{Responder, attr_out, create_out, entry_out, lookup_out, open_out, statfs_out, statx_out};
+use crate::reply::{Responder, attr_out, create_out, entry_out, lookup_out, open_out, opendir_out, statfs_out, statx_out};
 use crate::{DirBuffer, Errno, Filesystem, Operation, Request, abi};
 use ebb_model::MAX_XATTR_VALUE_BYTES;
 use zerocopy::IntoBytes;
@@ -22,12 +22,12 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
         Operation::Rmdir { name } => reply.empty(fs.rmdir(cx, ino, name).await),
         Operation::Rename { name, to, new_name, mode } => reply.empty(fs.rename(cx, ino, name, to, new_name, mode).await),
         Operation::Link { ino: linked, name } => reply.value(fs.link(cx, linked, ino, name).await.map(|entry| entry_out(&entry))),
-        Operation::Open { flags } => reply.value(fs.open(cx, ino, flags).await.map(|open| open_out(&open, false))),
+        Operation::Open { flags } => reply.value(fs.open(cx, ino, flags).await.map(|open| open_out(&open, flags.writes()))),
         Operation::Create { name, mode, flags } => {
-            reply.value(fs.create(cx, ino, name, mode, flags).await.map(|created| create_out(&created)));
+            reply.value(fs.create(cx, ino, name, mode, flags).await.map(|created| create_out(&created, flags.writes())));
         }
         Operation::Tmpfile { mode, flags } => {
-            reply.value(fs.tmpfile(cx, ino, mode, flags).await.map(|created| create_out(&created)));
+            reply.value(fs.tmpfile(cx, ino, mode, flags).await.map(|created| create_out(&created, flags.writes())));
         }
         Operation::Read { handle, offset, len_bytes } => reply.bytes(fs.read(cx, ino, handle, offset, len_bytes).await),
         Operation::Write { handle, offset, data, mode } => {
@@ -45,7 +45,7 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
             reply.bytes(fs.listxattr(cx, ino).await.and_then(|names| sized(&terminated(&names), limit_bytes)));
         }
         Operation::RemoveXattr { name } => reply.empty(fs.removexattr(cx, ino, name).await),
-        Operation::OpenDir { flags } => reply.value(fs.opendir(cx, ino, flags).await.map(|open| open_out(&open, true))),
+        Operation::OpenDir { flags } => reply.value(fs.opendir(cx, ino, flags).await.map(|open| opendir_out(&open))),
         Operation::ReadDir { handle, position, limit_bytes, plus } => {
             let mut entries = DirBuffer::new(limit_bytes, plus);
             let result = match entries.begin(ino, position) {

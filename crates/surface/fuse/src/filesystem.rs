@@ -60,8 +60,8 @@ pub trait Filesystem {
     /// Gives the number of bytes written.
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno>;
 
-    /// A descriptor is closed; may come several times for one open. Its error is what
-    /// close(2) returns.
+    /// A descriptor that can write is closed; may come several times for one open. Its error
+    /// is what close(2) returns.
     async fn flush(&self, cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno>;
 
     /// The last descriptor of an open is closed and its last mapping gone. Nobody sees the result.

@@ -1,5 +1,6 @@
 //! Replies in the kernel's layout, and the duty to give one.
 
+use crate::abi::fopen;
 use crate::device::Device;
 use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, abi};
 use ebb_model::{Attr, FileKind, Time, VolumeStat};
@@ -164,19 +165,28 @@ pub(crate) fn statx_out(reply: &AttrReply) -> abi::StatxOut {
     }
 }
 
-pub(crate) fn open_out(open: &OpenReply, directory: bool) -> abi::OpenOut {
-    use abi::fopen;
-    let open_flags = match (open.caching, directory) {
-        (Caching::Fresh, _) | (Caching::Direct, true) => 0,
-        (Caching::Keep, false) => fopen::KEEP_CACHE,
-        (Caching::Keep, true) => fopen::KEEP_CACHE | fopen::CACHE_DIR,
-        (Caching::Direct, false) => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+/// `writes`: the open is for writing. Without, close(2) has no error to report and the kernel
+/// need not send FLUSH; locks are its own.
+pub(crate) fn open_out(open: &OpenReply, writes: bool) -> abi::OpenOut {
+    let caching = match open.caching {
+        Caching::Fresh => 0,
+        Caching::Keep => fopen::KEEP_CACHE,
+        Caching::Direct => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+    };
+    let flush = if writes { 0 } else { fopen::NOFLUSH };
+    abi::OpenOut { fh: open.handle.0, open_flags: caching | flush, backing_id: 0 }
+}
+
+pub(crate) fn opendir_out(open: &OpenReply) -> abi::OpenOut {
+    let open_flags = match open.caching {
+        Caching::Keep => fopen::KEEP_CACHE | fopen::CACHE_DIR,
+        Caching::Fresh | Caching::Direct => 0,
     };
     abi::OpenOut { fh: open.handle.0, open_flags, backing_id: 0 }
 }
 
-pub(crate) fn create_out((entry, open): &(EntryReply, OpenReply)) -> abi::CreateOut {
-    abi::CreateOut { entry: entry_out(entry), open: open_out(open, false) }
+pub(crate) fn create_out((entry, open): &(EntryReply, OpenReply), writes: bool) -> abi::CreateOut {
+    abi::CreateOut { entry: entry_out(entry), open: open_out(open, writes) }
 }
 
 pub(crate) fn statfs_out(stat: &VolumeStat) -> abi::StatfsOut {

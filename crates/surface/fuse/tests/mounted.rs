@@ -67,7 +67,10 @@ fn large_files_pass_in_large_requests() {
     fs::write(mount.path("big"), &content).unwrap();
     let written = mount.tree().requests - before;
     assert!(written < 20, "9 MB took {written} requests: they are not of 1 MiB");
+    let before = mount.tree().requests;
     assert_eq!(fs::read(mount.path("big")).unwrap(), content);
+    let read = mount.tree().requests - before;
+    assert!(read < 24, "9 MB took {read} requests: the kernel does not read ahead");
 
     let file = OpenOptions::new().read(true).write(true).open(mount.path("big")).unwrap();
     file.write_all_at(b"middle", 4_000_001).unwrap();
