@@ -65,14 +65,15 @@ impl Store {
     }
 
     /// A new file among the unfinished, locked for as long as it is written: what is not locked there was left by a crash.
+    /// Without locks the two cannot be told apart, and nothing is cleared away.
     pub fn new_file(&self) -> Result<(String, File), Error> {
         let name = format!("{UNFINISHED}{}", hex(&sys::random()?));
         let incoming = self.incoming.as_ref().ok_or_else(|| Error::from(ErrorKind::PermissionDenied))?;
         let file = sys::open_beneath(incoming, &name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o666)?;
-        match file.lock() {
-            Err(error) if error.kind() != ErrorKind::Unsupported => Err(error),
-            _ => Ok((name, file)),
+        if self.locks_files {
+            file.lock()?;
         }
+        Ok((name, file))
     }
 
     /// Gives the file its time, tags and durability: all but its name.

@@ -98,9 +98,7 @@ mod tests {
     use super::super::credentials::{Credentials, Secret};
     use super::*;
 
-    /// The example "GET Object" of the S3 API reference, with its published signature. It
-    /// also signs `range`, which carries no `x-amz-` and is left out here, so the figures
-    /// are those of the example "GET Bucket Lifecycle".
+    /// "GET Bucket Lifecycle" of the S3 API reference.
     #[test]
     fn the_published_example_is_signed_as_published() {
         let credentials = Credentials {
