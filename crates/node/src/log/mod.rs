@@ -20,6 +20,7 @@ mod replay;
 mod scan;
 mod segments;
 mod snapshots;
+mod turns;
 
 pub use error::LogError;
 pub use recovery::{Recovery, Start};
@@ -37,6 +38,7 @@ use segments::{Segment, Supply};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use turns::Turns;
 
 /// What a log is opened with.
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +74,13 @@ pub struct Log {
     options: Options,
     boot_id: u128,
     supply: Rc<Supply>,
-    /// Locked before `segments` is borrowed and while a record is on its way.
+    /// Taken before `end` while the log is open, so that nobody waits there for long.
+    turns: Rc<Turns>,
+    /// Locked while a record is on its way.
     end: Mutex<End>,
     /// With records, oldest first. The last is the one written to.
     segments: RefCell<VecDeque<Used>>,
-    /// One sync at a time; who waits here shares the next. Locked before `end`.
+    /// One sync at a time; who waits here shares the next. Locked before a turn is taken.
     forcing: Mutex<()>,
     snapshotting: Mutex<()>,
     /// The highest index that somebody waits for.
@@ -110,6 +114,7 @@ impl Log {
     pub async fn append(&self, command: &Command) -> Result<LogIndex, LogError> {
         assert!(!self.appending.replace(true), "appends are serialised by the caller");
         let _appending = Finally(|| self.appending.set(false));
+        let _turn = self.turns.turn().await;
         let mut end = self.end.lock().await;
         self.check()?;
         let index = LogIndex(self.written.get().0 + 1);
@@ -134,12 +139,13 @@ impl Log {
             return Ok(self.durable());
         }
         self.wanted.set(self.wanted.get().max(upto));
-        let _turn = self.forcing.lock().await;
+        let _forcing = self.forcing.lock().await;
         self.check()?;
         if self.durable() >= upto {
             return Ok(self.durable());
         }
         let (file, position, upto) = {
+            let _turn = self.turns.turn().await;
             let mut end = self.end.lock().await;
             self.check()?;
             let upto = self.wanted.get();

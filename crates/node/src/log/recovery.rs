@@ -168,6 +168,7 @@ async fn begin(
         options,
         boot_id,
         supply,
+        turns: Rc::default(),
         end: Mutex::new(end),
         segments: RefCell::new(segments),
         forcing: Mutex::new(()),
