@@ -42,6 +42,8 @@ pub struct Options {
     /// waited for until its session expires.
     pub attach_timeout: Duration,
     /// Over the wire: a request that has no answer after this time is sent again as it was.
+    /// Longer than a node waits for anything (space, its bucket), or its answer is never
+    /// heard. That the node is silent altogether is found sooner, by renewals.
     pub request_timeout: Duration,
     /// How long an operation waits for a node that does not answer before its caller gets
     /// [`FsError::TimedOut`]; for ever if `None`, as a hard mount of NFS does.
@@ -55,7 +57,7 @@ impl Options {
             name: name.into(),
             read_only: false,
             attach_timeout: Duration::from_secs(120),
-            request_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(120),
             unavailable_timeout: None,
         }
     }

@@ -1,4 +1,5 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -6,27 +7,39 @@ use std::task::{Poll, Waker};
 /// state calls [`Gate::changed`].
 #[derive(Default)]
 pub(crate) struct Gate {
-    waiting: RefCell<Vec<Waker>>,
+    /// One waker for each wait, by its place, so that a wait that is polled often or given
+    /// up leaves nothing behind.
+    waiting: RefCell<BTreeMap<u64, Waker>>,
+    next_place: Cell<u64>,
 }
 
 impl Gate {
     pub(crate) fn changed(&self) {
-        for waker in self.waiting.take() {
+        for waker in self.waiting.take().into_values() {
             waker.wake();
         }
     }
 
     pub(crate) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        let place = Place { gate: self, number: self.next_place.replace(self.next_place.get() + 1) };
         poll_fn(|context| match look() {
             Some(found) => Poll::Ready(found),
             None => {
-                let mut waiting = self.waiting.borrow_mut();
-                if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-                    waiting.push(context.waker().clone());
-                }
+                self.waiting.borrow_mut().insert(place.number, context.waker().clone());
                 Poll::Pending
             }
         })
         .await
+    }
+}
+
+struct Place<'a> {
+    gate: &'a Gate,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.gate.waiting.borrow_mut().remove(&self.number);
     }
 }

@@ -98,7 +98,9 @@ async fn attach_again(shared: &Rc<Shared>) {
     loop {
         let previous = shared.identity.get().session;
         let sent = shared.ports.clock.monotonic();
-        let answer = shared.send(attach_request(&shared.options, Some(previous)), Some(shared.options.attach_timeout)).await;
+        // Others that have died without a word are waited for until they expire.
+        let patience = shared.term.get() + CONNECT_PATIENCE;
+        let answer = shared.send(attach_request(&shared.options, Some(previous)), Some(patience)).await;
         let outcome = match answer {
             Ok(Reply::Attached(attached)) => adopt(shared, attached, sent).await,
             Ok(_) => Err(Failure::Rpc(RpcError::NotServing("a reply of the wrong kind".into()))),
@@ -147,7 +149,8 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
     if fresh || restarted {
         shared.holds.undeclare();
     }
-    shared.caching.attached(attached.sole, fresh);
+    // A node that has restarted may have let others in and out while this client was away.
+    shared.caching.attached(attached.sole, fresh || restarted);
     tracing::info!(
         session = attached.session.0,
         fresh,
@@ -287,7 +290,7 @@ fn attach_request(options: &Options, previous: Option<SessionId>) -> Request {
     Request::Attach { volume: options.volume.clone(), client: options.name.clone(), previous, read_only: options.read_only }
 }
 
-/// How long a first attach tries to find a node at all.
+/// How long a first attach tries to find a node at all. No attach is given up sooner.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 const SHORTEST_TERM: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 //!
 //! A [`Client`] is one session. It sends every request until there is an answer, executes
 //! every mutation exactly once, keeps what the node could still lose and asks for it
-//! again after the node's restart ([`journal`]), and says what its user may cache
+//! again after the node's restart, and says what its user may cache
 //! ([`Client::cache_rule`]). It knows a node only through a [`Link`], and the world only
 //! through ports.
 

@@ -1,18 +1,20 @@
 //! A link over a connection (`docs/protocol/rpc.md`).
 
+use crate::ClientPorts;
 use crate::gate::Gate;
 use crate::link::{Link, LinkEvent};
 use crate::pool::Pool;
 use bytes::Bytes;
 use ebb_format::rpc::{self, Message, RequestId};
 use ebb_model::{FsError, Reply, Request, RpcError};
-use ebb_ports::{FrameReceiver, FrameSender, Net, PortFuture, Spawn};
+use ebb_ports::{FrameReceiver, FrameSender, Net, PortFuture};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Requests that may wait for their answers on one connection; more wait for their turn,
 /// in order. It bounds the memory of both sides: each may carry
@@ -22,10 +24,14 @@ pub const REQUESTS_UNDER_WAY: usize = 256;
 /// Events that wait to be heard before the connection is read no further.
 pub const EVENTS_WAITING: usize = 1024;
 
+/// A way that swallows packets is tried again after this time: it may be open by then,
+/// while the system's own attempts come ever more seldom.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// One connection at a time to a node. A request to attach begins one.
 pub struct WireLink {
     net: Rc<dyn Net>,
-    spawn: Rc<dyn Spawn>,
+    ports: ClientPorts,
     address: String,
     wire: RefCell<Option<Rc<Wire>>>,
     next_id: Cell<u64>,
@@ -53,9 +59,9 @@ struct Wire {
 
 impl WireLink {
     /// `address` is `host:port`. Nothing is connected before the first attach.
-    pub fn new(net: Rc<dyn Net>, spawn: Rc<dyn Spawn>, address: String) -> WireLink {
+    pub fn new(net: Rc<dyn Net>, ports: ClientPorts, address: String) -> WireLink {
         let turns = Pool::new(vec![(); REQUESTS_UNDER_WAY]);
-        WireLink { net, spawn, address, wire: RefCell::new(None), next_id: Cell::new(1), turns, inbox: Rc::default() }
+        WireLink { net, ports, address, wire: RefCell::new(None), next_id: Cell::new(1), turns, inbox: Rc::default() }
     }
 
     async fn exchange(&self, request: Request) -> Result<Reply, RpcError> {
@@ -75,12 +81,18 @@ impl WireLink {
         wire.exchange(id, frame).await
     }
 
-    async fn connect(&self) -> Result<(), RpcError> {
+    /// Begins a connection. Attaching does so by itself; whoever only asks
+    /// [`Request::Admin`] is no client and does it here.
+    pub async fn connect(&self) -> Result<(), RpcError> {
         self.hang_up("a new connection is made");
-        let connection = match self.net.connect(&self.address).await {
-            Ok(connection) => connection,
-            Err(error) => {
+        let connection = match select(self.net.connect(&self.address), self.ports.clock.sleep(CONNECT_TIMEOUT)).await {
+            Either::Left((Ok(connection), _)) => connection,
+            Either::Left((Err(error), _)) => {
                 self.inbox.trouble.replace(error.to_string());
+                return Err(RpcError::Lost);
+            }
+            Either::Right(_) => {
+                self.inbox.trouble.replace(format!("{}: no connection within {} s", self.address, CONNECT_TIMEOUT.as_secs()));
                 return Err(RpcError::Lost);
             }
         };
@@ -95,8 +107,8 @@ impl WireLink {
             changed: Gate::default(),
         });
         let (sender, receiver) = connection.split();
-        self.spawn.spawn(Box::pin(wire.clone().run(Wire::write, sender)));
-        self.spawn.spawn(Box::pin(wire.clone().run(Wire::read, receiver)));
+        self.ports.spawn.spawn(Box::pin(wire.clone().run(Wire::write, sender)));
+        self.ports.spawn.spawn(Box::pin(wire.clone().run(Wire::read, receiver)));
         self.wire.replace(Some(wire));
         Ok(())
     }

@@ -96,7 +96,8 @@ fn caching_ends_with_the_term() {
     node.restart();
     world.pass(Duration::from_secs(5));
     assert_eq!(client.cache_rule(), CacheRule::Sole);
-    assert_eq!(told.borrow().len(), 1);
+    // The node has restarted: others may have been there since.
+    assert_eq!(told.borrow().len(), 2);
 }
 
 /// The node freezes without a word and thaws: renewals go unanswered, caching ends in
@@ -146,5 +147,5 @@ fn a_refused_replay_drops_its_file() {
     node.cut_power();
     node.restart();
     world.pass(Duration::from_secs(1));
-    assert_eq!(*told.borrow(), [(Change::Inode(Ino(7)), CacheRule::Sole)]);
+    assert_eq!(*told.borrow(), [(Change::All, CacheRule::Sole), (Change::Inode(Ino(7)), CacheRule::Sole)]);
 }

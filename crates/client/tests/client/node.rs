@@ -107,7 +107,7 @@ impl Node {
     }
 
     pub fn options() -> Options {
-        Options::new("volume", "test")
+        Options { request_timeout: Duration::from_secs(30), ..Options::new("volume", "test") }
     }
 
     pub fn attach(self: &Rc<Node>) -> Client {

@@ -18,6 +18,8 @@ type Frame = Result<Option<Bytes>, NetError>;
 #[derive(Default)]
 struct Peer {
     down: Cell<bool>,
+    /// Packets vanish on the way.
+    mute: Cell<bool>,
     connections: RefCell<Vec<End>>,
 }
 
@@ -35,6 +37,9 @@ impl Net for Peer {
     fn connect(&self, address: &str) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
         let address = address.to_string();
         Box::pin(async move {
+            if self.mute.get() {
+                std::future::pending::<()>().await;
+            }
             if self.down.get() {
                 return Err(NetError::Unreachable { address, what: "connection refused".into() });
             }
@@ -120,7 +125,7 @@ impl Setting {
     fn new() -> Setting {
         let world = World::new(1);
         let peer = Rc::new(Peer::default());
-        let link = Rc::new(WireLink::new(peer.clone(), Rc::new(world.clone()), "node:1".into()));
+        let link = Rc::new(WireLink::new(peer.clone(), world.ports(), "node:1".into()));
         let setting = Setting { world, peer, link };
         assert_eq!(setting.call(Request::StatFs).take(), Some(Err(RpcError::Lost)), "nothing is connected before an attach");
         setting.attach();
@@ -255,6 +260,12 @@ fn an_unreachable_node_is_told_with_its_reason() {
     setting.peer.down.set(true);
     assert_eq!(setting.call(attach_request()).take(), Some(Err(RpcError::Lost)));
     assert_eq!(setting.link.trouble(), "node:1: connection refused");
+    setting.peer.mute.set(true);
+    let attaching = setting.call(attach_request());
+    setting.world.pass(Duration::from_secs(6));
+    assert_eq!(attaching.take(), Some(Err(RpcError::Lost)));
+    assert_eq!(setting.link.trouble(), "node:1: no connection within 5 s");
+    setting.peer.mute.set(false);
     setting.peer.down.set(false);
     setting.attach();
 }
