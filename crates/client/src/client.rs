@@ -35,7 +35,8 @@ impl From<&Ports> for ClientPorts {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub volume: String,
-    /// For people: host, process and mount point.
+    /// Host, process and mount point, for people; and unique, because a node takes a new
+    /// client for the successor of an attached one of the same name.
     pub name: String,
     pub read_only: bool,
     /// How long the first attach may take. Another client that died without a word is
