@@ -2,7 +2,6 @@
 
 use crate::Node;
 use ebb_model::*;
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How often an attach looks whether the other clients have given up caching.
@@ -35,21 +34,13 @@ impl Node {
                     self.attachments.remove(old);
                 }
                 self.commit(Command::SessionOpen { session, client, replaces }).await?;
+                // A session that a power cut takes back could not replay what it was answered.
+                self.force_log().await?;
                 session
             }
         };
-        let mut told = BTreeSet::new();
-        loop {
-            let caching = self.attachments.caching(session);
-            if caching.is_empty() {
-                break;
-            }
-            for other in caching {
-                if told.insert(other) {
-                    self.attachments.notify(other, Notice::Share);
-                }
-            }
-            // Ends at the latest when the silent ones expire.
+        // Ends at the latest when the silent ones expire.
+        while self.attachments.ask_to_share(session) {
             self.ports.clock.sleep(SHARE_POLL).await;
         }
         let sole = self.attachments.is_alone(session);

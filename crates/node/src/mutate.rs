@@ -24,7 +24,14 @@ impl Node {
     ) -> Result<Reply, RpcError> {
         match self.replica.view().sessions().check(tx) {
             Verdict::New => {}
-            Verdict::Done(answer) => return answer.map(Reply::Mutated),
+            Verdict::Done(answer) => {
+                if let (ClientMutation::Make { open: true, .. }, Ok(Mutated { attr: Some(attr), .. })) = (&mutation, &answer)
+                    && !self.attachments.holds(tx.session, attr.ino)
+                {
+                    self.attachments.open(tx.session, attr.ino);
+                }
+                return answer.map(Reply::Mutated);
+            }
             Verdict::Misordered => return Err(RpcError::Misordered),
             Verdict::Unknown => return Err(RpcError::SessionExpired),
         }
@@ -33,6 +40,9 @@ impl Node {
         }
         if let Some(owner) = self.lost_to() {
             return Err(RpcError::NotServing(format!("the volume was taken over by {owner}")));
+        }
+        if replay.is_none() && self.attachments.awaits_any() {
+            return Err(RpcError::Overloaded);
         }
         if !self.under_way.borrow_mut().insert(tx) {
             return Err(RpcError::Overloaded);

@@ -164,7 +164,7 @@ impl Node {
             if self.options.embedded {
                 self.commit(Command::SessionClose { session }).await?;
             } else {
-                self.attachments.insert(session, now, false, false);
+                self.attachments.await_return(session, now);
             }
         }
         Ok(())

@@ -18,14 +18,40 @@ struct Attachment {
     read_only: bool,
     /// The client has given up caching.
     shares: bool,
+    /// It has been asked to.
+    asked_to_share: bool,
+    /// Of a session of before a restart: its client has not come back yet.
+    awaited: bool,
     mailbox: VecDeque<Notice>,
     listener: Option<oneshot::Sender<()>>,
 }
 
+impl Attachment {
+    fn new(renewed: Duration, read_only: bool, shares: bool) -> Attachment {
+        let (mailbox, listener) = (VecDeque::new(), None);
+        Attachment { renewed, read_only, shares, asked_to_share: false, awaited: false, mailbox, listener }
+    }
+}
+
 impl Attachments {
     pub fn insert(&self, session: SessionId, now: Duration, read_only: bool, shares: bool) {
-        let attachment = Attachment { renewed: now, read_only, shares, mailbox: VecDeque::new(), listener: None };
+        self.enter(session, Attachment::new(now, read_only, shares));
+    }
+
+    /// A session of before a restart, whose client has its term to come back. Until then it
+    /// counts as one that caches.
+    pub fn await_return(&self, session: SessionId, now: Duration) {
+        self.enter(session, Attachment { awaited: true, ..Attachment::new(now, false, false) });
+    }
+
+    fn enter(&self, session: SessionId, attachment: Attachment) {
         self.table.borrow_mut().insert(session, attachment);
+    }
+
+    /// Clients of before a restart may still have operations to replay, which come before
+    /// new ones of others.
+    pub fn awaits_any(&self) -> bool {
+        self.table.borrow().values().any(|attachment| attachment.awaited)
     }
 
     /// Forgets the session and gives the inodes that it had open.
@@ -65,10 +91,21 @@ impl Attachments {
         table.iter().filter(|(_, attachment)| now.saturating_sub(attachment.renewed) > term).map(|(id, _)| *id).collect()
     }
 
-    /// Sessions other than `except` that still cache.
-    pub fn caching(&self, except: SessionId) -> Vec<SessionId> {
-        let table = self.table.borrow();
-        table.iter().filter(|(id, attachment)| **id != except && !attachment.shares).map(|(id, _)| *id).collect()
+    /// Asks every session other than `except` that caches to give that up; false once none does.
+    pub fn ask_to_share(&self, except: SessionId) -> bool {
+        let (mut any, mut unasked) = (false, Vec::new());
+        for (id, attachment) in self.table.borrow_mut().iter_mut() {
+            if *id != except && !attachment.shares {
+                any = true;
+                if !std::mem::replace(&mut attachment.asked_to_share, true) {
+                    unasked.push(*id);
+                }
+            }
+        }
+        for session in unasked {
+            self.notify(session, Notice::Share);
+        }
+        any
     }
 
     pub fn set_shares(&self, session: SessionId) {
