@@ -80,8 +80,8 @@ pub struct Log {
     end: Mutex<End>,
     /// With records, oldest first. The last is the one written to.
     segments: RefCell<VecDeque<Used>>,
-    /// One sync at a time; who waits here shares the next. Locked before a turn is taken.
-    forcing: Mutex<()>,
+    /// One sync at a time; who waits here shares the next. Taken before `turns`.
+    forcing: Rc<Turns>,
     snapshotting: Mutex<()>,
     /// The highest index that somebody waits for.
     wanted: Cell<LogIndex>,
@@ -139,7 +139,7 @@ impl Log {
             return Ok(self.durable());
         }
         self.wanted.set(self.wanted.get().max(upto));
-        let _forcing = self.forcing.lock().await;
+        let _forcing = self.forcing.turn().await;
         self.check()?;
         if self.durable() >= upto {
             return Ok(self.durable());

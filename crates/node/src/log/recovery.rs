@@ -171,7 +171,7 @@ async fn begin(
         turns: Rc::default(),
         end: Mutex::new(end),
         segments: RefCell::new(segments),
-        forcing: Mutex::new(()),
+        forcing: Rc::default(),
         snapshotting: Mutex::new(()),
         wanted: Cell::new(durable),
         written: Cell::new(last),

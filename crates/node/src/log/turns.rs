@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Turns in the order in which they were asked for. A lock that goes to whoever is there
-/// when it becomes free would let a stream of appends keep a force waiting for ever.
+/// when it becomes free would let a stream of appends keep a force waiting for ever, and one busy
+/// caller of force all others, though its syncs cover them.
 #[derive(Default)]
 pub(super) struct Turns {
     taken: Cell<bool>,

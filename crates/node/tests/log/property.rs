@@ -208,3 +208,30 @@ fn a_stream_of_appends_does_not_hold_up_a_force() {
     });
     assert!(ended.is_some());
 }
+
+/// Situation: eight writers that force each of their commands. Danger: one of them has every
+/// turn, and there is a sync per command. Expectation: they share, whatever the order.
+#[test]
+fn busy_writers_share_their_syncs() {
+    let disk = TestDisk::new(1);
+    let tasks = Rc::new(Tasks::default());
+    let ended = run(&disk, &tasks, async {
+        let (log, _) = recover(&disk, &tasks).await.expect("an empty disk");
+        let turn = futures_util::lock::Mutex::new(());
+        let before = disk.operations();
+        let writer = async || {
+            for _ in 0..3 {
+                {
+                    let _turn = turn.lock().await;
+                    log.append(&command(1, 1)).await.expect("there is space");
+                }
+                log.force().await.expect("nothing fails here");
+            }
+        };
+        futures_util::future::join_all((0..8).map(|_| writer())).await;
+        // One write per command; per sync one more, for its marker.
+        let syncs = (disk.operations() - before - 24) / 2;
+        assert!(syncs <= 9, "{syncs} syncs for 24 commands");
+    });
+    assert!(ended.is_some());
+}
