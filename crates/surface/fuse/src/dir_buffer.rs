@@ -98,3 +98,101 @@ impl DirBuffer {
 
 /// Entries that every directory begins with and the model does not have.
 const DOTS: u64 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_model::{Attr, Time, Version};
+    use std::time::Duration;
+    use zerocopy::FromBytes;
+
+    fn entry(ino: u64) -> EntryReply {
+        let time = Time::default();
+        let attr = Attr {
+            ino: Ino(ino),
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size_bytes: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            version: Version::default(),
+        };
+        EntryReply { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO }
+    }
+
+    /// Reads as the kernel does: (node id, inode, position, name).
+    fn decode(buffer: DirBuffer) -> Vec<(u64, u64, u64, Vec<u8>)> {
+        let plus = buffer.plus;
+        let bytes = buffer.into_bytes();
+        assert_eq!(bytes.len() % 8, 0);
+        let mut rest = &bytes[..];
+        let mut entries = Vec::new();
+        while !rest.is_empty() {
+            let start = rest.len();
+            let mut node = 0;
+            if plus {
+                let (entry, after) = abi::EntryOut::read_from_prefix(rest).unwrap();
+                (node, rest) = (entry.nodeid, after);
+            }
+            let (dirent, after) = abi::Dirent::read_from_prefix(rest).unwrap();
+            let (name, after) = after.split_at(dirent.namelen as usize);
+            entries.push((node, dirent.ino, dirent.off, name.to_vec()));
+            let padding = (start - after.len()).next_multiple_of(8) - (start - after.len());
+            rest = &after[padding..];
+        }
+        entries
+    }
+
+    fn name(len: usize) -> Name {
+        Name::new(&vec![b'n'; len]).unwrap()
+    }
+
+    #[test]
+    fn entries_of_every_length_until_it_is_full() {
+        for plus in [false, true] {
+            for limit in 0..3000 {
+                let mut buffer = DirBuffer::new(limit, plus);
+                let Some(after) = buffer.begin(Ino(7), 0) else {
+                    assert!(limit < 400);
+                    continue;
+                };
+                assert_eq!(after, Cookie::START);
+                let mut pushed = 0;
+                while pushed < 255 {
+                    let next = pushed + 1;
+                    match buffer.push(&name(next), Cookie(next as u64), &entry(100 + next as u64)) {
+                        Pushed::Added { referenced } => assert_eq!(referenced, plus),
+                        Pushed::Full => break,
+                    }
+                    pushed = next;
+                }
+                assert_eq!(buffer.holds_entries(), pushed > 0);
+                let entries = decode(buffer);
+                assert_eq!(entries.len(), pushed + 2);
+                assert_eq!(entries[0], (0, 7, 1, b".".to_vec()));
+                assert_eq!(entries[1], (0, abi::UNKNOWN_INO, 2, b"..".to_vec()));
+                for (i, found) in entries[2..].iter().enumerate() {
+                    let ino = 101 + i as u64;
+                    assert_eq!(*found, (if plus { ino } else { 0 }, ino, i as u64 + 3, vec![b'n'; i + 1]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_stream_goes_on_where_it_was() {
+        for (position, dots, after) in [(0, 2, 0), (1, 1, 0), (2, 0, 0), (3, 0, 1), (u64::MAX, 0, u64::MAX - 2)] {
+            let mut buffer = DirBuffer::new(4096, false);
+            assert_eq!(buffer.begin(Ino(7), position), Some(Cookie(after)));
+            assert_eq!(decode(buffer).len(), dots);
+        }
+        assert_eq!(DirBuffer::new(10, false).begin(Ino(7), 0), None);
+        assert_eq!(DirBuffer::new(10, false).room(), 0);
+    }
+}

@@ -51,24 +51,46 @@ impl Mount {
     /// process that was killed, is removed.
     pub fn new(point: &Path, options: &MountOptions) -> Result<Mount, MountError> {
         let path = clear(point)?;
-        // SAFETY: geteuid cannot fail and touches no memory.
-        let root = unsafe { libc::geteuid() } == 0;
-        let device = match root {
+        let device = match is_root() {
             true => mount_directly(&path, options)?,
             false => fusermount::mount(&path, options)?,
         };
-        set_nonblocking(&device).map_err(MountError::Refused)?;
-        let id = match mountinfo::topmost(&path) {
+        let settled = set_nonblocking(&device).and_then(|()| mountinfo::topmost(&path));
+        let id = match settled {
             Ok(Some(Mounted { device, kind, .. })) if kind == KIND => device,
-            Ok(_) => return Err(MountError::Refused(io::ErrorKind::NotFound.into())),
-            Err(failure) => return Err(MountError::Refused(failure)),
+            other => {
+                drop(device);
+                detach(&path, libc::MNT_DETACH).map_err(MountError::Refused)?;
+                return Err(MountError::Refused(other.err().unwrap_or_else(|| io::ErrorKind::NotFound.into())));
+            }
         };
-        let point = MountPoint { place: Place { path, id, root } };
+        let point = MountPoint { place: Place { path, id } };
         Ok(Mount { device, point, read_ahead_bytes: options.read_ahead_bytes })
     }
 
     pub fn path(&self) -> &Path {
         &self.point.place.path
+    }
+
+    /// The mount point's path, free of symbolic links, once a mount can be put there: what
+    /// [`Mount::new`] finds out first, for whoever has much to do before it.
+    pub fn prepare(point: &Path) -> Result<PathBuf, MountError> {
+        clear(point)
+    }
+
+    /// Whether a mount of ours is there, dead or alive. `point` is free of symbolic links.
+    pub fn is_at(point: &Path) -> io::Result<bool> {
+        Ok(mountinfo::topmost(point)?.is_some_and(|mounted| mounted.kind == KIND))
+    }
+
+    /// Takes a mount away on behalf of its user. While somebody uses it that fails with
+    /// EBUSY, or with `lazy` puts it out of sight until its last user has gone.
+    pub fn remove(point: &Path, lazy: bool) -> io::Result<()> {
+        // SAFETY: geteuid cannot fail and touches no memory.
+        match unsafe { libc::geteuid() } {
+            0 => umount(point, if lazy { libc::MNT_DETACH } else { 0 }),
+            _ => fusermount::unmount(point, lazy),
+        }
     }
 }
 
@@ -90,7 +112,6 @@ impl Drop for MountPoint {
 pub(crate) struct Place {
     pub path: PathBuf,
     pub id: DeviceId,
-    root: bool,
 }
 
 impl Place {
@@ -105,10 +126,14 @@ impl Place {
             Ok(()) => {}
             Err(failure) => warn!(path = %self.path.display(), %failure, "mapped pages may not have been written out"),
         }
-        match self.detach(0) {
+        // Writing out may have taken long: the place may be somebody else's by now.
+        if !self.is_mounted()? {
+            return Ok(());
+        }
+        match detach(&self.path, 0) {
             Err(busy) if self.is_mounted()? => {
                 debug!(path = %self.path.display(), %busy, "unmounting lazily");
-                self.detach(libc::MNT_DETACH)
+                detach(&self.path, libc::MNT_DETACH)
             }
             other => other,
         }
@@ -117,20 +142,13 @@ impl Place {
     /// Ends the connection, whoever uses it, and unmounts. Needs nobody to serve it.
     pub fn cut_off(&self) -> io::Result<()> {
         match self.is_mounted()? {
-            true => self.detach(libc::MNT_FORCE | libc::MNT_DETACH),
+            true => detach(&self.path, libc::MNT_FORCE | libc::MNT_DETACH),
             false => Ok(()),
         }
     }
 
     fn is_mounted(&self) -> io::Result<bool> {
         Ok(mountinfo::topmost(&self.path)?.is_some_and(|mounted| mounted.device == self.id && mounted.kind == KIND))
-    }
-
-    fn detach(&self, flags: i32) -> io::Result<()> {
-        match self.root {
-            true => umount(&self.path, flags),
-            false => fusermount::unmount(&self.path, flags & libc::MNT_DETACH != 0),
-        }
     }
 
     /// Best effort: needs root and a mounted sysfs.
@@ -166,12 +184,7 @@ fn clear(point: &Path) -> Result<PathBuf, MountError> {
                     return Err(MountError::DeadMount { point: path, kind });
                 }
                 warn!(path = %path.display(), "removing a dead mount, left by a process that was killed");
-                // SAFETY: geteuid cannot fail and touches no memory.
-                match unsafe { libc::geteuid() } {
-                    0 => umount(&path, libc::MNT_DETACH),
-                    _ => fusermount::unmount(&path, true),
-                }
-                .map_err(unusable)?;
+                detach(&path, libc::MNT_DETACH).map_err(unusable)?;
             }
             Err(failure) => return Err(unusable(failure)),
         }
@@ -233,6 +246,20 @@ fn mount_directly(point: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
     let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
     cvt(result).map_err(MountError::Refused)?;
     Ok(device.into())
+}
+
+/// The helper knows plain and lazy unmounting only; ending the connection by force is
+/// root's, and closing the device does the same.
+fn detach(point: &Path, flags: i32) -> io::Result<()> {
+    match is_root() {
+        true => umount(point, flags),
+        false => fusermount::unmount(point, flags & libc::MNT_DETACH != 0),
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid cannot fail and touches no memory.
+    unsafe { libc::geteuid() == 0 }
 }
 
 fn umount(point: &Path, flags: i32) -> io::Result<()> {

@@ -83,6 +83,7 @@ impl Session {
     /// taken away: requests in flight are finished, files that are open keep working for up
     /// to `patience`.
     pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
+        // In this order: whenever this future is dropped, the device goes before the mount point.
         let Session { point, device, notifier: _, negotiated: _ } = self;
         let pool = BufferPool::default();
         let mut buffer = pool.take();

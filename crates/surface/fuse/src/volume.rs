@@ -27,6 +27,8 @@ const CACHED: Handle = Handle(0);
 
 pub struct Volume {
     client: Client,
+    /// The directory that is mounted: the kernel calls it [`Ino::ROOT`] whatever its id is.
+    root: Ino,
     name_ttl: Duration,
     known: Rc<RefCell<Known>>,
 }
@@ -35,17 +37,17 @@ pub struct Volume {
 type Known = BTreeMap<Ino, u64>;
 
 impl Volume {
-    /// `all_names`: the kernel can be told to ask for every name again
-    /// ([`crate::Negotiated::epoch`]).
-    pub fn new(client: Client, notifier: Notifier, all_names: bool) -> Volume {
+    /// Serves what is at and below the directory `root`. `all_names`: the kernel can be
+    /// told to ask for every name again ([`crate::Negotiated::epoch`]).
+    pub fn new(client: Client, root: Ino, notifier: Notifier, all_names: bool) -> Volume {
         let name_ttl = if all_names { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
         let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, 1)])));
         let told = known.clone();
         client.on_change(move |change| {
             let (known, notifier) = (told.clone(), notifier.clone());
-            Box::pin(async move { drop_cached(change, &known, &notifier, name_ttl).await })
+            Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
         });
-        Volume { client, name_ttl, known }
+        Volume { client, root, name_ttl, known }
     }
 
     pub fn client(&self) -> &Client {
@@ -55,6 +57,11 @@ impl Volume {
     /// The kernel checks permissions itself on every mount (`default_permissions`).
     fn caller(cx: &Context) -> Caller {
         Caller { uid: cx.uid, gid: cx.gid, groups: Vec::new(), checked: true }
+    }
+
+    /// The inode that the kernel means.
+    fn real(&self, ino: Ino) -> Ino {
+        if ino == Ino::ROOT { self.root } else { ino }
     }
 
     fn may_cache(&self) -> bool {
@@ -97,8 +104,9 @@ impl Volume {
 }
 
 /// Requests of the mount are served meanwhile, so waiting for the kernel is safe.
-async fn drop_cached(change: Change, known: &RefCell<Known>, notifier: &Notifier, name_ttl: Duration) {
+async fn drop_cached(change: Change, root: Ino, known: &RefCell<Known>, notifier: &Notifier, name_ttl: Duration) {
     let inodes = match change {
+        Change::Inode(ino) if ino == root => vec![Ino::ROOT],
         Change::Inode(ino) => vec![ino],
         Change::All => {
             if notifier.send(Notification::AllEntries).await == Err(NotifyError::Unsupported) {
@@ -118,7 +126,7 @@ async fn drop_cached(change: Change, known: &RefCell<Known>, notifier: &Notifier
 
 impl Filesystem for Volume {
     async fn lookup(&self, _cx: &Context, parent: Ino, name: Name) -> Result<Lookup, Errno> {
-        match self.client.lookup(parent, &name).await {
+        match self.client.lookup(self.real(parent), &name).await {
             Ok(attr) => Ok(Lookup::Found(self.referenced(attr))),
             Err(FsError::NotFound) => Ok(Lookup::Absent { ttl: self.entry_ttl() }),
             Err(error) => Err(error.into()),
@@ -136,11 +144,11 @@ impl Filesystem for Volume {
     }
 
     async fn getattr(&self, _cx: &Context, ino: Ino, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
-        Ok(self.attr_reply(self.client.getattr(ino).await?))
+        Ok(self.attr_reply(self.client.getattr(self.real(ino)).await?))
     }
 
     async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
-        Ok(self.attr_reply(self.client.setattr(&Self::caller(cx), ino, set).await?))
+        Ok(self.attr_reply(self.client.setattr(&Self::caller(cx), self.real(ino), set).await?))
     }
 
     async fn readlink(&self, _cx: &Context, ino: Ino) -> Result<Bytes, Errno> {
@@ -148,23 +156,23 @@ impl Filesystem for Volume {
     }
 
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
-        Ok(self.referenced(self.client.make(&Self::caller(cx), parent, &name, mode, what, false).await?))
+        Ok(self.referenced(self.client.make(&Self::caller(cx), self.real(parent), &name, mode, what, false).await?))
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        Ok(self.client.unlink(&Self::caller(cx), parent, &name).await?)
+        Ok(self.client.unlink(&Self::caller(cx), self.real(parent), &name).await?)
     }
 
     async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        Ok(self.client.rmdir(&Self::caller(cx), parent, &name).await?)
+        Ok(self.client.rmdir(&Self::caller(cx), self.real(parent), &name).await?)
     }
 
     async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
-        Ok(self.client.rename(&Self::caller(cx), from, &name, to, &new_name, mode).await?)
+        Ok(self.client.rename(&Self::caller(cx), self.real(from), &name, self.real(to), &new_name, mode).await?)
     }
 
     async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno> {
-        Ok(self.referenced(self.client.link(&Self::caller(cx), ino, parent, &name).await?))
+        Ok(self.referenced(self.client.link(&Self::caller(cx), ino, self.real(parent), &name).await?))
     }
 
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
@@ -180,13 +188,13 @@ impl Filesystem for Volume {
 
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         loop {
-            let made = self.client.make(&Self::caller(cx), parent, &name, mode, Make::Regular, true).await;
+            let made = self.client.make(&Self::caller(cx), self.real(parent), &name, mode, Make::Regular, true).await;
             match made {
                 Ok(attr) => return Ok((self.referenced(attr), self.opened())),
                 Err(FsError::Exists) if !flags.excludes() => {}
                 Err(error) => return Err(error.into()),
             }
-            let attr = match self.client.lookup(parent, &name).await {
+            let attr = match self.client.lookup(self.real(parent), &name).await {
                 Ok(attr) => attr,
                 // Removed again in between.
                 Err(FsError::NotFound) => continue,
@@ -240,19 +248,19 @@ impl Filesystem for Volume {
     }
 
     async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), Errno> {
-        Ok(self.client.setxattr(&Self::caller(cx), ino, name, value, mode).await?)
+        Ok(self.client.setxattr(&Self::caller(cx), self.real(ino), name, value, mode).await?)
     }
 
     async fn getxattr(&self, _cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno> {
-        Ok(self.client.getxattr(ino, name).await?)
+        Ok(self.client.getxattr(self.real(ino), name).await?)
     }
 
     async fn listxattr(&self, _cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno> {
-        Ok(self.client.listxattr(ino).await?)
+        Ok(self.client.listxattr(self.real(ino)).await?)
     }
 
     async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno> {
-        Ok(self.client.removexattr(&Self::caller(cx), ino, name).await?)
+        Ok(self.client.removexattr(&Self::caller(cx), self.real(ino), name).await?)
     }
 
     async fn opendir(&self, _cx: &Context, _ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
@@ -267,7 +275,7 @@ impl Filesystem for Volume {
             if limit == 0 {
                 return Ok(());
             }
-            let page = self.client.readdir(ino, after, limit).await?;
+            let page = self.client.readdir(self.real(ino), after, limit).await?;
             for (entry, attr) in &page.entries {
                 match entries.push(&entry.name, entry.cookie, &self.entry(attr.clone())) {
                     Pushed::Added { referenced: true } => *self.known.borrow_mut().entry(attr.ino).or_insert(0) += 1,
@@ -287,11 +295,11 @@ impl Filesystem for Volume {
     }
 
     async fn fsyncdir(&self, _cx: &Context, ino: Ino, _handle: Handle, _data_only: bool) -> Result<(), Errno> {
-        Ok(self.client.fsync(ino).await?)
+        Ok(self.client.fsync(self.real(ino)).await?)
     }
 
     async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
-        Ok(self.client.access(&Self::caller(cx), ino, access).await?)
+        Ok(self.client.access(&Self::caller(cx), self.real(ino), access).await?)
     }
 
     async fn syncfs(&self, _cx: &Context, _ino: Ino) -> Result<(), Errno> {

@@ -10,7 +10,8 @@ use harness::{Mounted, Point, can_mount};
 use memfs::{MemFs, Settings};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -234,4 +235,55 @@ fn options_reach_the_kernel() {
     let device = line.split(' ').nth(2).unwrap();
     let read_ahead = fs::read_to_string(format!("/sys/class/bdi/{device}/read_ahead_kb")).unwrap();
     assert_eq!(read_ahead.trim(), "1024");
+}
+
+/// Not a test by itself: what an ordinary user runs in the next one.
+#[test]
+fn mount_as_ordinary_user() {
+    let Some(path) = std::env::var_os("EBB_FUSE_TEST_USER_POINT") else { return };
+    assert_ne!(unsafe { libc::geteuid() }, 0);
+    let mut mount = Mounted::at(Point(path.into()), Settings::default(), "fsname=a\\b", Duration::from_secs(5));
+    fs::write(mount.path("f"), "mine").unwrap();
+    assert_eq!(fs::read_to_string(mount.path("f")).unwrap(), "mine");
+    assert!(matches!(Mount::new(mount.root(), &MountOptions::default()), Err(MountError::AlreadyMounted(_))));
+    assert_eq!(mount.stop(), Ended::Stopped);
+    assert!(!mount.point.is_mounted());
+
+    let refused = Mount::new(mount.root(), &"allow_other".parse().unwrap());
+    assert!(matches!(refused, Err(MountError::HelperFailed(reason)) if reason.contains("allow_other")));
+    drop(Mount::new(mount.root(), &MountOptions::default()).unwrap());
+    assert!(!mount.point.is_mounted(), "a mount that was never served is taken away too");
+    println!("an ordinary user was here");
+}
+
+#[test]
+fn ordinary_users_mount_through_the_helper() {
+    if !can_mount() {
+        return;
+    }
+    if let Err(failure) = Command::new("fusermount3").arg("-V").output() {
+        println!("skipped: fusermount3 cannot be run: {failure}");
+        return;
+    }
+    if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
+        println!("skipped: /dev/fuse is closed to ordinary users; chmod 666 is what udev does");
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let point = Point::new();
+    std::os::unix::fs::chown(&point.0, Some(NOBODY), Some(NOBODY)).unwrap();
+    // Where the test was built may be closed to others.
+    let program = std::env::temp_dir().join(format!("ebb-fuse-user-{}", std::process::id()));
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = Command::new(&program)
+        .args(["--exact", "mount_as_ordinary_user", "--nocapture"])
+        .env("EBB_FUSE_TEST_USER_POINT", &point.0)
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output();
+    fs::remove_file(&program).unwrap();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("was here"), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }

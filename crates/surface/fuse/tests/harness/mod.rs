@@ -122,7 +122,8 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let Some(server) = self.server.take() else { return };
-        // A failing test may still have files open there.
+        // A failing test may still have files open there, and may not be root.
+        drop(self.stop.take());
         self.point.umount(libc::MNT_FORCE | libc::MNT_DETACH).ok();
         server.join().ok();
     }

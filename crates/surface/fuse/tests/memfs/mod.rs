@@ -53,7 +53,8 @@ enum Content {
 impl MemFs {
     pub fn new(settings: Settings) -> MemFs {
         let mut tree = Tree { nodes: BTreeMap::new(), next: 2, references: BTreeMap::new(), requests: 0 };
-        let root = tree.node(Ino::ROOT, 0o755, &Make::Directory, 0, 0);
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let root = tree.node(Ino::ROOT, 0o755, &Make::Directory, uid, gid);
         tree.nodes.insert(Ino::ROOT, root);
         MemFs { tree: Arc::new(Mutex::new(tree)), settings }
     }
