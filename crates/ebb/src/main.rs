@@ -1,2 +1,77 @@
 //! The ebb binary: wires adapters into node, client and surface.
-fn main() {}
+
+mod ask;
+mod busy;
+mod daemon;
+mod failure;
+mod host;
+mod log;
+mod mount;
+mod output;
+mod progress;
+mod serve;
+mod settings;
+mod signals;
+mod source;
+mod supervisor;
+mod umount;
+
+use clap::CommandFactory;
+use ebb_cli::config::ConfigError;
+use ebb_cli::{Cli, Command};
+use failure::Failure;
+use std::future::Future;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    log::abort_on_panic();
+    let outcome = match ebb_cli::parse(std::env::args_os()) {
+        Ok(cli) => run(cli.command),
+        Err(ConfigError::Usage(text)) => {
+            // Help and version come this way too. Where the terminal has gone there is nobody to tell.
+            text.print().ok();
+            return ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(2));
+        }
+        Err(error @ ConfigError::File { .. }) => Err(Failure::Usage(error.to_string())),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(text) = failure.text() {
+                eprintln!("ebb: {text}");
+            }
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Mount(args) => mount::run(args),
+        Command::Serve(args) => block_on(serve::run(args)),
+        Command::Umount(args) => block_on(umount::run(args)),
+        Command::Status(target) => block_on(ask::status(target)),
+        Command::LsDirty(args) => block_on(ask::list_dirty(args)),
+        Command::Flush(target) => block_on(ask::flush(target)),
+        Command::Evict(target) => block_on(ask::evict(target)),
+        Command::Fsck(target) => block_on(ask::fsck(target)),
+        Command::Version(output) => output::version(output),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "ebb", &mut script);
+            output::print(&String::from_utf8_lossy(&script))
+        }
+    }
+}
+
+/// Everything runs on this one thread; what blocks goes to the runtime's pool.
+fn block_on(flow: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;
+    let outcome = tokio::task::LocalSet::new().block_on(&runtime, flow);
+    // A thread may hang in a file system that does not answer; it is not waited for.
+    runtime.shutdown_background();
+    outcome
+}

@@ -1,0 +1,162 @@
+//! What is asked of a node: status, ls-dirty, flush, evict, fsck.
+
+use crate::failure::Failure;
+use crate::output;
+use crate::progress::Progress;
+use crate::source::names;
+use ebb_cli::args::{LsDirty, Target};
+use ebb_cli::places::{MountRecord, RunDir};
+use ebb_client::{ClientPorts, Link, WireLink};
+use ebb_model::{AdminReply, AdminRequest, FsError, Name, Reply, Request, RpcError, Status};
+use ebb_os::{OsClock, OsEntropy, OsNet, OsSpawn};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How often long work is asked how far it is.
+const POLL: Duration = Duration::from_millis(250);
+
+pub async fn status(target: Target) -> Result<(), Failure> {
+    let node = Asked::of(&target.path)?;
+    output::reply(&node.ask(AdminRequest::Status).await?, target.output)
+}
+
+pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
+    let node = Asked::of(&args.target.path)?;
+    output::reply(&node.ask(AdminRequest::ListDirty { limit: args.limit }).await?, args.target.output)
+}
+
+pub async fn flush(target: Target) -> Result<(), Failure> {
+    let node = Asked::of(&target.path)?;
+    let reply = {
+        let flushing = node.ask(AdminRequest::Flush { path: node.path.clone() });
+        let watching = watch(&node.address);
+        tokio::select! {
+            reply = flushing => reply?,
+            failure = watching => return Err(failure),
+        }
+    };
+    output::reply(&reply, target.output)
+}
+
+/// Shows what is left to flush, for as long as the node can be asked.
+async fn watch(address: &str) -> Failure {
+    let mut progress = Progress::new("flush");
+    loop {
+        tokio::time::sleep(POLL).await;
+        match crate::ask::node_status(address).await {
+            Ok(status) => progress.update(&status),
+            Err(failure) => return failure,
+        }
+    }
+}
+
+pub async fn evict(target: Target) -> Result<(), Failure> {
+    let node = Asked::of(&target.path)?;
+    output::reply(&node.ask(AdminRequest::Evict { path: node.path.clone() }).await?, target.output)
+}
+
+pub async fn fsck(target: Target) -> Result<(), Failure> {
+    let node = Asked::of(&target.path)?;
+    let reply = node.ask(AdminRequest::Fsck).await?;
+    output::reply(&reply, target.output)?;
+    match reply {
+        AdminReply::Fsck(report) if report.problems.is_empty() => Ok(()),
+        _ => Err(Failure::NotGood),
+    }
+}
+
+pub async fn node_status(address: &str) -> Result<Status, Failure> {
+    match ask(address, AdminRequest::Status).await {
+        Ok(AdminReply::Status(status)) => Ok(status),
+        Ok(_) => Err(Failure::of(address, "a reply of the wrong kind")),
+        Err(error) => Err(Failure::of(address, error)),
+    }
+}
+
+/// The node that a path or address on the command line means.
+struct Asked {
+    /// As it was given.
+    shown: PathBuf,
+    address: String,
+    /// From the root of the volume.
+    path: Vec<Name>,
+}
+
+impl Asked {
+    fn of(target: &Path) -> Result<Asked, Failure> {
+        let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        let found = run_dir.find(target).map_err(|error| Failure::of(target.display(), error))?;
+        match found {
+            Some((record, below)) => Asked::on_mount(target, record, &below),
+            None => match address(target) {
+                Some(address) => Ok(Asked { shown: target.to_owned(), address, path: Vec::new() }),
+                None => Err(Failure::Usage(format!("{} is on no mount of ebb, nor is it HOST:PORT of a node", target.display()))),
+            },
+        }
+    }
+
+    fn on_mount(target: &Path, record: MountRecord, below: &Path) -> Result<Asked, Failure> {
+        let mountpoint = record.mountpoint.display();
+        if !record.daemon.is_alive() {
+            return Err(Failure::Failed(format!(
+                "the daemon of {mountpoint} (process {}) has ended; `ebb mount {} {mountpoint}` goes on where it was, `ebb umount {mountpoint}` clears it away",
+                record.daemon.pid, record.source
+            )));
+        }
+        let path =
+            names(&record.subdirectory.join(below)).ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.display())))?;
+        Ok(Asked { shown: target.to_owned(), address: record.control, path })
+    }
+
+    async fn ask(&self, request: AdminRequest) -> Result<AdminReply, Failure> {
+        ask(&self.address, request).await.map_err(|error| match error {
+            AskError::Rpc(RpcError::Refused(FsError::TimedOut)) => {
+                Failure::of(self.shown.display(), "the bucket does not answer; `ebb status` says more")
+            }
+            AskError::Rpc(RpcError::Refused(FsError::Io)) => {
+                Failure::of(self.shown.display(), "storage failed; `ebb status` and the log say more")
+            }
+            error => Failure::of(self.shown.display(), error),
+        })
+    }
+}
+
+/// `HOST:PORT`, unless a file has that name.
+fn address(target: &Path) -> Option<String> {
+    let text = target.to_str()?;
+    let (host, port) = text.rsplit_once(':')?;
+    let is_address = !host.is_empty() && port.parse::<u16>().is_ok() && std::fs::symlink_metadata(target).is_err();
+    is_address.then(|| text.to_owned())
+}
+
+enum AskError {
+    Rpc(RpcError),
+    /// There is no connection, for this reason.
+    Unreachable(String),
+}
+
+impl std::fmt::Display for AskError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AskError::Rpc(error) => error.fmt(f),
+            AskError::Unreachable(why) => write!(f, "the node cannot be reached: {why}"),
+        }
+    }
+}
+
+/// One question over a connection of its own, without becoming a client: clients of a
+/// node would stop caching for the sake of another.
+async fn ask(address: &str, request: AdminRequest) -> Result<AdminReply, AskError> {
+    let ports = ClientPorts { clock: Rc::new(OsClock), entropy: Rc::new(OsEntropy), spawn: Rc::new(OsSpawn) };
+    let link = WireLink::new(Rc::new(OsNet), ports, address.into());
+    let lost = |error| match error {
+        RpcError::Lost => AskError::Unreachable(link.trouble()),
+        error => AskError::Rpc(error),
+    };
+    link.connect().await.map_err(lost)?;
+    match link.call(Request::Admin(request)).await.map_err(lost)? {
+        Reply::Admin(reply) => Ok(reply),
+        _ => Err(AskError::Unreachable("a reply of the wrong kind".into())),
+    }
+}

@@ -1,0 +1,98 @@
+//! A command that goes on in the background: it starts itself again as a process of its
+//! own session, which says over a pipe how far it is until it is usable or has failed.
+
+use crate::failure::Failure;
+use crate::log;
+use std::env;
+use std::io::{self, BufRead, BufReader, PipeWriter, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The descriptor of the pipe, in the environment of the background process.
+const REPORT: &str = "EBB_REPORT_FD";
+
+/// Starts this very command in the background, and waits until it is usable.
+pub fn start(log_path: &Path) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::of("cannot start in the background", error);
+    let log = log::open(log_path).map_err(|error| Failure::of(log_path.display(), error))?;
+    let (reports, report) = io::pipe().map_err(failed)?;
+    let inherited = report.as_raw_fd();
+    let mut command = Command::new(env::current_exe().map_err(failed)?);
+    command.args(env::args_os().skip(1)).env(REPORT, inherited.to_string());
+    command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+    // SAFETY: between fork and exec only these two system calls are made.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::setsid() == -1 || libc::fcntl(inherited, libc::F_SETFD, 0) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    command.spawn().map_err(failed)?;
+    drop(report);
+    for line in BufReader::new(reports).lines() {
+        let line = line.map_err(failed)?;
+        match line.split_once(' ') {
+            Some(("note", text)) => eprintln!("{text}"),
+            Some(("usage", text)) => return Err(Failure::Usage(text.into())),
+            Some(("failed", text)) => return Err(Failure::Failed(text.into())),
+            Some(("ready", _)) => return Ok(()),
+            _ => {}
+        }
+    }
+    Err(Failure::Failed(format!("the daemon ended before it was usable: see {}", log_path.display())))
+}
+
+/// The way to whoever waits for this process to become usable.
+pub enum Report {
+    /// Nobody waits: the command runs in the foreground.
+    Log,
+    Pipe(PipeWriter),
+    /// All has been said.
+    Closed,
+}
+
+impl Report {
+    /// The pipe that this process was started with, if it is one in the background.
+    pub fn inherited() -> Option<Report> {
+        let fd: RawFd = env::var(REPORT).ok()?.parse().ok()?;
+        // SAFETY: both calls take and give plain integers; that nobody else owns the descriptor
+        // is what the variable says, which only `start` sets.
+        let owned = unsafe {
+            if fd <= libc::STDERR_FILENO || libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) == -1 {
+                return None;
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        Some(Report::Pipe(PipeWriter::from(owned)))
+    }
+
+    pub fn note(&mut self, text: &str) {
+        tracing::info!("{text}");
+        // Whether anybody listens is asked when it matters, by `ready`.
+        self.say("note", text).ok();
+    }
+
+    /// False if whoever started this process has gone: it is not wanted any more.
+    pub fn ready(&mut self) -> bool {
+        let said = self.say("ready", "").is_ok();
+        *self = Report::Closed;
+        said
+    }
+
+    pub fn failed(&mut self, failure: &Failure) {
+        let kind = if let Failure::Usage(_) = failure { "usage" } else { "failed" };
+        // If nobody listens any more the log has it.
+        self.say(kind, failure.text().unwrap_or_default()).ok();
+    }
+
+    fn say(&mut self, kind: &str, text: &str) -> io::Result<()> {
+        match self {
+            Report::Pipe(pipe) => pipe.write_all(format!("{kind} {}\n", text.replace('\n', " ")).as_bytes()),
+            Report::Log | Report::Closed => Ok(()),
+        }
+    }
+}

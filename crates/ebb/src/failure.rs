@@ -1,0 +1,31 @@
+/// Why a command did not do what was asked: one line for people, and the exit status.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// What was asked cannot be.
+    Usage(String),
+    /// It could not be done.
+    Failed(String),
+    /// It was done, and what came out, which has been printed, is not good.
+    NotGood,
+}
+
+impl Failure {
+    pub fn status(&self) -> u8 {
+        match self {
+            Failure::Usage(_) => 2,
+            Failure::Failed(_) | Failure::NotGood => 1,
+        }
+    }
+
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Failure::Usage(text) | Failure::Failed(text) => Some(text),
+            Failure::NotGood => None,
+        }
+    }
+
+    /// `{subject}: {error}`
+    pub fn of(subject: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
+        Failure::Failed(format!("{subject}: {error}"))
+    }
+}

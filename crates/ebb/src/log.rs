@@ -1,0 +1,82 @@
+//! Where log lines go: standard error, which for a daemon is a file of bounded length.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use tracing::Level;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// A log file that has grown to this is put aside as `ebb.log.1`, in place of the one before.
+const LONGEST_BYTES: u64 = 16 << 20;
+
+pub fn to_stderr(level: Level) {
+    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(io::stderr).init();
+}
+
+/// Standard output and error are `path` already.
+pub fn to_file(level: Level, path: PathBuf) {
+    let written = fs::metadata(&path).map_or(0, |meta| meta.len());
+    let file = LogFile { path, written: Mutex::new(written) };
+    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(file).init();
+}
+
+/// Opens a log file, for its owner's eyes.
+pub fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// A broken invariant must not be survived by half: the log holds everything acknowledged,
+/// and the next start reads it.
+pub fn abort_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("ebb: this is a bug, the process ends here: {panic}");
+        std::process::abort();
+    }));
+}
+
+struct LogFile {
+    path: PathBuf,
+    written: Mutex<u64>,
+}
+
+impl<'a> MakeWriter<'a> for LogFile {
+    type Writer = &'a LogFile;
+
+    fn make_writer(&'a self) -> &'a LogFile {
+        self
+    }
+}
+
+impl Write for &LogFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if *written + line.len() as u64 > LONGEST_BYTES {
+            self.put_aside()?;
+            *written = 0;
+        }
+        io::stderr().write_all(line)?;
+        *written += line.len() as u64;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl LogFile {
+    fn put_aside(&self) -> io::Result<()> {
+        fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        let fresh = open(&self.path)?;
+        for standard in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+            // SAFETY: `fresh` is open, and the standard descriptors are this process's own.
+            if unsafe { libc::dup2(fresh.as_raw_fd(), standard) } == -1 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+}

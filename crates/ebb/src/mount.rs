@@ -1,0 +1,266 @@
+//! `ebb mount`: a volume at a directory, from a node of this process or over the network.
+
+use crate::daemon::{self, Report};
+use crate::failure::Failure;
+use crate::host;
+use crate::settings;
+use crate::signals::Signals;
+use crate::source::Source;
+use crate::{block_on, log, supervisor};
+use ebb_cli::args;
+use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
+use ebb_client::{Client, ClientPorts, Link, LocalLink, WireLink};
+use ebb_fuse::{Mount, MountError, MountOptions, Session, Volume};
+use ebb_model::{FileKind, Ino, Name};
+use ebb_node::Node;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long files that are open keep working after a signal.
+const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a node may take to force what it acknowledged.
+const DETACH_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A mount as it was asked for, checked as far as that needs nobody else.
+struct Plan {
+    /// As given.
+    text: String,
+    source: Source,
+    mountpoint: PathBuf,
+    options: MountOptions,
+    data_dir: PathBuf,
+    node: args::Node,
+    bucket: args::Bucket,
+    run_dir: RunDir,
+}
+
+pub fn run(args: args::Mount) -> Result<(), Failure> {
+    let foreground = args.foreground;
+    let plan = Plan::new(args)?;
+    let log_path = plan.data_dir.join("ebb.log");
+    let level = plan.node.log;
+    if let Some(mut report) = Report::inherited() {
+        log::to_file(level, log_path);
+        std::env::set_current_dir("/").map_err(|error| Failure::of("/", error))?;
+        return block_on(async {
+            let outcome = plan.mount(&mut report).await;
+            outcome.inspect_err(|failure| report.failed(failure))
+        });
+    }
+    if foreground {
+        log::to_stderr(level);
+        return block_on(plan.mount(&mut Report::Log));
+    }
+    // The directory of the log; the node will want it too.
+    ebb_os::ports(&plan.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
+    daemon::start(&log_path)
+}
+
+impl Plan {
+    fn new(args: args::Mount) -> Result<Plan, Failure> {
+        let source = Source::parse(&args.source)?;
+        settings::check(&args.node)?;
+        let mut options = MountOptions { source: args.source.clone(), ..MountOptions::default() };
+        for list in &args.options {
+            options.apply(list).map_err(|error| Failure::Usage(error.to_string()))?;
+        }
+        options.read_only |= args.node.take_over == args::TakeOver::Never;
+        let mountpoint = Mount::prepare(&args.mountpoint).map_err(|error| match error {
+            MountError::Missing(_) | MountError::NotDirectory(_) => Failure::Usage(error.to_string()),
+            error => Failure::Failed(error.to_string()),
+        })?;
+        // Clients of a node share nothing on disk but have a log each.
+        let key = match source {
+            Source::Storage { .. } => args.source.clone(),
+            Source::Served { .. } => format!("{} at {}", args.source, mountpoint.display()),
+        };
+        let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&key));
+        let data_dir = std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.display(), error))?;
+        let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        Ok(Plan { text: args.source, source, mountpoint, options, data_dir, node: args.node, bucket: args.bucket, run_dir })
+    }
+
+    async fn mount(self, report: &mut Report) -> Result<(), Failure> {
+        let mut signals = Signals::listen()?;
+        match &self.source {
+            Source::Storage { url } => self.embedded(url, report, &mut signals).await,
+            Source::Served { address, volume, subdirectory } => self.detached(address, volume, subdirectory, report, &mut signals).await,
+        }
+    }
+
+    /// Node and mount in one process (O-5).
+    async fn embedded(&self, url: &str, report: &mut Report, signals: &mut Signals) -> Result<(), Failure> {
+        let options =
+            ebb_node::Options { embedded: true, ..settings::node(&self.node, &self.text, &self.data_dir, self.options.read_only) };
+        let read_only = options.read_only;
+        let node = host::open(url, &self.bucket, &self.data_dir, options, report, signals).await?;
+        let outcome = self.over_node(&node, read_only, report, signals).await;
+        let left = host::stop(&node, signals).await;
+        match outcome {
+            // It was never usable, or ended by itself.
+            Err(failure) => Err(failure),
+            Ok(record) => self.end(record, left),
+        }
+    }
+
+    async fn over_node(
+        &self,
+        node: &Rc<Node>,
+        read_only: bool,
+        report: &mut Report,
+        signals: &mut Signals,
+    ) -> Result<MountRecord, Failure> {
+        let control = format!("unix:{}", self.run_dir.socket().display());
+        let listener = node.ports().net.listen(&control).await.map_err(|error| Failure::of("cannot listen for other commands", error))?;
+        node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
+        let (handler, teller) = (node.clone(), node.clone());
+        let link = LocalLink::new(
+            move |request| handler.handle(request),
+            move |session| {
+                let teller = teller.clone();
+                Box::pin(async move { teller.next_notice(session).await })
+            },
+        );
+        let client = self.attach(Rc::new(link), ClientPorts::from(node.ports()), &self.text, read_only).await?;
+        let record = self.record(control, true);
+        let outcome = self.serve(client.clone(), Ino::ROOT, record, report, signals).await;
+        if let Err(error) = client.detach(DETACH_PATIENCE).await {
+            tracing::error!(%error, "what was acknowledged could not be made safe from a power cut");
+        }
+        outcome
+    }
+
+    /// A client of a node somewhere (O-4).
+    async fn detached(
+        &self,
+        address: &str,
+        volume: &str,
+        subdirectory: &[Name],
+        report: &mut Report,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
+        let ports = ebb_os::ports(&self.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
+        let link = WireLink::new(ports.net.clone(), ClientPorts::from(&ports), address.into());
+        report.note(&format!("attaching to {address}"));
+        let client = tokio::select! {
+            client = self.attach(Rc::new(link), ClientPorts::from(&ports), volume, self.options.read_only) => client?,
+            () = signals.next() => return Err(Failure::Failed("interrupted".into())),
+        };
+        let outcome = match directory(&client, subdirectory).await {
+            Ok(root) => self.serve(client.clone(), root, self.record(address.into(), false), report, signals).await,
+            Err(failure) => Err(failure),
+        };
+        let detached = tokio::select! {
+            detached = client.detach(DETACH_PATIENCE) => detached,
+            () = signals.next() => Err(ebb_model::FsError::TimedOut),
+        };
+        let record = outcome?;
+        match detached {
+            Ok(()) => self.end(record, None),
+            Err(error) => {
+                let why = format!("{address} has not confirmed that everything is safe from a power cut there: {error}");
+                self.end(record, Some(Left { files: 0, bytes: 0, deletes: 0, why }))
+            }
+        }
+    }
+
+    async fn attach(&self, link: Rc<dyn Link>, ports: ClientPorts, volume: &str, read_only: bool) -> Result<Client, Failure> {
+        let name = format!("{} process {} at {}", settings::host_name(), std::process::id(), self.mountpoint.display());
+        let options = ebb_client::Options { read_only, ..ebb_client::Options::new(volume, name) };
+        Client::attach(link, ports, options).await.map_err(|error| Failure::of(&self.text, error))
+    }
+
+    fn record(&self, control: String, embedded: bool) -> MountRecord {
+        let subdirectory = match &self.source {
+            Source::Served { subdirectory, .. } => subdirectory.iter().map(|name| std::ffi::OsStr::from_bytes(name.as_bytes())).collect(),
+            Source::Storage { .. } => PathBuf::new(),
+        };
+        MountRecord {
+            mountpoint: self.mountpoint.clone(),
+            source: self.text.clone(),
+            daemon: Process::this(),
+            control,
+            subdirectory,
+            embedded,
+            data_dir: self.data_dir.clone(),
+            left: None,
+        }
+    }
+
+    /// Mounts, says so once the mount answers, and serves it to its end.
+    async fn serve(
+        &self,
+        client: Client,
+        root: Ino,
+        record: MountRecord,
+        report: &mut Report,
+        signals: &mut Signals,
+    ) -> Result<MountRecord, Failure> {
+        let options = MountOptions { read_only: client.is_read_only(), ..self.options.clone() };
+        let mount = Mount::new(&self.mountpoint, &options).map_err(|error| Failure::Failed(error.to_string()))?;
+        let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.display(), error);
+        let session = Session::start(mount).await.map_err(failed)?;
+        let volume = Volume::new(client, root, session.notifier(), session.negotiated().epoch());
+        let mut announced = Ok(());
+        let stop = async {
+            announced = self.announce(&record, report).await;
+            if announced.is_ok() {
+                signals.next().await;
+                tracing::info!("stopping; a second signal ends without waiting for the bucket");
+            }
+        };
+        let ended = session.serve(&volume, stop, OPEN_FILES_PATIENCE).await.map_err(failed)?;
+        tracing::info!(?ended, "the mount has ended");
+        announced.map(|()| record)
+    }
+
+    async fn announce(&self, record: &MountRecord, report: &mut Report) -> Result<(), Failure> {
+        let mountpoint = self.mountpoint.clone();
+        let answers = tokio::task::spawn_blocking(move || std::fs::metadata(mountpoint).map(|_| ())).await;
+        let answers = answers.map_err(std::io::Error::other).and_then(|answer| answer);
+        answers.map_err(|error| Failure::of(self.mountpoint.display(), error))?;
+        self.run_dir.write(record).map_err(|error| Failure::of("the mount cannot be recorded", error))?;
+        tracing::info!(source = self.text, at = %self.mountpoint.display(), "mounted");
+        supervisor::ready();
+        if report.ready() { Ok(()) } else { Err(Failure::Failed("whoever asked for the mount has gone".into())) }
+    }
+
+    /// Leaves word of what is left, if anything.
+    fn end(&self, record: MountRecord, left: Option<Left>) -> Result<(), Failure> {
+        let noted = match &left {
+            None => self.run_dir.remove(&record),
+            Some(_) => self.run_dir.write(&MountRecord { left: left.clone(), ..record }),
+        };
+        noted.map_err(|error| Failure::of("the record of the mount", error))?;
+        match left {
+            None => Ok(()),
+            Some(left) if left.files + left.deletes == 0 => Err(Failure::Failed(left.why)),
+            Some(left) => Err(Failure::Failed(format!(
+                "{} files and {} deletions had not reached the bucket: {}. They are safe in {}; mount again to go on",
+                left.files,
+                left.deletes,
+                left.why,
+                self.data_dir.display()
+            ))),
+        }
+    }
+}
+
+/// The directory at a path from the root of the volume.
+async fn directory(client: &Client, path: &[Name]) -> Result<Ino, Failure> {
+    let mut at = Ino::ROOT;
+    let mut shown = PathBuf::new();
+    for name in path {
+        shown.push(Path::new(std::ffi::OsStr::from_bytes(name.as_bytes())));
+        let refused = |error: &dyn std::fmt::Display| Failure::of(format!("subdirectory {}", shown.display()), error);
+        let attr = client.lookup(at, name).await.map_err(|error| refused(&error))?;
+        if attr.kind != FileKind::Directory {
+            return Err(refused(&"not a directory"));
+        }
+        at = attr.ino;
+    }
+    Ok(at)
+}

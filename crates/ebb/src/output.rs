@@ -1,0 +1,41 @@
+//! What goes to standard output.
+
+use crate::failure::Failure;
+use ebb_cli::args::Output;
+use ebb_cli::render;
+use ebb_model::{AdminReply, Time};
+use ebb_os::OsClock;
+use ebb_ports::Clock;
+use std::io::{self, ErrorKind, Write};
+
+/// A reader that has seen enough (`| head`) is no failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::of("standard output", error)),
+        _ => Ok(()),
+    }
+}
+
+pub fn reply(reply: &AdminReply, output: Output) -> Result<(), Failure> {
+    match output.json {
+        true => json(&render::json(reply)),
+        false => print(&render::text(reply, now())),
+    }
+}
+
+pub fn json(value: &serde_json::Value) -> Result<(), Failure> {
+    print(&format!("{value:#}\n"))
+}
+
+pub fn version(output: Output) -> Result<(), Failure> {
+    let version = env!("CARGO_PKG_VERSION");
+    match output.json {
+        true => json(&serde_json::json!({ "version": version })),
+        false => print(&format!("ebb {version}\n")),
+    }
+}
+
+fn now() -> Time {
+    OsClock.wall()
+}

@@ -1,0 +1,80 @@
+//! From the words of the command line to those of node and bucket.
+
+use crate::failure::Failure;
+use ebb_bucket::BucketSettings;
+use ebb_cli::args;
+use ebb_node::head::TakeOver;
+use std::path::Path;
+
+/// `data_dir` is where the node keeps its state, for people who ask whose a volume is.
+pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -> ebb_node::Options {
+    // SAFETY: both calls have no preconditions and cannot fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    ebb_node::Options {
+        volume: volume.into(),
+        owner: format!("{} ({}, process {})", host_name(), data_dir.display(), std::process::id()),
+        uid: args.uid.unwrap_or(uid),
+        gid: args.gid.unwrap_or(gid),
+        read_only: read_only || args.take_over == args::TakeOver::Never,
+        take_over: match args.take_over {
+            args::TakeOver::Now => TakeOver::Now,
+            args::TakeOver::IfAbandoned | args::TakeOver::Never => TakeOver::IfAbandoned,
+        },
+        head_term: args.head_term.0,
+        session_term: args.session_term.0,
+        commit_interval: args.commit_interval.0,
+        ack_durable: args.ack == args::Ack::Durable,
+        flush_interval: args.flush_interval.0,
+        flush_parallel: args.flush_jobs.into(),
+        cache_bytes: args.cache_size.0,
+        dirty_bytes: args.dirty_size.0,
+        space_timeout: args.space_timeout.0,
+        bucket_timeout: args.bucket_timeout.0,
+        read_ahead_bytes: args.read_ahead.0,
+        ..ebb_node::Options::default()
+    }
+}
+
+/// Values that would make a node useless are mistakes.
+pub fn check(args: &args::Node) -> Result<(), Failure> {
+    let too_short =
+        [("--head-term", args.head_term.0, 3), ("--session-term", args.session_term.0, 3), ("--bucket-timeout", args.bucket_timeout.0, 1)];
+    for (flag, given, least) in too_short {
+        if given.as_secs() < least {
+            return Err(Failure::Usage(format!("{flag} must be at least {least} s")));
+        }
+    }
+    if args.commit_interval.0.is_zero() {
+        return Err(Failure::Usage("--commit-interval cannot be zero; --ack=durable forces before every answer".into()));
+    }
+    for (flag, given) in [("--cache-size", args.cache_size), ("--dirty-size", args.dirty_size)] {
+        if given.0 < LEAST_CACHE_BYTES {
+            return Err(Failure::Usage(format!("{flag} must be at least {}", ebb_cli::units::Bytes(LEAST_CACHE_BYTES))));
+        }
+    }
+    Ok(())
+}
+
+/// Room for a few requests under way.
+const LEAST_CACHE_BYTES: u64 = 16 << 20;
+
+/// Keys and secrets are no settings: the bucket finds them itself.
+pub fn bucket(args: &args::Bucket, read_only: bool) -> BucketSettings {
+    BucketSettings {
+        endpoint: args.endpoint.clone(),
+        region: args.region.clone(),
+        path_style: args.addressing.map(|addressing| addressing == args::Addressing::Path),
+        profile: args.profile.clone(),
+        anonymous: args.anonymous,
+        read_only,
+        ..BucketSettings::default()
+    }
+}
+
+pub fn host_name() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the buffer is valid for its length.
+    let result = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) };
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    if result == 0 { String::from_utf8_lossy(&name[..end]).into_owned() } else { "unnamed host".into() }
+}

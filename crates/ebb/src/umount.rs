@@ -1,0 +1,174 @@
+//! `ebb umount`: the mount goes, then what is dirty is written to the bucket, then the
+//! daemon ends.
+
+use crate::ask::node_status;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::{busy, output};
+use ebb_cli::args;
+use ebb_cli::places::{self, Left, MountRecord, RunDir};
+use ebb_fuse::Mount;
+use serde_json::json;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often the daemon is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Of these, how many pass between two questions to its node.
+const POLLS_PER_STATUS: u32 = 10;
+
+pub async fn run(args: args::Umount) -> Result<(), Failure> {
+    let about = |error: io::Error| Failure::of(args.mountpoint.display(), error);
+    let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+    let mountpoint = mountpoint(&args.mountpoint).map_err(about)?;
+    let record = run_dir.read(&mountpoint).map_err(about)?;
+    let mounted = Mount::is_at(&mountpoint).map_err(about)?;
+    let outcome = match record {
+        None if !mounted => return Err(Failure::Usage(format!("{} is no mount of ebb", args.mountpoint.display()))),
+        None => {
+            take_away(mountpoint.clone(), args.lazy).await?;
+            Outcome::Unknown
+        }
+        Some(record) if record.daemon.is_alive() => {
+            if mounted {
+                take_away(mountpoint.clone(), args.lazy).await?;
+            }
+            match args.no_wait {
+                true => Outcome::Waiting(record),
+                false => wait(record, &run_dir).await.map_err(about)?,
+            }
+        }
+        Some(record) => {
+            if mounted {
+                // Nobody serves it: who uses it gets errors already.
+                take_away(mountpoint.clone(), true).await?;
+            }
+            run_dir.remove(&record).map_err(about)?;
+            match record.left.clone() {
+                Some(left) => Outcome::Left(record, left),
+                None => Outcome::Died(record),
+            }
+        }
+    };
+    outcome.tell(&mountpoint, args.output)
+}
+
+/// The record's and the kernel's name for what the user calls the mount point.
+fn mountpoint(given: &Path) -> io::Result<PathBuf> {
+    let beside = places::real_mountpoint(given)?;
+    match Mount::is_at(&beside)? {
+        true => Ok(beside),
+        // The last name may be a symbolic link.
+        false => given.canonicalize().or(Ok(beside)),
+    }
+}
+
+/// Unmounting waits for the daemon to write dirty pages, so another thread does it.
+async fn take_away(mountpoint: PathBuf, lazy: bool) -> Result<(), Failure> {
+    let shown = mountpoint.clone();
+    let removed = tokio::task::spawn_blocking(move || match Mount::remove(&mountpoint, lazy) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) || error.to_string().contains("busy") => {
+            let users = busy::users(&mountpoint);
+            let by = if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) };
+            Err(format!("in use{by}: close what is open there, or unmount with --lazy"))
+        }
+        other => other.map_err(|error| error.to_string()),
+    });
+    match removed.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(why)) => Err(Failure::of(shown.display(), why)),
+        Err(error) => Err(Failure::of(shown.display(), error)),
+    }
+}
+
+/// Waits until the daemon has ended, showing what it still has to write.
+async fn wait(record: MountRecord, run_dir: &RunDir) -> io::Result<Outcome> {
+    let mut progress = Progress::new("umount");
+    let mut polls = 0;
+    while record.daemon.is_alive() {
+        polls += 1;
+        if polls % POLLS_PER_STATUS == 0
+            && record.embedded
+            && let Ok(status) = node_status(&record.control).await
+        {
+            progress.update(&status);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    let now = run_dir.read(&record.mountpoint)?.filter(|now| now.daemon == record.daemon);
+    let Some(now) = now else { return Ok(Outcome::Clean(record)) };
+    run_dir.remove(&now)?;
+    Ok(match now.left.clone() {
+        Some(left) => Outcome::Left(now, left),
+        None => Outcome::Died(now),
+    })
+}
+
+enum Outcome {
+    /// Everything is where it belongs.
+    Clean(MountRecord),
+    /// The daemon goes on by itself.
+    Waiting(MountRecord),
+    /// The daemon has ended with work left.
+    Left(MountRecord, Left),
+    /// The daemon ended without a word.
+    Died(MountRecord),
+    /// Nothing is known of the daemon.
+    Unknown,
+}
+
+impl Outcome {
+    fn tell(self, mountpoint: &Path, output: args::Output) -> Result<(), Failure> {
+        let (flushed, record, left) = match &self {
+            Outcome::Clean(record) if record.embedded => (Some(true), Some(record), None),
+            Outcome::Clean(record) => (None, Some(record), None),
+            Outcome::Left(record, left) => (Some(false), Some(record), Some(left)),
+            Outcome::Died(record) => (Some(false), Some(record), None),
+            Outcome::Waiting(record) => (None, Some(record), None),
+            Outcome::Unknown => (None, None, None),
+        };
+        let good = !matches!(self, Outcome::Left(..) | Outcome::Died(_));
+        if output.json {
+            output::json(&json!({
+                "mountpoint": mountpoint.to_string_lossy(),
+                "unmounted": true,
+                "flushed": flushed,
+                "data_dir": record.map(|record| record.data_dir.to_string_lossy()),
+                "left": left.map(|left| json!({ "files": left.files, "bytes": left.bytes, "deletes": left.deletes, "why": left.why })),
+            }))?;
+            return if good { Ok(()) } else { Err(Failure::NotGood) };
+        }
+        let shown = mountpoint.display();
+        let go_on = |record: &MountRecord| format!("`ebb mount {} {shown}` goes on with it", record.source);
+        match self {
+            Outcome::Clean(record) if record.embedded => output::print(&format!("{shown} is unmounted, everything is in the bucket\n")),
+            Outcome::Clean(record) => {
+                output::print(&format!("{shown} is unmounted, everything is safe at {}, which writes it to the bucket\n", record.control))
+            }
+            Outcome::Waiting(record) => {
+                output::print(&format!("{shown} is unmounted, process {} writes the rest to the bucket\n", record.daemon.pid))
+            }
+            Outcome::Unknown => output::print(&format!("{shown} is unmounted; nothing is known of its daemon\n")),
+            Outcome::Left(record, left) if record.embedded => Err(Failure::Failed(format!(
+                "{shown} is unmounted, but {} files and {} deletions have not reached the bucket ({}). They are safe in {}: {}",
+                left.files,
+                left.deletes,
+                left.why,
+                record.data_dir.display(),
+                go_on(&record)
+            ))),
+            Outcome::Left(_, left) => Err(Failure::Failed(format!("{shown} is unmounted, but {}", left.why))),
+            Outcome::Died(record) if record.embedded => Err(Failure::Failed(format!(
+                "the daemon of {shown} had died, its mount is cleared away. What has not reached the bucket is safe in {}: {}",
+                record.data_dir.display(),
+                go_on(&record)
+            ))),
+            Outcome::Died(record) => Err(Failure::Failed(format!(
+                "the daemon of {shown} had died, its mount is cleared away; its data is with {}",
+                record.control
+            ))),
+        }
+    }
+}
