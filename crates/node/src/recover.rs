@@ -69,12 +69,16 @@ impl Node {
         };
         let serves = serves(&ports, &bucket, tenure.as_ref(), &identity);
         let known = identity.serves.as_ref();
-        let other = |there: &&Serves| there.cluster != serves.cluster || tenure.is_none() && there.backing != serves.backing;
-        if let Some(there) = known.filter(other) {
-            return Err(OpenError::OtherVolume { there: there.backing.clone(), backing: serves.backing });
+        if let Err(refused) = claim(&ports, &identity, &serves, tenure.is_some()).await {
+            if let Some(tenure) = tenure
+                && let Err(error) = tenure.release().await
+            {
+                tracing::warn!(%error, "the volume could not be given back");
+            }
+            return Err(refused);
         }
-        if let Some(before) = known.filter(|before| before.incarnation != serves.incarnation) {
-            supersede(&ports, before, &serves).await?;
+        if known.is_none_or(|known| known.incarnation != serves.incarnation) {
+            wipe(&ports).await?;
         }
         if known != Some(&serves) {
             identity::store(&*ports.disk, &Identity { node: identity.node, serves: Some(serves.clone()) }).await?;
@@ -226,9 +230,18 @@ fn is_empty(recovery: &Recovery) -> bool {
     recovery.snapshot.is_none() && recovery.commands.last() == LogIndex(0)
 }
 
+/// Whether what is in the data directory may go on as `serves`.
+async fn claim(ports: &Ports, identity: &Identity, serves: &Serves, owns: bool) -> Result<(), OpenError> {
+    let Some(before) = &identity.serves else { return Ok(()) };
+    if before.cluster != serves.cluster || !owns && before.backing != serves.backing {
+        return Err(OpenError::OtherVolume { there: before.backing.clone(), backing: serves.backing.clone() });
+    }
+    if before.incarnation != serves.incarnation { supersede(ports, identity.node, before, serves).await } else { Ok(()) }
+}
+
 /// The volume was in other hands since. What is here is a cache that can be dropped,
 /// unless something in it never reached the bucket.
-async fn supersede(ports: &Ports, before: &Serves, now: &Serves) -> Result<(), OpenError> {
+async fn supersede(ports: &Ports, node: u128, before: &Serves, now: &Serves) -> Result<(), OpenError> {
     let (_, recovery) = recover_log(ports, before, &Options::default()).await?;
     if !is_empty(&recovery) {
         let (partition, _) = replay(recovery).await?;
@@ -238,11 +251,20 @@ async fn supersede(ports: &Ports, before: &Serves, now: &Serves) -> Result<(), O
         }
     }
     tracing::info!(backing = now.backing, "another node served the volume since: the cache here is dropped");
+    identity::store(&*ports.disk, &Identity { node, serves: None }).await?;
+    Ok(())
+}
+
+/// Removes what is left of a volume that the data directory no longer serves.
+async fn wipe(ports: &Ports) -> Result<(), DiskError> {
     for dir in ["log", "snapshot", "store"] {
-        for name in ports.disk.list(dir).await? {
+        let names = ports.disk.list(dir).await?;
+        for name in &names {
             ports.disk.remove(&format!("{dir}/{name}")).await?;
         }
-        ports.disk.sync_dir(dir).await?;
+        if !names.is_empty() {
+            ports.disk.sync_dir(dir).await?;
+        }
     }
     Ok(())
 }

@@ -3,17 +3,30 @@
 use crate::Node;
 use ebb_model::*;
 use ebb_ports::PortFuture;
+use futures_channel::oneshot;
+use futures_util::FutureExt;
+use std::future::ready;
 use std::rc::Rc;
 
 /// Entries of one answer to a directory read, so that it fits a frame.
 const MAX_ENTRIES: u32 = 1024;
 
 impl Node {
-    /// Answers one request. Dropping the future abandons the answer, not the operation's
-    /// atomicity; whoever may be dropped runs it in a task of its own.
+    /// Answers one request. Dropping the future gives up the answer, not the request: what
+    /// is not done at once goes on in a task of its own, for a command must not be left
+    /// half-way between log and state.
     pub fn handle(self: &Rc<Self>, request: Request) -> PortFuture<'static, Result<Reply, RpcError>> {
         let node = self.clone();
-        Box::pin(async move { node.answer(request).await })
+        let mut answering = Box::pin(async move { node.answer(request).await });
+        if let Some(answer) = (&mut answering).now_or_never() {
+            return Box::pin(ready(answer));
+        }
+        let (sender, answer) = oneshot::channel();
+        self.ports.spawn.spawn(Box::pin(async move {
+            // Whoever asked may have gone.
+            let (Ok(()) | Err(_)) = sender.send(answering.await);
+        }));
+        Box::pin(async move { answer.await.unwrap_or(Err(RpcError::Lost)) })
     }
 
     /// The next thing that a session is to be told; `None` once it is no longer attached.
