@@ -86,14 +86,15 @@ impl Node {
     /// By its first name, as keys go.
     pub(crate) fn is_below(&self, ino: Ino, root: Ino) -> bool {
         let state = self.replica.view();
-        let mut at = Some(ino);
-        while let Some(inode) = at {
-            if inode == root {
-                return true;
+        let mut at = ino;
+        while at != root {
+            match state.namespace().inode(at).and_then(|inode| inode.links.first()) {
+                Some(link) => at = link.parent,
+                // The root of the volume, or without a name.
+                None => return false,
             }
-            at = state.namespace().parent_of(inode);
         }
-        false
+        true
     }
 
     /// Proves the invariants of the state and reads every cached block against its checksum.

@@ -10,6 +10,7 @@ use crate::random_u128;
 use ebb_format::head::{self, ClusterId, Head};
 use ebb_model::{Incarnation, Time};
 use ebb_ports::{Bucket, BucketError, Condition, ETag, Ports};
+use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -49,6 +50,9 @@ pub struct Tenure {
     /// Monotonic time at which the right ends unless it is renewed.
     ends: Cell<Duration>,
     lost_to: RefCell<Option<String>>,
+    /// One write of the head at a time: two would make each other's condition fail, and a
+    /// renewal that is still on its way would undo a release.
+    writing: Mutex<()>,
 }
 
 struct State {
@@ -131,6 +135,7 @@ impl Tenure {
                         ports,
                         state: RefCell::new(State { head, etag }),
                         lost_to: RefCell::default(),
+                        writing: Mutex::default(),
                     };
                     return Ok(tenure);
                 }
@@ -165,11 +170,13 @@ impl Tenure {
 
     /// Renews once. An error leaves the term as it was.
     pub async fn renew(&self) -> Result<(), BucketError> {
+        let _turn = self.writing.lock().await;
         self.write(false).await
     }
 
     /// Gives the volume back, so that the next node need not wait.
     pub async fn release(&self) -> Result<(), BucketError> {
+        let _turn = self.writing.lock().await;
         self.write(true).await
     }
 
