@@ -228,7 +228,9 @@ impl Cache {
         if self.small.order.len() + self.main.order.len() > self.entries.len() {
             problems.push("a queue has more places than there are entries".into());
         }
-        if self.ghost.bytes != self.ghost.keys.values().map(|(_, bytes)| bytes).sum::<u64>() || self.ghost.order.len() != self.ghost.keys.len() {
+        if self.ghost.bytes != self.ghost.keys.values().map(|(_, bytes)| bytes).sum::<u64>()
+            || self.ghost.order.len() != self.ghost.keys.len()
+        {
             problems.push("the ghost is miscounted".into());
         }
         problems

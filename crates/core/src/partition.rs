@@ -59,7 +59,14 @@ impl Partition {
     pub fn new(incarnation: Incarnation, root: InstalledRecord, backed: bool) -> Partition {
         let namespace = Namespace::new(incarnation, root);
         let backing = Backing::new(backed);
-        Partition { namespace, sessions: Sessions::default(), extents: Extents::default(), backing, applied: LogIndex(0), version: Version(0) }
+        Partition {
+            namespace,
+            sessions: Sessions::default(),
+            extents: Extents::default(),
+            backing,
+            applied: LogIndex(0),
+            version: Version(0),
+        }
     }
 
     /// Everything, in an order that depends on nothing but the state. A clone of the

@@ -105,9 +105,13 @@ impl Backing {
         for name in below(&self.removed, dir, first_name()) {
             self.removed.remove(&name);
         }
-        let lost: Vec<(Ino, Name)> = self.unseen.iter().flat_map(|(ino, names)| names.iter().map(|name| (*ino, name))).filter_map(
-            |(ino, (parent, name))| (*parent == dir).then(|| (ino, name.clone())),
-        ).collect();
+        let lost: Vec<(Ino, Name)> = self
+            .unseen
+            .iter()
+            .flat_map(|(ino, names)| names.iter().map(|name| (*ino, name)))
+            .filter(|(_, (parent, _))| *parent == dir)
+            .map(|(ino, (_, name))| (ino, name.clone()))
+            .collect();
         for (ino, name) in lost {
             self.name_lost(namespace, ino, dir, &name, changes);
         }
@@ -141,13 +145,22 @@ impl Backing {
         if is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone())) || namespace.dentry(dir, name).is_some() {
             return true;
         }
+        // An inode that is here has this name only if its record said so.
+        if namespace.inode(*ino).is_some() && !self.awaits(*ino, dir, name) {
+            return true;
+        }
         let listed = || format!("{prefix}{}", keys::segment_of(name));
         let place = match what {
             InstalledKind::Object { key, .. } => key.clone().unwrap_or_else(listed),
             InstalledKind::Directory { prefix, .. } => prefix.clone().unwrap_or_else(|| listed() + "/"),
             InstalledKind::Recorded(_) => String::new(),
         };
+        let removed = |key: &str| {
+            let own = key.strip_prefix(prefix).and_then(keys::name_of);
+            own.is_some_and(|own| self.removed.contains_key(&(dir, own)))
+        };
         let claimed = match what {
+            InstalledKind::Object { .. } if removed(&place) => true,
             InstalledKind::Object { .. } => {
                 let elsewhere = self.owner(namespace, &place).is_some_and(|owner| owner != *ino);
                 let sent = self.uploads.iter().any(|(other, upload)| other != ino && upload.claims(&place));
@@ -264,6 +277,7 @@ impl Backing {
             .filter_map(|child| Some((child.ino, self.prefix_of(namespace, child.ino)?)))
             .collect();
         self.unredirect(namespace, dir, &prefix, now);
+        self.leave_prefix(namespace, dir, &prefix, now);
         if self.dirs.get(&dir).is_some_and(|dir| dir.marked) {
             self.deletes.insert(prefix, None);
             self.change_dir(dir, |dir| dir.marked = false);

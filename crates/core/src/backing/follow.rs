@@ -11,7 +11,7 @@ impl Backing {
             return;
         }
         match change {
-            Change::Linked { parent, name, ino, stamp, .. } => self.linked(namespace, *parent, name, *ino, *stamp),
+            Change::Linked { parent, ino, stamp, .. } => self.linked(namespace, *parent, *ino, *stamp),
             Change::Unlinked { parent, name, ino, primary, stamp } => self.unlinked(namespace, (*parent, name), *ino, *primary, *stamp),
             Change::Touched { ino, stamp } => self.record(namespace, *ino, stamp.time),
             Change::Written { ino, stamp, .. } | Change::Resized { ino, stamp, .. } => {
@@ -22,8 +22,7 @@ impl Backing {
         }
     }
 
-    fn linked(&mut self, namespace: &Namespace, parent: Ino, name: &Name, ino: Ino, stamp: Stamp) {
-        self.removed.remove(&(parent, name.clone()));
+    fn linked(&mut self, namespace: &Namespace, parent: Ino, ino: Ino, stamp: Stamp) {
         match namespace.inode(ino).map(|inode| inode.attr.kind) {
             Some(FileKind::Directory) => self.directory_linked(namespace, ino, stamp),
             Some(FileKind::Regular) if self.files.contains_key(&ino) => {
@@ -142,12 +141,17 @@ impl Backing {
         for name in below(&self.removed, dir, first_name()) {
             self.removed.remove(&name);
         }
+        self.leave_prefix(namespace, dir, prefix, now);
+    }
+
+    /// The directory has nothing below `prefix` any more; others may have.
+    pub(super) fn leave_prefix(&mut self, namespace: &Namespace, dir: Ino, prefix: &str, now: Time) {
         let hidden = below(&self.hidden, dir, String::new());
+        for segment in &hidden {
+            self.hidden.remove(segment);
+        }
         if !hidden.is_empty() {
             self.hide(namespace, prefix, now);
-        }
-        for segment in hidden {
-            self.hidden.remove(&segment);
         }
     }
 
@@ -246,7 +250,7 @@ impl Backing {
         loop {
             let (parent, segment) = keys::split(shown);
             if let Some(dir) = self.dir_at(namespace, parent) {
-                if !parent.starts_with(".ebb/") {
+                if !(dir == Ino::ROOT && segment == keys::RESERVED) {
                     self.hidden.insert((dir, segment.into()), ());
                     self.page_changed(namespace, dir, now);
                 }

@@ -110,42 +110,50 @@ impl Backing {
             names.not_shown = 0;
         }
         let mut drawn = BTreeSet::new();
-        let mut entries: Vec<Installed> = names.found.into_values().collect();
-        for entry in &mut entries {
-            entry.ino = self.identity(namespace, &prefix, entry, &mut drawn).unwrap_or_else(&mut draw);
+        let mut entries = Vec::new();
+        for mut entry in names.found.into_values() {
+            match self.identity(namespace, (listing.dir, &prefix), &entry, &drawn) {
+                Identity::Known(ino) => entry.ino = ino,
+                Identity::New => entry.ino = draw(),
+                Identity::Claimed => continue,
+            }
             drawn.insert(entry.ino);
+            entries.push(entry);
         }
         let hidden = match listing.scope {
-            Scope::First => hidden.into_iter().map(String::from).collect(),
-            _ => Vec::new(),
+            Scope::First | Scope::Name(_) => hidden.into_iter().map(String::from).collect(),
+            Scope::Next => Vec::new(),
         };
         Interpreted { entries, hidden, not_shown: names.not_shown }
     }
 
-    /// The id that the entry is to have: that of the file whose object it is, or the one on
-    /// record. `None` if it has none, or one that is something else here.
-    fn identity(&self, namespace: &Namespace, prefix: &str, entry: &Installed, drawn: &mut BTreeSet<Ino>) -> Option<Ino> {
+    /// Who the entry is: an inode that is here already only if this is one of its names that
+    /// have not been seen yet.
+    fn identity(&self, namespace: &Namespace, (dir, prefix): (Ino, &str), entry: &Installed, drawn: &BTreeSet<Ino>) -> Identity {
+        let is_awaited = |ino| self.awaits(ino, dir, &entry.name);
         if let InstalledKind::Object { key, .. } = &entry.what {
             let listed = || format!("{prefix}{}", keys::segment_of(&entry.name));
-            if let Some(owner) = self.owner(namespace, &key.clone().unwrap_or_else(listed)) {
-                return Some(owner);
+            match self.owner(namespace, &key.clone().unwrap_or_else(listed)) {
+                Some(owner) if is_awaited(owner) => return Identity::Known(owner),
+                Some(_) => return Identity::Claimed,
+                None => {}
             }
         }
-        entry.record.as_ref()?;
-        if entry.ino.incarnation() > namespace.incarnation || entry.ino == NO_INO {
-            return None;
-        }
-        let kind = match &entry.what {
-            InstalledKind::Object { .. } => FileKind::Regular,
-            InstalledKind::Directory { .. } => FileKind::Directory,
-            InstalledKind::Recorded(make) => make.kind(),
-        };
+        let Some(record) = &entry.record else { return Identity::New };
+        let is_shared = record.links.len() > 1;
         let fits = match namespace.inode(entry.ino) {
-            Some(inode) => kind != FileKind::Directory && inode.attr.kind == kind && inode.attr.nlink > 0,
-            None => kind != FileKind::Directory || !drawn.contains(&entry.ino),
+            Some(_) => is_awaited(entry.ino),
+            None => entry.ino.incarnation() <= namespace.incarnation && (is_shared || !drawn.contains(&entry.ino)),
         };
-        fits.then_some(entry.ino)
+        if fits && entry.ino != NO_INO { Identity::Known(entry.ino) } else { Identity::New }
     }
+}
+
+enum Identity {
+    Known(Ino),
+    New,
+    /// The object belongs to a file that has left this name.
+    Claimed,
 }
 
 /// Of what has no id yet.
@@ -164,7 +172,8 @@ impl Names {
             self.not_shown += 1;
             return;
         };
-        let bare = Installed { name: name.clone(), ino: NO_INO, what: InstalledKind::Directory { prefix: None, page: false }, record: None };
+        let bare =
+            Installed { name: name.clone(), ino: NO_INO, what: InstalledKind::Directory { prefix: None, page: false }, record: None };
         let entry = match records.get(&name).map(|record| (&record.what, *record)) {
             Some((InstalledKind::Directory { prefix: None, .. }, record)) => record.clone(),
             Some((InstalledKind::Object { key: None, .. }, _)) | None => bare,
@@ -183,16 +192,16 @@ impl Names {
         };
         let is_own = |record: &&Installed| matches!(record.what, InstalledKind::Object { key: None, .. });
         let is_at_key = |record: &&Installed| matches!(&record.what, InstalledKind::Object { key: Some(other), .. } if other == key);
-        let own_record = records.get(&own).copied().filter(is_own);
-        let alias_record = || records.values().copied().find(is_at_key);
-        let shadowed = self.found.contains_key(&own) || records.get(&own).is_some_and(|record| !is_own(record));
-        let (name, record) = match own_record {
+        let is_directory = |entry: &Installed| matches!(entry.what, InstalledKind::Directory { .. });
+        let own_record = records.get(&own).copied();
+        let shadowed = self.found.contains_key(&own) || own_record.is_some_and(is_directory);
+        let (name, record) = match own_record.filter(is_own) {
             Some(record) if !shadowed => (Some(own), Some(record)),
             Some(record) => (keys::name_of_shadowed(&own), Some(record)),
-            None => match alias_record() {
+            None => match records.values().copied().find(is_at_key) {
                 Some(record) => (Some(record.name.clone()), Some(record)),
-                None if shadowed => (keys::name_of_shadowed(&own), None),
-                None => (Some(own), None),
+                None if shadowed => (keys::name_of_shadowed(&own).filter(|name| !records.contains_key(name)), None),
+                None => (own_record.is_none().then_some(own), None),
             },
         };
         let Some(name) = name.filter(|name| !self.found.contains_key(name)) else {

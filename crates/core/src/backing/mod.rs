@@ -54,6 +54,7 @@ pub struct Backing {
     redirects: Tree<String, Ino>,
     /// Segments below a directory's prefix that belong to another's redirect.
     hidden: Tree<(Ino, String), ()>,
+    /// Names that directories had and lost before they were complete.
     removed: Tree<(Ino, Name), ()>,
     /// Names of an inode that its record told of and that have not been seen.
     unseen: Tree<Ino, Vec<(Ino, Name)>>,
@@ -166,6 +167,7 @@ impl Backing {
 
     /// Below what key the directory's objects are. `None` for one that is not in the tree.
     pub fn prefix_of(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
+        self.dirs.get(&dir)?;
         let mut below = Vec::new();
         let mut at = dir;
         let mut prefix = loop {
@@ -260,6 +262,10 @@ impl Backing {
     /// name. A directory that is not in the namespace is found by the parents that pages tell.
     pub fn unseen_names(&self, ino: Ino) -> &[(Ino, Name)] {
         self.unseen.get(&ino).map_or(&[], |names| names)
+    }
+
+    fn awaits(&self, ino: Ino, dir: Ino, name: &Name) -> bool {
+        self.unseen_names(ino).iter().any(|(parent, other)| (*parent, other) == (dir, name))
     }
 
     /// Refuses what the bucket does not allow, or not yet: [`FsError::Busy`] asks the node to

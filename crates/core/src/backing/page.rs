@@ -13,9 +13,8 @@ impl Backing {
         let prefix = self.prefix_of(namespace, dir)?;
         let mut entries = BTreeMap::new();
         if let Some(old) = old.filter(|_| !self.is_complete(dir)) {
-            let unseen = |entry: &&Installed| {
-                namespace.dentry(dir, &entry.name).is_none() && !self.removed.contains_key(&(dir, entry.name.clone()))
-            };
+            let unseen =
+                |entry: &&Installed| namespace.dentry(dir, &entry.name).is_none() && !self.removed.contains_key(&(dir, entry.name.clone()));
             entries.extend(old.entries.iter().filter(unseen).map(|entry| (entry.name.clone(), entry.clone())));
         }
         for (_, name) in namespace.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX))) {

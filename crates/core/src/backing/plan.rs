@@ -23,15 +23,31 @@ pub struct Dirt {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FlushStep {
     /// Put the content to `key`. `replaces` is the tag of the object there; `None`: there is none.
-    Put { key: String, replaces: Option<String> },
+    Put {
+        key: String,
+        replaces: Option<String>,
+    },
     /// Copy the object that has this tag.
-    Move { from: String, to: String, etag: String },
+    Move {
+        from: String,
+        to: String,
+        etag: String,
+    },
     /// First copy `occupant`, whose only object is where this file's is to be.
-    Evict { occupant: Ino, from: String, to: String, etag: String },
+    Evict {
+        occupant: Ino,
+        from: String,
+        to: String,
+        etag: String,
+    },
     /// First carry out this pending delete.
-    AwaitDelete { key: String },
+    AwaitDelete {
+        key: String,
+    },
     /// First let the upload of this inode end.
-    AwaitUpload { ino: Ino },
+    AwaitUpload {
+        ino: Ino,
+    },
     Nothing,
 }
 
@@ -39,8 +55,14 @@ pub enum FlushStep {
 pub enum PageStep {
     /// Put an empty object to `marker`, then the page to `key`. `merge`: the page that is
     /// there has entries that the namespace has not, and is an input of [`Backing::page`].
-    Write { key: String, marker: Option<String>, merge: bool },
-    AwaitDelete { key: String },
+    Write {
+        key: String,
+        marker: Option<String>,
+        merge: bool,
+    },
+    AwaitDelete {
+        key: String,
+    },
     AwaitUpload,
     Nothing,
 }

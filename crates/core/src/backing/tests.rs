@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    let word = prop::sample::select(vec![&b".ebb%"[..], b".ebb", b"x", b"2e", b"00", b"a", b"\xff", b".", b"\0", b"zz", b"2f", b".ebb%x", b"2E"]);
+    let word =
+        prop::sample::select(vec![&b".ebb%"[..], b".ebb", b"x", b"2e", b"00", b"a", b"\xff", b".", b"\0", b"zz", b"2f", b".ebb%x", b"2E"]);
     prop::collection::vec(word, 0..6).prop_map(|words| words.concat())
 }
 

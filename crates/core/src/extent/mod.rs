@@ -245,7 +245,8 @@ impl Extents {
         for (ino, file) in self.files() {
             let (resident, dirty) = sums.remove(&ino).unwrap_or_default();
             if (resident, dirty) != (file.resident, file.dirty) {
-                problems.push(format!("inode {ino}: {resident} blocks, {dirty} dirty, but {} and {} are counted", file.resident, file.dirty));
+                problems
+                    .push(format!("inode {ino}: {resident} blocks, {dirty} dirty, but {} and {} are counted", file.resident, file.dirty));
             }
             if *file == FileMap::default() {
                 problems.push(format!("inode {ino}: an empty extent map is kept"));
