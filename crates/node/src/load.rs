@@ -208,6 +208,8 @@ impl Node {
         self.follow(applied, None).await?;
         if self.is_complete(dir) {
             self.pages.borrow_mut().remove(&dir);
+            // Its link count is known from now on.
+            self.attachments.notify_others(None, &Notice::Invalidate { ino: dir });
         }
         Ok(())
     }

@@ -55,9 +55,13 @@ impl Node {
 
             Request::Lookup { parent, name } => {
                 self.resolve(parent, &name).await?;
-                Ok(Reply::Attr(self.replica.view().namespace().lookup(parent, &name)?))
+                let attr = self.replica.view().namespace().lookup(parent, &name)?;
+                Ok(Reply::Attr(self.shown(attr)))
             }
-            Request::GetAttr { ino } => Ok(Reply::Attr(self.replica.view().namespace().attr(ino)?)),
+            Request::GetAttr { ino } => {
+                let attr = self.replica.view().namespace().attr(ino)?;
+                Ok(Reply::Attr(self.shown(attr)))
+            }
             Request::ReadLink { ino } => Ok(Reply::Link(self.replica.view().namespace().read_link(ino)?)),
             Request::ReadDir { dir, after, limit } => self.read_dir(dir, after, limit).await,
             Request::GetXattr { ino, name } => Ok(Reply::Xattr(self.replica.view().namespace().get_xattr(ino, &name)?)),
@@ -98,10 +102,17 @@ impl Node {
             let (entries, end) = self.replica.view().namespace().read_dir(dir, after, limit as usize)?;
             let complete = self.is_complete(dir);
             if !entries.is_empty() || complete {
+                let entries = entries.into_iter().map(|(entry, attr)| (entry, self.shown(attr))).collect();
                 return Ok(Reply::Directory { entries, end: end && complete });
             }
             self.load_next(dir).await?;
         }
+    }
+
+    /// Attributes as they are shown: how many subdirectories a directory has is not known
+    /// before all its names are, and a link count of 1 says so to find(1) and its like.
+    fn shown(&self, attr: Attr) -> Attr {
+        if attr.kind == FileKind::Directory && !self.is_complete(attr.ino) { Attr { nlink: 1, ..attr } } else { attr }
     }
 
     fn expect_attached(&self, session: SessionId) -> Result<(), RpcError> {
