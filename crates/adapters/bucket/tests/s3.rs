@@ -2,8 +2,6 @@
 //! EBB_TEST_S3_ENDPOINT (bucket EBB_TEST_S3_BUCKET, `ebb-test` by default, which must
 //! exist; credentials from the environment) where that is set.
 
-mod server;
-
 use ebb_bucket::{BucketSettings, suite};
 
 fn only() -> Option<String> {
@@ -17,9 +15,9 @@ fn open(url: &str, settings: &BucketSettings) -> Result<std::rc::Rc<dyn ebb_port
 #[test]
 fn s3_passes_the_suite() {
     let settings = BucketSettings {
-        endpoint: Some(server::serve()),
-        access_key: Some(server::ACCESS_KEY.into()),
-        secret_key: Some(server::SECRET_KEY.into()),
+        endpoint: Some(ebb_s3_server::start().expect("a server")),
+        access_key: Some(ebb_s3_server::ACCESS_KEY.into()),
+        secret_key: Some(ebb_s3_server::SECRET_KEY.into()),
         ..BucketSettings::default()
     };
     let bucket = open("s3://bucket", &settings).unwrap();

@@ -1,0 +1,51 @@
+//! An S3 server for tests, the demo and developers: the protocol by `s3s`, the objects of
+//! one bucket in memory. `s3s-fs`, which comes with it, takes conditions for granted and
+//! no odd keys.
+
+mod operations;
+
+use ebb_bucket::Memory;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Mutex;
+
+/// The one bucket that there is.
+pub const BUCKET: &str = "bucket";
+pub const ACCESS_KEY: &str = "test-access";
+pub const SECRET_KEY: &str = "test-secret";
+
+pub(crate) struct Server(Mutex<Memory>);
+
+/// Serves from a thread of its own until the process ends; gives its address.
+pub fn start() -> io::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = format!("http://{}", listener.local_addr()?);
+    std::thread::Builder::new().name("s3-server".into()).spawn(move || run(listener))?;
+    Ok(address)
+}
+
+/// Serves for as long as connections can be accepted.
+pub fn run(listener: TcpListener) -> io::Result<()> {
+    let mut builder = S3ServiceBuilder::new(Server(Mutex::default()));
+    builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+    let service = builder.build();
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        loop {
+            let (connection, _) = listener.accept().await?;
+            // Else each answer waits for the client's delayed acknowledgement.
+            connection.set_nodelay(true)?;
+            let service = service.clone();
+            tokio::spawn(async move {
+                // A connection that the client drops is no failure of the server.
+                drop(Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(connection), service).await);
+            });
+        }
+    })
+}
