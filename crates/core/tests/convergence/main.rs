@@ -6,7 +6,10 @@
 //! somebody's; every file reads as it was written; once all is flushed the bucket holds
 //! nothing that nobody owns, and a node that has nothing but the bucket shows the same tree.
 
-#[path = "convergence/world.rs"]
+mod flush;
+mod load;
+mod mutate;
+mod seen;
 mod world;
 
 use proptest::prelude::*;

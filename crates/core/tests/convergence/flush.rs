@@ -1,0 +1,172 @@
+//! Bringing the bucket up to date, step by step.
+
+use super::world::{Dice, Flight, SESSION, Stored, Tag, World};
+use ebb_core::backing::{DirtyWork, FlushStep, PageStep, keys};
+use ebb_model::*;
+use std::collections::BTreeSet;
+
+impl World {
+    pub fn store(&mut self, key: &str, body: Vec<u8>, tag: Option<Tag>) -> Stored {
+        self.etags += 1;
+        let stored = Stored { etag: format!("e{}", self.etags), body, tag };
+        self.bucket.insert(key.into(), stored.clone());
+        stored
+    }
+
+    pub fn begin_flush(&mut self, dice: &mut Dice) {
+        let work: Vec<DirtyWork> = self.partition.backing().dirty_work().map(|(_, work)| work).collect();
+        if let Some(work) = dice.of(&work) {
+            self.begin(work);
+        }
+    }
+
+    pub fn begin(&mut self, work: DirtyWork) {
+        self.attempts += 1;
+        let attempt = self.attempts;
+        let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
+        match work {
+            DirtyWork::File(ino) => match backing.flush_step(namespace, ino) {
+                FlushStep::Put { key, replaces } => {
+                    self.announce(ino, &key, attempt);
+                    self.flights.push(Flight::Put { ino, key, replaces, attempt });
+                }
+                FlushStep::Move { from, to, etag } => {
+                    self.announce(ino, &to, attempt);
+                    self.flights.push(Flight::Copy { ino, from, to, etag, attempt });
+                }
+                FlushStep::Evict { occupant, from, to, etag } => {
+                    self.announce(occupant, &to, attempt);
+                    self.flights.push(Flight::Copy { ino: occupant, from, to, etag, attempt });
+                }
+                FlushStep::AwaitDelete { key } => self.delete(&key),
+                FlushStep::AwaitUpload { .. } | FlushStep::Nothing => {}
+            },
+            DirtyWork::Page(dir) => match backing.page_step(namespace, dir) {
+                PageStep::Write { key, marker, merge } => {
+                    self.announce(dir, &key, attempt);
+                    self.flights.push(Flight::Page { dir, key, marker, merge });
+                }
+                PageStep::AwaitDelete { key } => self.delete(&key),
+                PageStep::AwaitUpload | PageStep::Nothing => {}
+            },
+        }
+    }
+
+    pub fn announce(&mut self, ino: Ino, key: &str, attempt: u64) {
+        self.log(BackingCommand::UploadBegun { ino, key: key.into(), upload: None });
+        self.begun.insert(ino, attempt);
+    }
+
+    pub fn begin_delete(&mut self, dice: &mut Dice) {
+        let keys: Vec<String> = self.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
+        if let Some(key) = dice.of(&keys) {
+            self.delete(&key);
+        }
+    }
+
+    /// One at a time for each key.
+    pub fn delete(&mut self, key: &str) {
+        let under_way = self.flights.iter().any(|flight| matches!(flight, Flight::Delete { key: other, .. } if other == key));
+        let pending = self.partition.backing().deletes().find(|(other, _)| *other == key).map(|(_, etag)| etag.map(String::from));
+        if let (false, Some(etag)) = (under_way, pending) {
+            self.flights.push(Flight::Delete { key: key.into(), etag, done: false });
+        }
+    }
+
+    pub fn advance(&mut self, at: usize) {
+        let flight = self.flights.swap_remove(at);
+        match flight {
+            Flight::Put { ino, key, replaces, attempt } => {
+                if self.partition.namespace().inode(ino).is_none() {
+                    return self.log(BackingCommand::UploadAborted { ino });
+                }
+                let body = self.read(ino);
+                assert_eq!(replaces.as_ref(), self.bucket.get(&key).map(|object| &object.etag), "what a put to {key} replaces");
+                let version = Version(self.partition.next_version().0 - 1);
+                let done = self.store(&key, body, Some(Tag { attempt, version: Some(version) }));
+                self.flights.push(Flight::Settle { ino, key, done });
+            }
+            Flight::Copy { ino, from, to, etag, attempt } => {
+                if self.partition.namespace().inode(ino).is_none() {
+                    return self.log(BackingCommand::UploadAborted { ino });
+                }
+                let source = self.bucket.get(&from).unwrap_or_else(|| panic!("{from} is not there to be moved")).clone();
+                assert_eq!(source.etag, etag);
+                assert!(!self.bucket.contains_key(&to), "a move overwrites {to}");
+                let done = self.store(&to, source.body, Some(Tag { attempt, version: None }));
+                self.flights.push(Flight::Settle { ino, key: to, done });
+            }
+            Flight::Settle { ino, key, done } => self.settle(ino, key, &done),
+            Flight::Delete { key, etag, done: false } => {
+                if etag.is_none() || self.bucket.get(&key).is_some_and(|object| Some(&object.etag) == etag.as_ref()) {
+                    self.bucket.remove(&key);
+                }
+                self.flights.push(Flight::Delete { key, etag, done: true });
+            }
+            Flight::Delete { key, done: true, .. } => self.log(BackingCommand::Deleted { key }),
+            Flight::Page { dir, key, marker, merge } => {
+                let old = if merge { self.page_at(dir) } else { None };
+                let Some(page) = self.partition.backing().page(self.partition.namespace(), dir, old.as_ref()) else {
+                    return self.log(BackingCommand::UploadAborted { ino: dir });
+                };
+                assert!(page.entries.windows(2).all(|pair| pair[0].name < pair[1].name));
+                if let Some(marker) = marker {
+                    self.store(&marker, Vec::new(), None);
+                }
+                let etag = self.store(&key, postcard::to_stdvec(&page).unwrap(), None).etag;
+                let version = Version(self.partition.next_version().0 - 1);
+                self.flights.push(Flight::PageDone { dir, version, etag });
+            }
+            Flight::PageDone { dir, version, etag } => self.log(BackingCommand::PageWritten { dir, version, etag }),
+            Flight::Listed { .. } => self.install(&flight),
+        }
+    }
+
+    pub fn settle(&mut self, ino: Ino, key: String, done: &Stored) {
+        let etag = done.etag.clone();
+        self.log(match done.tag.as_ref().unwrap().version {
+            Some(version) => BackingCommand::Uploaded { ino, key, etag, len_bytes: done.body.len() as u64, version },
+            None => BackingCommand::Moved { ino, key, etag },
+        });
+    }
+
+    pub fn drain(&mut self) {
+        for _ in 0..200 {
+            let orphans: Vec<Ino> = self.partition.namespace().orphans().map(|(ino, _)| ino).collect();
+            for ino in orphans {
+                self.apply(Command::Release { session: SESSION, ino });
+            }
+            while !self.flights.is_empty() {
+                self.advance(0);
+            }
+            if self.partition.backing().is_settled() {
+                return;
+            }
+            let work: Vec<DirtyWork> = self.partition.backing().dirty_work().map(|(_, work)| work).collect();
+            for work in work {
+                self.begin(work);
+            }
+            let deletes: Vec<String> = self.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
+            for key in deletes {
+                self.delete(&key);
+            }
+        }
+        let work: Vec<_> = self.partition.backing().dirty_work().collect();
+        panic!("flushing does not end: {work:?} {:?}", self.partition.backing().deletes().collect::<Vec<_>>());
+    }
+
+    /// Every object is a file's, a directory's marker or its page.
+    pub fn check_no_leak(&self) {
+        let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
+        let mut owned = BTreeSet::new();
+        for (_, _, ino) in self.dentries() {
+            owned.extend(backing.home_key(namespace, ino));
+        }
+        for dir in self.directories() {
+            owned.extend(backing.prefix_of(namespace, dir));
+            owned.insert(keys::page_key(dir));
+        }
+        let leaked: Vec<_> = self.bucket.keys().filter(|key| !owned.contains(*key)).collect();
+        assert!(leaked.is_empty(), "nobody's: {leaked:?}");
+    }
+}

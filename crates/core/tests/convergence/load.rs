@@ -1,0 +1,129 @@
+//! Learning names from the bucket.
+
+use super::world::{Dice, Flight, Stored, World, names};
+use ebb_core::backing::{self, Listed, Listing, Scope, keys};
+use ebb_model::*;
+use std::collections::BTreeMap;
+
+impl World {
+    pub fn load_all(&mut self) {
+        self.flights.retain(|flight| !matches!(flight, Flight::Listed { .. }));
+        for _ in 0..100 {
+            let mut loaded = false;
+            for dir in self.directories() {
+                loaded |= self.load_next(dir);
+            }
+            if !loaded {
+                return;
+            }
+        }
+        panic!("loading does not end");
+    }
+
+    pub fn load_next(&mut self, dir: Ino) -> bool {
+        let flight = self.list(dir);
+        if let Some(flight) = &flight {
+            self.install(flight);
+        }
+        flight.is_some()
+    }
+
+    pub fn begin_load(&mut self, dice: &mut Dice) {
+        let Some(dir) = dice.of(&self.directories()) else { return };
+        if dice.below(2) == 0 {
+            let name = dice.of(&names()).unwrap();
+            self.resolve(dir, &name);
+        } else if let Some(flight) = self.list(dir) {
+            self.flights.push(flight);
+        }
+    }
+
+    pub fn list(&self, dir: Ino) -> Option<Flight> {
+        let plan = self.partition.backing().load_plan(self.partition.namespace(), dir)?;
+        let (mut entries, more) = self.list_keys(&plan.prefix, plan.after.as_deref(), 3);
+        let progress = match entries.last() {
+            Some(last) if more => LoadProgress::UpTo(last.key().into()),
+            _ => LoadProgress::Complete,
+        };
+        for prefix in backing::to_probe(&entries) {
+            entries.extend(self.probe(&prefix));
+        }
+        let page = plan.page_key.and_then(|_| self.page_at(dir));
+        Some(Flight::Listed { dir, epoch: plan.epoch, entries, page, first: plan.after.is_none(), progress })
+    }
+
+    pub fn probe(&self, prefix: &str) -> Option<Listed> {
+        let found = self.bucket.range(prefix.to_string()..).next().is_some_and(|(key, _)| key.starts_with(prefix));
+        found.then(|| Listed::Prefix { key: prefix.into() })
+    }
+
+    pub fn list_keys(&self, prefix: &str, after: Option<&str>, limit: usize) -> (Vec<Listed>, bool) {
+        let mut listed = BTreeMap::new();
+        for (key, object) in self.bucket.range(prefix.to_string()..).take_while(|(key, _)| key.starts_with(prefix)) {
+            let entry = match key[prefix.len()..].find('/') {
+                Some(at) => Listed::Prefix { key: key[..prefix.len() + at + 1].into() },
+                None => self.object(key, object),
+            };
+            if after.is_none_or(|after| entry.key() > after) {
+                listed.insert(entry.key().to_string(), entry);
+            }
+        }
+        let more = listed.len() > limit;
+        (listed.into_values().take(limit).collect(), more)
+    }
+
+    pub fn object(&self, key: &str, object: &Stored) -> Listed {
+        let modified = Time::from_secs(3);
+        Listed::Object { key: key.into(), etag: object.etag.clone(), len_bytes: object.body.len() as u64, modified }
+    }
+
+    pub fn resolve(&mut self, dir: Ino, name: &Name) {
+        let namespace = self.partition.namespace();
+        if !matches!(namespace.lookup(dir, name), Err(FsError::NotFound)) {
+            return;
+        }
+        let Some(plan) = self.partition.backing().lookup_plan(namespace, dir, name) else { return };
+        let objects = plan.objects.iter().filter_map(|key| Some(self.object(key, self.bucket.get(key)?)));
+        let entries: Vec<Listed> = objects.chain(plan.prefixes.iter().filter_map(|prefix| self.probe(prefix))).collect();
+        let page = plan.page_key.and_then(|_| self.page_at(dir));
+        self.install_found(dir, plan.epoch, &entries, page.as_ref(), Scope::Name(name), LoadProgress::Unchanged);
+    }
+
+    pub fn install(&mut self, flight: &Flight) {
+        let Flight::Listed { dir, epoch, entries, page, first, progress } = flight else { return };
+        let scope = if *first { Scope::First } else { Scope::Next };
+        self.install_found(*dir, *epoch, entries, page.as_ref(), scope, progress.clone());
+    }
+
+    pub fn install_found(
+        &mut self,
+        dir: Ino,
+        epoch: u64,
+        entries: &[Listed],
+        page: Option<&DirectoryPage>,
+        scope: Scope,
+        progress: LoadProgress,
+    ) {
+        let namespace = self.partition.namespace();
+        let mut next = namespace.next_ino(dir);
+        let draw = || {
+            let drawn = next;
+            next = Ino(next.0 + 1);
+            drawn
+        };
+        let found = self.partition.backing().interpret(namespace, &Listing { dir, entries, page, scope }, draw);
+        let stamp = Stamp { time: Time::from_secs(4), version: self.partition.next_version() };
+        let inos: Vec<Ino> = found.entries.iter().map(|entry| entry.ino).collect();
+        self.log(BackingCommand::Install { dir, epoch, entries: found.entries, hidden: found.hidden, progress, stamp });
+        for ino in inos {
+            if !self.truth.contains_key(&ino) && self.partition.backing().file(ino).is_some() {
+                self.truth.insert(ino, self.home(ino).body.clone());
+            }
+        }
+    }
+
+    pub fn page_at(&self, dir: Ino) -> Option<DirectoryPage> {
+        let object = self.bucket.get(&keys::page_key(dir))?;
+        Some(postcard::from_bytes(&object.body).expect("a page is a page"))
+    }
+}

@@ -1,0 +1,193 @@
+//! What clients ask for, and what it takes of the node before.
+
+use super::world::{Dice, SESSION, Stored, World, names};
+use bytes::Bytes;
+use ebb_core::extent::{Fill, Source};
+use ebb_model::*;
+
+impl World {
+    pub fn mutation(&mut self, dice: &mut Dice) {
+        let dirs = self.directories();
+        let names = names();
+        let dir = dice.of(&dirs).unwrap();
+        let name = dice.of(&names).unwrap();
+        let holders = if dice.below(4) == 0 { vec![SESSION] } else { vec![] };
+        let (there, there_name) = match dice.of(&self.dentries()) {
+            Some((parent, name, _)) => (parent, name),
+            None => (dir, name.clone()),
+        };
+        let entry = self.partition.namespace().dentry(there, &there_name);
+        let mode = [0o644, 0o600, 0o755][dice.below(3)];
+        let make = |world: &World, what| {
+            let ino = world.partition.namespace().next_ino(dir);
+            Mutation::Make { parent: dir, name: name.clone(), ino, mode, what }
+        };
+        let mutation = match dice.below(16) {
+            0 | 1 => make(self, Make::Regular),
+            2 | 3 => make(self, Make::Directory),
+            4 => make(self, Make::Symlink { target: Bytes::from_static(b"to/\xff") }),
+            5 => make(self, Make::Special { kind: FileKind::Fifo, rdev: 0 }),
+            6 => match entry {
+                Some(entry) => Mutation::Link { ino: entry.ino, parent: dir, name },
+                None => return,
+            },
+            7 => Mutation::Unlink { parent: there, name: there_name, holders },
+            8 => Mutation::Rmdir { parent: there, name: there_name, holders },
+            9 | 10 => {
+                let mode = RenameMode::Replace;
+                Mutation::Rename { from: there, name: there_name, to: dir, new_name: name, mode, holders }
+            }
+            11 => match dice.of(&self.dentries()) {
+                Some((to, new_name, _)) => {
+                    Mutation::Rename { from: there, name: there_name, to, new_name, mode: RenameMode::Exchange, holders }
+                }
+                None => return,
+            },
+            12 => match entry {
+                Some(entry) => {
+                    let set = SetAttr { mode: Some(mode), mtime: Some(SetTime::To(Time { secs: 9, nanos: 9 })), ..SetAttr::default() };
+                    Mutation::SetAttr { ino: entry.ino, set }
+                }
+                None => Mutation::SetAttr { ino: Ino::ROOT, set: SetAttr { mode: Some(mode), ..SetAttr::default() } },
+            },
+            13 => match entry {
+                Some(entry) => {
+                    let (name, value) = (Bytes::from_static(b"user.k"), Bytes::from(vec![dice.below(256) as u8]));
+                    Mutation::SetXattr { ino: entry.ino, name, value, mode: XattrMode::Set }
+                }
+                None => return,
+            },
+            14 => {
+                let orphans: Vec<Ino> = self.partition.namespace().orphans().map(|(ino, _)| ino).collect();
+                if let Some(ino) = dice.of(&orphans) {
+                    self.apply(Command::Release { session: SESSION, ino });
+                }
+                return;
+            }
+            _ => match entry.filter(|entry| entry.kind == FileKind::Regular) {
+                Some(entry) if dice.below(3) == 0 => {
+                    let size = dice.below(30) as u64;
+                    Mutation::SetAttr { ino: entry.ino, set: SetAttr { size_bytes: Some(size), ..SetAttr::default() } }
+                }
+                Some(entry) => return self.write(entry.ino, dice.below(25), dice.below(9) + 1),
+                None => return,
+            },
+        };
+        self.mutate(mutation);
+    }
+
+    /// Looks names up first and completes what must be complete, as a node does.
+    pub fn mutate(&mut self, mutation: Mutation) -> bool {
+        match &mutation {
+            Mutation::Make { parent, name, .. } | Mutation::Link { parent, name, .. } => self.resolve(*parent, name),
+            Mutation::Rename { to, new_name, .. } => self.resolve(*to, new_name),
+            _ => {}
+        }
+        for _ in 0..3 {
+            self.sequence += 1;
+            let tx = TxId { session: SESSION, slot: 0, sequence: self.sequence };
+            let stamp = self.stamp();
+            let command = Command::Client { tx, caller: Caller::ROOT, stamp, mutation: mutation.clone() };
+            match self.apply(command).answer.expect("a client's command is answered") {
+                Ok(_) => {
+                    if let Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } = &mutation {
+                        self.truth.entry(*ino).or_default().resize(*size as usize, 0);
+                    }
+                    return true;
+                }
+                Err(RpcError::Refused(FsError::Busy)) => self.prepare(&mutation),
+                Err(_) => return false,
+            }
+        }
+        panic!("{mutation:?} stays refused as busy");
+    }
+
+    pub fn prepare(&mut self, mutation: &Mutation) {
+        let find = |dir: &Ino, name: &Name| self.partition.namespace().dentry(*dir, name).map(|dentry| dentry.ino);
+        let inos: Vec<Option<Ino>> = match mutation {
+            Mutation::Make { .. } => vec![],
+            Mutation::Link { ino, .. } => vec![Some(*ino)],
+            Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => vec![find(parent, name)],
+            Mutation::Rename { from, name, to, new_name, .. } => vec![find(from, name), find(to, new_name)],
+            Mutation::SetAttr { ino, .. } | Mutation::Write { ino, .. } => vec![Some(*ino)],
+            Mutation::SetXattr { ino, .. } | Mutation::RemoveXattr { ino, .. } => vec![Some(*ino)],
+        };
+        for ino in inos.into_iter().flatten() {
+            while self.load_next(ino) {}
+            for (dir, name) in self.partition.backing().unseen_names(ino).to_vec() {
+                self.reach(dir);
+                self.resolve(dir, &name);
+                if self.partition.namespace().dentry(dir, &name).is_none() {
+                    panic!("{name} of {ino} in {dir} is on record and not there");
+                }
+            }
+        }
+    }
+
+    /// Looks up a directory of which only the inode id is known.
+    pub fn reach(&mut self, dir: Ino) {
+        if self.partition.namespace().inode(dir).is_none() {
+            let (parent, name) = self.page_at(dir).expect("a directory on record has a page").parent.unwrap();
+            self.reach(parent);
+            self.resolve(parent, &name);
+        }
+    }
+
+    pub fn write(&mut self, ino: Ino, offset: usize, len: usize) {
+        for fill in self.partition.extents().missing_for_write(ino, offset as u64, len as u64) {
+            self.fill(ino, fill);
+        }
+        let data = vec![self.time as u8; len];
+        let mutation = Mutation::Write { ino, offset: offset as u64, len_bytes: len as u64, sums: vec![], drop_set_id: false };
+        // The bytes are in the store file before the record.
+        let before = self.stores.get(&ino).cloned();
+        put(self.stores.entry(ino).or_default(), offset, &data);
+        if self.mutate(mutation) {
+            put(self.truth.entry(ino).or_default(), offset, &data);
+        } else if let Some(before) = before {
+            self.stores.insert(ino, before);
+        }
+    }
+
+    pub fn fill(&mut self, ino: Ino, fill: Fill) {
+        let from_home = if fill.home_bytes > 0 {
+            let object = self.home(ino);
+            object.body[..(fill.home_bytes as usize).min(object.body.len())].to_vec()
+        } else {
+            Vec::new()
+        };
+        self.stores.insert(ino, from_home);
+    }
+
+    pub fn home(&self, ino: Ino) -> &Stored {
+        let key = self.partition.backing().home_key(self.partition.namespace(), ino).expect("bytes of an object have one");
+        let object = self.bucket.get(&key).unwrap_or_else(|| panic!("the object of {ino} is not at {key}"));
+        assert_eq!(self.partition.extents().home(ino).unwrap().etag, object.etag, "the object at {key} is another");
+        object
+    }
+
+    pub fn read(&self, ino: Ino) -> Vec<u8> {
+        let size = self.partition.namespace().inode(ino).unwrap().attr.size_bytes;
+        let mut content = vec![0; size as usize];
+        for segment in self.partition.extents().plan_read(ino, 0..size, size) {
+            let range = segment.range.start as usize..segment.range.end as usize;
+            match segment.source {
+                Source::Zero => {}
+                Source::Remote => content[range.clone()].copy_from_slice(&self.home(ino).body[range]),
+                Source::Local => {
+                    let store = &self.stores[&ino];
+                    let end = range.end.min(store.len()).max(range.start);
+                    content[range.start..end].copy_from_slice(&store[range.start..end]);
+                }
+            }
+        }
+        content
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, offset: usize, data: &[u8]) {
+    if bytes.len() < offset + data.len() {
+        bytes.resize(offset + data.len(), 0);
+    }
+    bytes[offset..offset + data.len()].copy_from_slice(data);
+}

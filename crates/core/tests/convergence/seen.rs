@@ -1,0 +1,76 @@
+//! The tree as a user sees it.
+
+use super::world::World;
+use bytes::Bytes;
+use ebb_model::*;
+use std::collections::BTreeMap;
+
+impl World {
+    pub fn directories(&self) -> Vec<Ino> {
+        let mut dirs = vec![Ino::ROOT];
+        let mut at = 0;
+        while let Some(dir) = dirs.get(at) {
+            let entries = self.partition.namespace().read_dir(*dir, Cookie::START, usize::MAX).unwrap().0;
+            dirs.extend(entries.iter().filter(|(entry, _)| entry.kind == FileKind::Directory).map(|(entry, _)| entry.ino));
+            at += 1;
+        }
+        dirs
+    }
+
+    pub fn dentries(&self) -> Vec<(Ino, Name, Ino)> {
+        let entries = |dir: Ino| self.partition.namespace().read_dir(dir, Cookie::START, usize::MAX).unwrap().0;
+        self.directories()
+            .into_iter()
+            .flat_map(|dir| entries(dir).into_iter().map(move |(entry, _)| (dir, entry.name, entry.ino)))
+            .collect()
+    }
+
+    pub fn dump(&self) -> BTreeMap<Vec<u8>, Seen> {
+        let mut seen = BTreeMap::new();
+        let mut groups = BTreeMap::new();
+        self.dump_below(Ino::ROOT, b"", &mut seen, &mut groups);
+        let root = self.partition.namespace().inode(Ino::ROOT).unwrap().attr.clone();
+        seen.insert(
+            b"/".to_vec(),
+            Seen { attr: comparable(root), xattrs: vec![], target: Bytes::new(), content: vec![], group: b"/".to_vec() },
+        );
+        seen
+    }
+
+    pub fn dump_below(&self, dir: Ino, path: &[u8], seen: &mut BTreeMap<Vec<u8>, Seen>, groups: &mut BTreeMap<Ino, Vec<u8>>) {
+        let namespace = self.partition.namespace();
+        let mut entries = namespace.read_dir(dir, Cookie::START, usize::MAX).unwrap().0;
+        entries.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        for (entry, attr) in entries {
+            let path = [path, b"/", entry.name.as_bytes()].concat();
+            let inode = namespace.inode(entry.ino).unwrap();
+            let mut content = vec![];
+            if entry.kind == FileKind::Regular {
+                content = self.read(entry.ino);
+                let truth = self.truth.get(&entry.ino).cloned().unwrap_or_default();
+                assert_eq!(content, truth, "content of {}", path.escape_ascii());
+            }
+            let group = groups.entry(entry.ino).or_insert_with(|| path.clone()).clone();
+            let xattrs = inode.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+            seen.insert(path.clone(), Seen { attr: comparable(attr), xattrs, target: inode.target.clone(), content, group });
+            if entry.kind == FileKind::Directory {
+                self.dump_below(entry.ino, &path, seen, groups);
+            }
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    attr: Attr,
+    xattrs: Vec<(Bytes, Bytes)>,
+    target: Bytes,
+    content: Vec<u8>,
+    /// The first path of the inode: tells which names are links of each other.
+    group: Vec<u8>,
+}
+
+/// Without what a node that starts anew may give anew.
+fn comparable(attr: Attr) -> Attr {
+    Attr { ino: Ino(0), version: Version(0), ..attr }
+}

@@ -1,0 +1,242 @@
+//! What others do to the bucket, what is refused, and volumes without a bucket.
+
+use ebb_core::backing::{FlushStep, PageStep};
+use ebb_core::extent::{Segment, Source};
+use ebb_core::partition::{Applied, Partition, SnapshotItem};
+use ebb_model::*;
+
+struct Node {
+    partition: Partition,
+    sequence: u64,
+}
+
+const FILE: Ino = Ino(1 << 48 | 100);
+const DIR: Ino = Ino(1 << 48 | 101);
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn record() -> InstalledRecord {
+    let time = Time::from_secs(1);
+    let (atime, mtime, ctime, btime) = (time, time, time, time);
+    InstalledRecord { mode: 0o755, nlink: 1, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] }
+}
+
+fn found(name: Name, ino: Ino, what: InstalledKind) -> Installed {
+    Installed { name, ino, what, record: None }
+}
+
+fn object(etag: &str, len_bytes: u64) -> InstalledKind {
+    InstalledKind::Object { key: None, etag: etag.into(), len_bytes, modified: Time::from_secs(2) }
+}
+
+impl Node {
+    fn new(backed: bool) -> Node {
+        let mut node = Node { partition: Partition::new(Incarnation(1), record(), backed), sequence: 0 };
+        node.apply(Command::SessionOpen { session: SessionId(1), client: "test".into(), replaces: None });
+        node
+    }
+
+    /// The root has the file `f` of 10 bytes and the directory `d`; more may be in the bucket.
+    fn with_names() -> Node {
+        let mut node = Node::new(true);
+        let dir = InstalledKind::Directory { prefix: None, page: false };
+        let entries = vec![found(name("d"), DIR, dir), found(name("f"), FILE, object("e1", 10))];
+        node.install(Ino::ROOT, entries, LoadProgress::UpTo("f".into()));
+        node
+    }
+
+    fn apply(&mut self, command: Command) -> Applied {
+        let index = LogIndex(self.partition.applied().0 + 1);
+        let applied = self.partition.apply(index, &command);
+        assert_eq!(self.partition.check(), Vec::<String>::new(), "after {command:?}");
+        applied
+    }
+
+    fn log(&mut self, command: BackingCommand) -> Applied {
+        self.apply(Command::Backing(command))
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp { time: Time::from_secs(9), version: self.partition.next_version() }
+    }
+
+    fn install(&mut self, dir: Ino, entries: Vec<Installed>, progress: LoadProgress) {
+        let stamp = self.stamp();
+        self.log(BackingCommand::Install { dir, epoch: 0, entries, hidden: vec![], progress, stamp });
+    }
+
+    fn mutate(&mut self, mutation: Mutation) -> Result<(), FsError> {
+        self.sequence += 1;
+        let tx = TxId { session: SessionId(1), slot: 0, sequence: self.sequence };
+        let stamp = self.stamp();
+        match self.apply(Command::Client { tx, caller: Caller::ROOT, stamp, mutation }).answer.unwrap() {
+            Ok(_) => Ok(()),
+            Err(RpcError::Refused(error)) => Err(error),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn write(&mut self, offset: u64, len_bytes: u64) {
+        self.mutate(Mutation::Write { ino: FILE, offset, len_bytes, sums: vec![], drop_set_id: false }).unwrap();
+    }
+
+    fn size(&self) -> u64 {
+        self.partition.namespace().attr(FILE).unwrap().size_bytes
+    }
+
+    fn replaced(&mut self) -> Applied {
+        let stamp = self.stamp();
+        self.log(BackingCommand::Replaced { ino: FILE, etag: "e2".into(), len_bytes: 4, modified: Time::from_secs(3), stamp })
+    }
+
+    fn vanished(&mut self, text: &str) -> Applied {
+        let stamp = self.stamp();
+        self.log(BackingCommand::Vanished { parent: Ino::ROOT, name: name(text), stamp })
+    }
+}
+
+/// Somebody puts another object in the place of a file that is cached. Cached bytes of the
+/// old one must not be read again, and caches of clients must hear of it.
+#[test]
+fn a_replaced_object_is_what_the_file_holds() {
+    let mut node = Node::with_names();
+    node.apply(Command::Extent(ExtentCommand::Present { ino: FILE, etag: "e1".into(), first: 0, sums: vec![1] }));
+    assert_eq!(node.partition.extents().resident_bytes(), BLOCK_BYTES);
+    assert_eq!(node.replaced().touched, [FILE]);
+    let segments = node.partition.extents().plan_read(FILE, 0..10, node.size());
+    assert_eq!(segments, [Segment { source: Source::Remote, range: 0..4 }]);
+    assert!(node.partition.backing().is_settled(), "nothing is to be written back");
+}
+
+/// The same while the file has been written here and not sent: what was written stays, and
+/// the next put replaces the object that is there now.
+#[test]
+fn what_was_written_here_outlives_a_replaced_object() {
+    let mut node = Node::with_names();
+    node.write(0, 10);
+    node.replaced();
+    assert_eq!(node.size(), 10);
+    let segments = node.partition.extents().plan_read(FILE, 0..10, 10);
+    assert_eq!(segments, [Segment { source: Source::Local, range: 0..10 }]);
+    let step = node.partition.backing().flush_step(node.partition.namespace(), FILE);
+    assert_eq!(step, FlushStep::Put { key: "f".into(), replaces: Some("e2".into()) });
+}
+
+/// Somebody deletes the object of a file: the name goes, and no delete of ours may hit what
+/// is put there later. A file written here stays and is put anew.
+#[test]
+fn a_vanished_object_takes_its_name_along() {
+    let mut node = Node::with_names();
+    node.vanished("f");
+    assert_eq!(node.partition.namespace().lookup(Ino::ROOT, &name("f")), Err(FsError::NotFound));
+    assert_eq!(node.partition.backing().deletes().count(), 0);
+
+    let mut node = Node::with_names();
+    node.write(0, 10);
+    node.vanished("f");
+    let step = node.partition.backing().flush_step(node.partition.namespace(), FILE);
+    assert_eq!(step, FlushStep::Put { key: "f".into(), replaces: None });
+}
+
+/// A directory of which the bucket may hold more must not go, nor may the reserved name or
+/// one that stands for an impossible key be made.
+#[test]
+fn what_the_bucket_does_not_allow_is_refused() {
+    let mut node = Node::with_names();
+    let rmdir = || Mutation::Rmdir { parent: Ino::ROOT, name: name("d"), holders: vec![] };
+    let make =
+        |text: &str| Mutation::Make { parent: Ino::ROOT, name: name(text), ino: Ino(1 << 48 | 200), mode: 0o644, what: Make::Regular };
+    assert_eq!(node.mutate(rmdir()), Err(FsError::Busy));
+    assert_eq!(node.mutate(make(".ebb")), Err(FsError::AccessDenied));
+    assert_eq!(node.mutate(make(".ebb%2e")), Err(FsError::AccessDenied));
+    node.install(DIR, vec![], LoadProgress::Complete);
+    assert_eq!(node.mutate(rmdir()), Ok(()));
+    assert_eq!(node.mutate(make(".ebb%other")), Ok(()));
+}
+
+/// A file has two names and only one has been looked up. Its records in both directories
+/// must change together, so nothing of it changes before the other name is known, or known
+/// to be lost.
+#[test]
+fn an_inode_waits_for_all_its_names() {
+    let mut node = Node::with_names();
+    let ino = Ino(1 << 48 | 300);
+    let links = vec![(Ino::ROOT, name("g")), (DIR, name("h"))];
+    let record = Some(InstalledRecord { nlink: 2, links, ..record() });
+    let what = InstalledKind::Object { key: Some("g".into()), etag: "e".into(), len_bytes: 1, modified: Time::from_secs(1) };
+    node.install(DIR, vec![Installed { name: name("h"), ino, what, record }], LoadProgress::Unchanged);
+    let chmod = || Mutation::SetAttr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } };
+    assert_eq!(node.mutate(chmod()), Err(FsError::Busy));
+    assert_eq!(node.partition.backing().unseen_names(ino), [(Ino::ROOT, name("g"))]);
+    node.vanished("g");
+    assert_eq!(node.mutate(chmod()), Ok(()));
+    assert_eq!(node.partition.namespace().attr(ino).unwrap().nlink, 1);
+}
+
+/// An answer of the bucket comes after the name was removed, or in an epoch that is over.
+#[test]
+fn a_late_listing_brings_nothing_back() {
+    let mut node = Node::with_names();
+    node.mutate(Mutation::Unlink { parent: Ino::ROOT, name: name("f"), holders: vec![] }).unwrap();
+    node.log(BackingCommand::Deleted { key: "f".into() });
+    node.install(Ino::ROOT, vec![found(name("f"), Ino(1 << 48 | 400), object("e1", 10))], LoadProgress::Unchanged);
+    assert_eq!(node.partition.namespace().lookup(Ino::ROOT, &name("f")), Err(FsError::NotFound));
+    assert!(node.partition.backing().knows_absent(node.partition.namespace(), Ino::ROOT, &name("f")));
+    let stamp = node.stamp();
+    let entries = vec![found(name("late"), Ino(1 << 48 | 401), object("e", 1))];
+    node.log(BackingCommand::Install { dir: Ino::ROOT, epoch: 7, entries, hidden: vec![], progress: LoadProgress::Complete, stamp });
+    assert!(!node.partition.backing().is_complete(Ino::ROOT));
+}
+
+/// The file goes while its bytes are on their way: the object that arrives is deleted, and
+/// not before the upload has ended.
+#[test]
+fn an_upload_outlived_by_nothing_leaves_no_object() {
+    let mut node = Node::new(true);
+    node.mutate(Mutation::Make { parent: Ino::ROOT, name: name("n"), ino: FILE, mode: 0o644, what: Make::Regular }).unwrap();
+    node.log(BackingCommand::UploadBegun { ino: FILE, key: "n".into(), upload: Some("u".into()) });
+    node.mutate(Mutation::Unlink { parent: Ino::ROOT, name: name("n"), holders: vec![] }).unwrap();
+    assert_eq!(node.partition.backing().uploads().map(|(ino, _)| ino).collect::<Vec<_>>(), [FILE]);
+    node.log(BackingCommand::Uploaded { ino: FILE, key: "n".into(), etag: "e".into(), len_bytes: 0, version: Version(1) });
+    assert_eq!(node.partition.backing().deletes().collect::<Vec<_>>(), [("n", Some("e"))]);
+}
+
+/// Without a bucket nothing is to be flushed, nothing is reserved and every directory is known.
+#[test]
+fn a_volume_without_bucket_owes_it_nothing() {
+    let mut node = Node::new(false);
+    let make = |text: &str, ino, what| Mutation::Make { parent: Ino::ROOT, name: name(text), ino, mode: 0o755, what };
+    node.mutate(make(".ebb", DIR, Make::Directory)).unwrap();
+    node.mutate(make("f", FILE, Make::Regular)).unwrap();
+    node.write(0, 10);
+    let (backing, namespace) = (node.partition.backing(), node.partition.namespace());
+    assert!(backing.is_settled() && backing.is_complete(DIR) && backing.load_plan(namespace, DIR).is_none());
+    assert!(backing.knows_absent(namespace, DIR, &name("x")));
+    assert_eq!(backing.flush_step(namespace, FILE), FlushStep::Nothing);
+    assert_eq!(backing.page_step(namespace, Ino::ROOT), PageStep::Nothing);
+    node.mutate(Mutation::Rmdir { parent: Ino::ROOT, name: name(".ebb"), holders: vec![] }).unwrap();
+}
+
+/// A snapshot that was tampered with is refused, item by item.
+#[test]
+fn a_snapshot_that_breaks_a_law_is_refused() {
+    let mut node = Node::with_names();
+    node.write(0, 10);
+    let items: Vec<SnapshotItem> = node.partition.items().collect();
+    assert!(Partition::from_items(items.clone()).unwrap().items().eq(items.iter().cloned()));
+    let mut refused = 0;
+    for at in 0..items.len() {
+        let rest = items.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, item)| item.clone());
+        match (&items[at], Partition::from_items(rest)) {
+            (SnapshotItem::Session { .. }, Ok(_)) => {}
+            (item, Ok(_)) => panic!("nobody misses {item:?}"),
+            (_, Err(error)) => {
+                assert!(!error.problems.is_empty());
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!(refused, items.len() - 1);
+}
