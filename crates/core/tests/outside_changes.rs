@@ -203,6 +203,26 @@ fn an_upload_outlived_by_nothing_leaves_no_object() {
     assert_eq!(node.partition.backing().deletes().collect::<Vec<_>>(), [("n", Some("e"))]);
 }
 
+/// A file is renamed back while its object is being copied to the new name's key. The copy
+/// becomes the home, which is now in the wrong place: it has to go back.
+#[test]
+fn a_move_that_is_overtaken_goes_back() {
+    let mut node = Node::with_names();
+    let rename = |from: &str, to: &str| {
+        let (name, new_name, mode) = (name(from), name(to), RenameMode::Replace);
+        Mutation::Rename { from: Ino::ROOT, name, to: Ino::ROOT, new_name, mode, holders: vec![] }
+    };
+    node.mutate(rename("f", "g")).unwrap();
+    node.log(BackingCommand::UploadBegun { ino: FILE, key: "g".into(), upload: None });
+    node.mutate(rename("g", "f")).unwrap();
+    node.log(BackingCommand::Moved { ino: FILE, key: "g".into(), etag: "e2".into() });
+    let step = |node: &Node| node.partition.backing().flush_step(node.partition.namespace(), FILE);
+    assert_eq!(step(&node), FlushStep::AwaitDelete { key: "f".into() });
+    node.log(BackingCommand::Deleted { key: "f".into() });
+    assert_eq!(step(&node), FlushStep::Move { from: "g".into(), to: "f".into(), etag: "e2".into() });
+    assert_eq!(node.partition.backing().dirt().since, Some(Time::from_secs(9)));
+}
+
 /// Without a bucket nothing is to be flushed, nothing is reserved and every directory is known.
 #[test]
 fn a_volume_without_bucket_owes_it_nothing() {

@@ -252,9 +252,12 @@ impl Backing {
                 dirty.content = None;
             }
         });
-        let since = self.files.get(&ino).and_then(|file| file.dirty.as_ref()).map(|dirty| dirty.since);
-        self.rehome(namespace, ino, key.into(), None);
-        self.record(namespace, ino, since.unwrap_or_default());
+        // The file may have been renamed while the object was on its way: then that was its
+        // last change, and the object has to follow.
+        let changed = namespace.inode(ino).map_or(Time::default(), |inode| inode.attr.ctime);
+        let since = self.files.get(&ino).and_then(|file| file.dirty.as_ref()).map_or(changed, |dirty| dirty.since);
+        self.rehome(namespace, ino, key.into(), Some(since));
+        self.record(namespace, ino, since);
         true
     }
 
@@ -264,7 +267,7 @@ impl Backing {
         if !self.is_complete(dir) || self.is_taken(namespace, &own) {
             return;
         }
-        let now = self.dirs.get(&dir).and_then(|dir| dir.dirty.as_ref()).map(|dirty| dirty.since).unwrap_or_default();
+        let now = namespace.inode(dir).map_or(Time::default(), |inode| inode.attr.ctime);
         let children: Vec<Dentry> = namespace
             .order
             .range((dir, Cookie::START)..=(dir, Cookie(u64::MAX)))
