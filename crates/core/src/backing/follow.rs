@@ -203,7 +203,7 @@ impl Backing {
         let mut at = dir;
         loop {
             let Some(state) = self.dirs.get(&at) else { return };
-            let recorded = state.recorded;
+            let known = state.recorded && state.has_page();
             self.change_dir(at, |dir| {
                 dir.recorded = true;
                 match &mut dir.dirty {
@@ -213,7 +213,7 @@ impl Backing {
             });
             let parent = namespace.inode(at).and_then(|inode| inode.links.first()).map(|link| link.parent);
             match parent {
-                Some(parent) if !recorded => at = parent,
+                Some(parent) if !known => at = parent,
                 _ => return,
             }
         }
