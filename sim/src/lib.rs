@@ -16,8 +16,10 @@ mod disk;
 mod executor;
 mod faults;
 mod net;
+pub mod oracle;
 mod rng;
 mod trace;
+pub mod volume;
 mod world;
 
 pub use bucket::{BUCKET_HOST, Mutation, SimBucket, UnfinishedUpload};

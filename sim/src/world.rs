@@ -59,6 +59,10 @@ impl World {
         self.machines.borrow_mut().entry(name.to_owned()).or_insert_with(make).clone()
     }
 
+    pub(crate) fn executor(&self) -> &Executor {
+        &self.parts.executor
+    }
+
     pub fn net(&self) -> &Network {
         &self.parts.net
     }
@@ -110,6 +114,11 @@ impl World {
     /// The hash of all that has happened. Two runs of one seed agree on it.
     pub fn trace_hash(&self) -> u64 {
         self.parts.executor.trace_hash()
+    }
+
+    /// The end of the trace, one event a line.
+    pub fn last_events(&self) -> String {
+        self.parts.executor.trace_tail()
     }
 
     fn failure(&self, stuck: Stuck) -> Failure {

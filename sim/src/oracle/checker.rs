@@ -1,0 +1,308 @@
+//! Is there an order of what was asked that explains every answer?
+//!
+//! The search of Wing and Gong as Lowe refined it: it walks through the history and keeps
+//! every state that the volume can be in, each with the operations that have taken effect
+//! in it and not yet returned. An operation takes effect between its call and its return;
+//! one that never returns does so at any time or never. Because the history is complete,
+//! an answer is compared when its operation takes effect, not when it comes.
+//!
+//! A power cut takes the volume back to any state since the last force that was answered
+//! (DESIGN §3), so each possibility carries the states that it went through since then.
+
+use super::history::{ClientId, Event, Identity, Op, OpId, Outcome};
+use super::tree::{Mismatch, Tree};
+use ebb_model::{ClientMutation, FsError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// What may be refused for reasons that no model knows: the world's failures.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Permitted {
+    /// Io: the node's disk fails, or a session ends while its outcome is in doubt.
+    pub io: bool,
+    /// TimedOut, AccessDenied, NoSpace: the bucket is away.
+    pub bucket: bool,
+    /// Every answer was forced before it was given.
+    pub durable_answers: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Verdict {
+    #[error("no order of operations explains event {event}: {why}")]
+    Impossible { event: usize, why: String },
+    #[error("more than {MAX_POSSIBILITIES} states explain the history up to event {event}, too many to go on")]
+    Undecided { event: usize },
+}
+
+/// Where an explanation may stand. Dozens are usual after a kill; thousands mean that the
+/// scenario asks too much at one time.
+const MAX_POSSIBILITIES: usize = 4000;
+
+#[derive(Clone, PartialEq, Eq)]
+struct Possibility {
+    tree: Rc<Tree>,
+    /// Operations that have taken effect and are pending.
+    done: BTreeSet<OpId>,
+    /// States since the last force.
+    past: Vec<Rc<Tree>>,
+}
+
+struct Pending {
+    client: ClientId,
+    op: Op,
+    outcome: Option<Outcome>,
+}
+
+pub struct Checker<'a> {
+    history: &'a [(Duration, Event)],
+    permitted: Permitted,
+    outcomes: BTreeMap<OpId, Outcome>,
+    pending: BTreeMap<OpId, Pending>,
+    gone: BTreeSet<ClientId>,
+    possible: Vec<Possibility>,
+    event: usize,
+}
+
+impl<'a> Checker<'a> {
+    pub fn new(initial: Tree, permitted: Permitted, history: &'a [(Duration, Event)]) -> Checker<'a> {
+        let outcomes = history.iter().filter_map(|(_, event)| match event {
+            Event::Return { id, outcome } => Some((*id, outcome.clone())),
+            _ => None,
+        });
+        Checker {
+            history,
+            permitted,
+            outcomes: outcomes.collect(),
+            pending: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            possible: vec![Possibility { tree: Rc::new(initial), done: BTreeSet::new(), past: Vec::new() }],
+            event: 0,
+        }
+    }
+
+    pub fn check(mut self) -> Result<(), Verdict> {
+        for (at, (_, event)) in self.history.iter().enumerate() {
+            self.event = at;
+            match event {
+                Event::Call { id, client, op } => self.call(*id, *client, op),
+                Event::Return { id, outcome } => self.returned(*id, outcome)?,
+                Event::Gone { client } => {
+                    self.gone.insert(*client);
+                    for possibility in &mut self.possible {
+                        Rc::make_mut(&mut possibility.tree).client_gone(*client);
+                    }
+                }
+                Event::Settled => self.settle()?,
+                Event::PowerCut => self.power_cut()?,
+                Event::Seen { tree, inos } => {
+                    let mut why = Vec::new();
+                    let mut explained = Vec::new();
+                    for possibility in std::mem::take(&mut self.possible) {
+                        match possibility.tree.seen(tree, *inos == Identity::Kept) {
+                            Ok(tree) => {
+                                let past = if *inos == Identity::Kept { possibility.past } else { Vec::new() };
+                                explained.push(Possibility { tree: Rc::new(tree), done: possibility.done, past });
+                            }
+                            Err(mismatch) => why.push(mismatch),
+                        }
+                    }
+                    self.keep(explained, why)?;
+                }
+                Event::Note(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, id: OpId, client: ClientId, op: &Op) {
+        let outcome = self.outcomes.get(&id).filter(|outcome| !self.is_environment(op, outcome)).cloned();
+        self.pending.insert(id, Pending { client, op: op.clone(), outcome });
+        for possibility in std::mem::take(&mut self.possible) {
+            let possibility = self.answer_questions(possibility);
+            self.possible.push(possibility);
+        }
+    }
+
+    fn returned(&mut self, id: OpId, outcome: &Outcome) -> Result<(), Verdict> {
+        let pending = &self.pending[&id];
+        if self.is_environment(&pending.op, outcome) {
+            if let Op::Mutate(mutation) = &pending.op {
+                // It may have been executed, or be found so after a restart.
+                let written = match mutation {
+                    ClientMutation::Write { ino, offset, data, .. } => Some((*ino, Some(*offset), data.clone())),
+                    ClientMutation::Append { ino, data, .. } => Some((*ino, None, data.clone())),
+                    _ => None,
+                };
+                if let Some((ino, offset, data)) = written {
+                    for possibility in &mut self.possible {
+                        Rc::make_mut(&mut possibility.tree).smear_write(ino, offset, &data);
+                    }
+                }
+            } else {
+                self.pending.remove(&id);
+            }
+            return Ok(());
+        }
+        let (mut explained, mut why) = (Vec::new(), Vec::new());
+        for possibility in self.reachable(Some(id))? {
+            if possibility.done.contains(&id) {
+                explained.push(possibility);
+            } else if let Err(mismatch) = self.take(&possibility, id) {
+                why.push(mismatch);
+            }
+        }
+        self.pending.remove(&id);
+        for possibility in &mut explained {
+            possibility.done.remove(&id);
+        }
+        self.keep(explained, why)
+    }
+
+    /// What has no answer by now has either happened or never will.
+    fn settle(&mut self) -> Result<(), Verdict> {
+        let all = self.reachable(None)?;
+        let lost: Vec<OpId> = self.pending.iter().filter(|(_, pending)| pending.outcome.is_none()).map(|(id, _)| *id).collect();
+        for id in &lost {
+            self.pending.remove(id);
+        }
+        let settled = all.into_iter().map(|mut possibility| {
+            possibility.done.retain(|id| !lost.contains(id));
+            possibility
+        });
+        let settled = settled.collect();
+        self.keep(settled, Vec::new())
+    }
+
+    fn power_cut(&mut self) -> Result<(), Verdict> {
+        let mut recovered = Vec::new();
+        for possibility in self.reachable(None)? {
+            let mut states = possibility.past;
+            states.push(possibility.tree);
+            for state in &states {
+                let mut tree = Tree::clone(state);
+                tree.smear(&states);
+                recovered.push(Possibility { tree: Rc::new(tree), done: BTreeSet::new(), past: Vec::new() });
+            }
+        }
+        self.pending.clear();
+        self.keep(recovered, Vec::new())
+    }
+
+    /// Every possibility that operations under way can lead to. With `wanted` those behind
+    /// its taking effect are left out: they can wait.
+    fn reachable(&mut self, wanted: Option<OpId>) -> Result<Vec<Possibility>, Verdict> {
+        let mut found: Vec<Possibility> = Vec::new();
+        let mut todo = std::mem::take(&mut self.possible);
+        while let Some(possibility) = todo.pop() {
+            if let Some(known) = found.iter_mut().find(|known| known.tree == possibility.tree && known.done == possibility.done) {
+                let new: Vec<Rc<Tree>> = possibility.past.iter().filter(|state| !known.past.contains(state)).cloned().collect();
+                if new.is_empty() {
+                    continue;
+                }
+                known.past.extend(new);
+            } else {
+                found.push(possibility.clone());
+            }
+            if found.len() + todo.len() > MAX_POSSIBILITIES {
+                return Err(Verdict::Undecided { event: self.event });
+            }
+            if wanted.is_some_and(|wanted| possibility.done.contains(&wanted)) {
+                continue;
+            }
+            for id in self.pending.keys().filter(|id| !possibility.done.contains(id)) {
+                if let Ok(next) = self.take(&possibility, *id) {
+                    todo.push(self.answer_questions(next));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Lets one operation take effect.
+    fn take(&self, possibility: &Possibility, id: OpId) -> Result<Possibility, Mismatch> {
+        let pending = &self.pending[&id];
+        let mut tree = possibility.tree.step(pending.client, id, &pending.op, pending.outcome.as_ref())?;
+        if self.gone.contains(&pending.client) {
+            tree.client_gone(pending.client);
+        }
+        let mut past = possibility.past.clone();
+        let succeeded = pending.outcome.as_ref().is_some_and(|outcome| !matches!(outcome, Outcome::Failed(_)));
+        match &pending.op {
+            Op::Fsync { .. } | Op::SyncFs => {
+                if succeeded {
+                    past.clear();
+                } else {
+                    tree = Tree::clone(&possibility.tree);
+                }
+            }
+            Op::Mutate(_) if tree != *possibility.tree => {
+                if self.permitted.durable_answers && succeeded {
+                    past.clear();
+                } else if !past.contains(&possibility.tree) {
+                    past.push(possibility.tree.clone());
+                }
+            }
+            _ => {}
+        }
+        let mut done = possibility.done.clone();
+        done.insert(id);
+        Ok(Possibility { tree: Rc::new(tree), done, past })
+    }
+
+    /// A question that this state answers rightly is settled: it changes nothing, so there
+    /// is nothing to be gained by asking later.
+    fn answer_questions(&self, possibility: Possibility) -> Possibility {
+        let mut possibility = possibility;
+        for (id, pending) in &self.pending {
+            let question = !matches!(pending.op, Op::Mutate(_) | Op::Fsync { .. } | Op::SyncFs | Op::Open { .. } | Op::Close { .. });
+            if question
+                && pending.outcome.is_some()
+                && !possibility.done.contains(id)
+                && let Ok(next) = self.take(&possibility, *id)
+            {
+                possibility = next;
+            }
+        }
+        possibility
+    }
+
+    fn keep(&mut self, explained: Vec<Possibility>, why: Vec<Mismatch>) -> Result<(), Verdict> {
+        let mut kept: Vec<Possibility> = Vec::new();
+        for possibility in explained {
+            match kept.iter_mut().find(|known| known.tree == possibility.tree && known.done == possibility.done) {
+                Some(known) => {
+                    for state in possibility.past {
+                        if !known.past.contains(&state) {
+                            known.past.push(state);
+                        }
+                    }
+                }
+                None => kept.push(possibility),
+            }
+        }
+        if kept.is_empty() {
+            let mut why = why;
+            why.dedup();
+            why.truncate(MAX_REASONS);
+            return Err(Verdict::Impossible { event: self.event, why: why.join("; or ") });
+        }
+        self.possible = kept;
+        Ok(())
+    }
+
+    /// The outcome says something about the world, not about the volume.
+    fn is_environment(&self, op: &Op, outcome: &Outcome) -> bool {
+        let Outcome::Failed(error) = outcome else { return false };
+        match error {
+            FsError::Io => self.permitted.io,
+            FsError::TimedOut | FsError::NoSpace => self.permitted.bucket,
+            FsError::AccessDenied => self.permitted.bucket && !matches!(op, Op::SyncFs),
+            _ => false,
+        }
+    }
+}
+
+/// Reasons that a report gives, of possibly thousands that are much alike.
+const MAX_REASONS: usize = 8;

@@ -1,0 +1,95 @@
+//! The bytes of a file in the model: sparse, and shared between the states of a history.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const PAGE: usize = 4096;
+type Page = Rc<[u8; PAGE]>;
+
+/// Laws: bytes behind the end are zero; absent pages are zero.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Content {
+    size: u64,
+    pages: BTreeMap<u64, Page>,
+}
+
+impl Content {
+    pub fn from_bytes(data: &[u8]) -> Content {
+        let mut content = Content::default();
+        content.write(0, data);
+        content
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let (index, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
+            let part = (PAGE - within).min(data.len() - done);
+            let piece = &data[done..done + part];
+            done += part;
+            if piece.iter().all(|byte| *byte == 0) && !self.pages.contains_key(&index) {
+                continue;
+            }
+            let page = Rc::make_mut(self.pages.entry(index).or_insert_with(|| Rc::new([0; PAGE])));
+            page[within..within + part].copy_from_slice(piece);
+            if page.iter().all(|byte| *byte == 0) {
+                self.pages.remove(&index);
+            }
+        }
+        self.size = self.size.max(offset + data.len() as u64);
+    }
+
+    pub fn resize(&mut self, size: u64) {
+        if size < self.size {
+            self.pages.split_off(&size.div_ceil(PAGE as u64));
+            let index = size / PAGE as u64;
+            if let Some(page) = self.pages.get_mut(&index) {
+                let page = Rc::make_mut(page);
+                page[(size % PAGE as u64) as usize..].fill(0);
+                if page.iter().all(|byte| *byte == 0) {
+                    self.pages.remove(&index);
+                }
+            }
+        }
+        self.size = size;
+    }
+
+    /// Where `data`, read from `offset`, is neither what is here nor what one of the others
+    /// has in the same place.
+    pub fn first_stranger(&self, others: &[Content], offset: u64, data: &[u8]) -> Option<u64> {
+        let mut expected = vec![0; data.len()];
+        self.read_over(offset, &mut expected);
+        if expected == data {
+            return None;
+        }
+        let alternatives: Vec<Vec<u8>> = others
+            .iter()
+            .map(|other| {
+                let mut bytes = vec![0; data.len()];
+                other.read_over(offset, &mut bytes);
+                bytes
+            })
+            .collect();
+        (0..data.len())
+            .find(|at| expected[*at] != data[*at] && alternatives.iter().all(|bytes| bytes[*at] != data[*at]))
+            .map(|at| offset + at as u64)
+    }
+
+    /// Fills in the bytes from `offset`; zeros behind the end.
+    fn read_over(&self, offset: u64, data: &mut [u8]) {
+        let end = offset + data.len() as u64;
+        for (index, page) in self.pages.range(offset / PAGE as u64..end.div_ceil(PAGE as u64)) {
+            let start = index * PAGE as u64;
+            let (from, to) = (offset.max(start), end.min(start + PAGE as u64));
+            data[(from - offset) as usize..(to - offset) as usize].copy_from_slice(&page[(from - start) as usize..(to - start) as usize]);
+        }
+    }
+}

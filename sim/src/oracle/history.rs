@@ -1,0 +1,198 @@
+//! What was asked of a volume and what came of it, in the order of true time.
+
+use crate::executor::Executor;
+use crate::world::World;
+use bytes::Bytes;
+use ebb_model::*;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// One life of a client, from attach to its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ClientId(pub u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct OpId(pub u64);
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Op {
+    Mutate(ClientMutation),
+    Lookup {
+        parent: Ino,
+        name: Name,
+    },
+    GetAttr {
+        ino: Ino,
+    },
+    ReadLink {
+        ino: Ino,
+    },
+    /// One answer of a directory read, which the node may cut short.
+    ReadDir {
+        dir: Ino,
+        after: Cookie,
+    },
+    Read {
+        ino: Ino,
+        offset: u64,
+        len_bytes: usize,
+    },
+    Xattrs {
+        ino: Ino,
+    },
+    Open {
+        ino: Ino,
+    },
+    Close {
+        ino: Ino,
+    },
+    Fsync {
+        ino: Ino,
+    },
+    SyncFs,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome {
+    Done,
+    Attr(Attr),
+    Link(Bytes),
+    Entries { entries: Vec<(DirEntry, Attr)>, end: bool },
+    Data(Bytes),
+    Names(Vec<Bytes>),
+    Failed(FsError),
+}
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    Call {
+        id: OpId,
+        client: ClientId,
+        op: Op,
+    },
+    Return {
+        id: OpId,
+        outcome: Outcome,
+    },
+    /// The client has ended: its operations under way will never be answered, and nothing
+    /// is open by it any more.
+    Gone {
+        client: ClientId,
+    },
+    /// What has no answer and has not happened by now never will.
+    Settled,
+    /// The machine of the only client and its node lost power.
+    PowerCut,
+    /// The whole tree as it was found while nothing else went on.
+    Seen {
+        tree: Rc<SeenTree>,
+        inos: Identity,
+    },
+    Note(String),
+}
+
+/// Whether a tree that was seen has the inode ids of before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Identity {
+    Kept,
+    /// The cache was lost: ids may be new.
+    Anew,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct SeenNode {
+    pub attr: Attr,
+    pub target: Bytes,
+    pub xattrs: BTreeMap<Bytes, Bytes>,
+    pub content: Bytes,
+}
+
+/// By path from the root, which is the empty path. Names are separated by `/`.
+pub type SeenTree = BTreeMap<Vec<u8>, SeenNode>;
+
+/// The record of a run, which its tasks share.
+#[derive(Clone)]
+pub struct History {
+    executor: Executor,
+    shared: Rc<RefCell<Vec<(Duration, Event)>>>,
+}
+
+impl History {
+    pub fn new(world: &World) -> History {
+        History { executor: world.executor().clone(), shared: Rc::default() }
+    }
+
+    pub fn add(&self, event: Event) {
+        self.shared.borrow_mut().push((self.executor.now(), event));
+    }
+
+    pub fn note(&self, what: impl Into<String>) {
+        self.add(Event::Note(what.into()));
+    }
+
+    pub fn call(&self, client: ClientId, op: Op) -> OpId {
+        let id = OpId(self.shared.borrow().len() as u64);
+        self.add(Event::Call { id, client, op });
+        id
+    }
+
+    pub fn events(&self) -> Vec<(Duration, Event)> {
+        self.shared.borrow().clone()
+    }
+
+    /// Operations answered so far.
+    pub fn answered(&self) -> usize {
+        self.shared.borrow().iter().filter(|(_, event)| matches!(event, Event::Return { .. })).count()
+    }
+}
+
+/// One line per event, for a report.
+pub fn describe(history: &[(Duration, Event)]) -> String {
+    let mut text = String::new();
+    for (at, event) in history {
+        let line = match event {
+            Event::Call { id, client, op } => format!("{:>4} client {} asks {}", id.0, client.0, describe_op(op)),
+            Event::Return { id, outcome } => format!("{:>4} {}", id.0, describe_outcome(outcome)),
+            Event::Gone { client } => format!("     client {} is gone", client.0),
+            Event::Settled => "     settled".into(),
+            Event::PowerCut => "     power cut".into(),
+            Event::Seen { tree, inos } => {
+                let paths: Vec<String> = tree
+                    .iter()
+                    .map(|(path, node)| format!("{} {} {} bytes", path.escape_ascii(), node.attr.ino, node.attr.size_bytes))
+                    .collect();
+                format!("     seen ({inos:?}): {}", paths.join(", "))
+            }
+            Event::Note(what) => format!("     {what}"),
+        };
+        writeln!(text, "{:>12.6} {line}", at.as_secs_f64()).expect("a String takes all text");
+    }
+    text
+}
+
+pub fn describe_op(op: &Op) -> String {
+    match op {
+        Op::Mutate(ClientMutation::Write { ino, offset, data, .. }) => format!("write {ino} at {offset}: {} bytes", data.len()),
+        Op::Mutate(ClientMutation::Append { ino, data, .. }) => format!("append {ino}: {} bytes", data.len()),
+        Op::Mutate(mutation) => format!("{mutation:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn describe_outcome(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Data(data) => format!("{} bytes, beginning {}", data.len(), data[..data.len().min(8)].escape_ascii()),
+        Outcome::Attr(attr) => format!(
+            "{} {:?} {:o} nlink {} {}:{} {} bytes version {}",
+            attr.ino, attr.kind, attr.mode, attr.nlink, attr.uid, attr.gid, attr.size_bytes, attr.version.0
+        ),
+        Outcome::Entries { entries, end } => {
+            let names: Vec<String> = entries.iter().map(|(entry, _)| format!("{} {}", entry.name, entry.ino)).collect();
+            format!("[{}]{}", names.join(", "), if *end { "" } else { " and more" })
+        }
+        other => format!("{other:?}"),
+    }
+}

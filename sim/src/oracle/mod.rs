@@ -1,0 +1,10 @@
+//! What a volume must be: the history of a run, and the checker that explains it or cannot.
+
+mod checker;
+mod content;
+mod history;
+mod tree;
+
+pub use checker::{Checker, Permitted, Verdict};
+pub use history::{ClientId, Event, History, Identity, Op, OpId, Outcome, SeenNode, SeenTree, describe};
+pub use tree::Tree;

@@ -1,0 +1,319 @@
+//! Node and client in one process: process kills, power cuts and clean stops at any
+//! moment, on one data directory or, after a clean stop, on an empty one elsewhere.
+
+use super::report::{Broken, Report, judge};
+use super::rig::{VOLUME, attach_embedded, open, walk};
+use super::verify::{bucket_holds, differences};
+use super::workload::{Known, Pace, Worker};
+use crate::oracle::{ClientId, Event, History, Identity, Permitted, SeenTree, Tree};
+use crate::{FaultPlan, Process, Rate, Rng, SimBucket, World};
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::{Node, OpenError, Options, Stopped};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What the seed has chosen.
+#[derive(Clone, Debug)]
+struct Plan {
+    faults: FaultPlan,
+    options: Options,
+    lives: u64,
+    workers: u64,
+    pace: Pace,
+    life_limit: Duration,
+    found: bool,
+}
+
+impl Plan {
+    fn draw(rng: &Rng) -> Plan {
+        let mut faults = FaultPlan::random(&rng.split("faults"));
+        if rng.below(4) != 0 {
+            faults.disk.read_error = Rate::NEVER;
+            faults.disk.write_error = Rate::NEVER;
+            faults.disk.sync_error = Rate::NEVER;
+            faults.disk.name_error = Rate::NEVER;
+        }
+        if rng.below(3) == 0 {
+            faults.bucket = Default::default();
+        }
+        let options = Options {
+            volume: VOLUME.into(),
+            owner: "simulated".into(),
+            embedded: true,
+            head_term: Duration::from_secs(10),
+            session_term: Duration::from_secs(10),
+            ack_durable: rng.below(8) == 0,
+            flush_interval: Duration::from_secs(rng.below(6)),
+            flush_parallel: 1 + rng.index(4),
+            cache_bytes: [1 << 30, 2 << 20, 40 << 20][rng.index(3)],
+            dirty_bytes: [1 << 30, 1 << 20, 20 << 20][rng.index(3)],
+            space_timeout: Duration::from_secs(20),
+            bucket_timeout: Duration::from_secs(20),
+            read_ahead_bytes: [0, 1 << 20, 16 << 20][rng.index(3)],
+            snapshot_operations: [20, 100, 100_000][rng.index(3)],
+            segment_bytes: [32 << 10, 64 << 10, 256 << 10][rng.index(3)],
+            ..Options::default()
+        };
+        Plan {
+            faults,
+            options,
+            lives: 1 + rng.below(5),
+            workers: 1 + rng.below(3),
+            pace: Pace {
+                operations: 5 + rng.below(40),
+                pause_limit: Duration::from_millis([1, 20, 200][rng.index(3)]),
+                far: [Rate::NEVER, Rate::one_in(40)][rng.index(2)],
+            },
+            life_limit: Duration::from_millis([50, 1000, 10_000][rng.index(3)]),
+            found: rng.below(2) == 0,
+        }
+    }
+
+    fn permitted(&self) -> Permitted {
+        let disk = self.faults.disk;
+        let fails = [disk.read_error, disk.write_error, disk.sync_error, disk.name_error].iter().any(|rate| *rate != Rate::NEVER);
+        let bucket = self.faults.bucket != Default::default() || self.options.cache_bytes < 1 << 30 || self.options.dirty_bytes < 1 << 30;
+        Permitted { io: fails, bucket, durable_answers: self.options.ack_durable }
+    }
+}
+
+pub fn run(seed: u64) -> Result<Report, Broken> {
+    let rng = Rng::new(seed).split("embedded");
+    let plan = Plan::draw(&rng);
+    let world = World::with_faults(seed, plan.faults);
+    let bucket = world.bucket();
+    let found: Vec<(&str, &[u8])> =
+        if plan.found { vec![("a", b"found"), ("d/a", b"below"), ("d/b/c", b"deep"), ("e/a/b/c", b"deeper")] } else { vec![] };
+    for (key, body) in &found {
+        bucket.put_as_outsider(key, body.to_vec(), vec![]).expect("outsiders meet no faults");
+    }
+    let initial = Tree::with_objects(found);
+    let history = History::new(&world);
+    let scenario = format!("embedded {plan:?}");
+    let permitted = plan.permitted();
+    let mut story =
+        Story { world: &world, bucket, history: history.clone(), known: Known::default(), plan, rng, clients: 0, home: Home::first() };
+    let ended = world.run(story.tell());
+    judge(&world, seed, scenario, ended, &history.events(), initial, permitted)
+}
+
+/// Where the volume is served.
+#[derive(Clone)]
+struct Home {
+    machine: String,
+    data: String,
+}
+
+impl Home {
+    fn first() -> Home {
+        Home { machine: "a".into(), data: "data0".into() }
+    }
+}
+
+struct Story<'a> {
+    world: &'a World,
+    bucket: SimBucket,
+    history: History,
+    known: Known,
+    plan: Plan,
+    rng: Rng,
+    clients: u32,
+    home: Home,
+}
+
+struct Life {
+    process: Process,
+    node: Rc<Node>,
+    client: Client,
+    id: ClientId,
+}
+
+impl Story<'_> {
+    async fn tell(&mut self) -> Result<(), String> {
+        let mut inos = Identity::Kept;
+        for _ in 0..self.plan.lives {
+            let life = self.begin().await?;
+            self.look(&life, inos).await?;
+            inos = self.live(life).await?;
+        }
+        self.end(inos).await
+    }
+
+    /// Starts a node and its client, however often that takes.
+    async fn begin(&mut self) -> Result<Life, String> {
+        for attempt in 0.. {
+            let process = self.world.machine(&self.home.machine).process_on("ebb", &self.home.data);
+            match open(&process, &self.bucket, &self.plan.options).await {
+                Some(Ok(node)) => {
+                    let client = match attach_embedded(&process, &node).await {
+                        Some(Ok(client)) => client,
+                        Some(Err(error)) if !self.plan.permitted().io || attempt > MAX_STARTS => return Err(format!("attach: {error}")),
+                        _ => {
+                            process.kill();
+                            continue;
+                        }
+                    };
+                    self.clients += 1;
+                    self.history.note(format!("client {} begins", self.clients));
+                    return Ok(Life { process, node, client, id: ClientId(self.clients) });
+                }
+                Some(Err(error)) if is_damage(&error) || attempt > MAX_STARTS => return Err(format!("the node does not start: {error}")),
+                Some(Err(error)) => self.history.note(format!("the node does not start: {error}")),
+                None => return Err("the process has died".into()),
+            }
+            process.kill();
+            if attempt > STARTS_UNDER_FAULTS {
+                self.world.set_faults(FaultPlan::default());
+            }
+            self.world.sleep(Duration::from_secs(2)).await;
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Looks at the whole tree, in calm.
+    async fn look(&mut self, life: &Life, inos: Identity) -> Result<SeenTree, String> {
+        self.world.set_faults(FaultPlan::default());
+        let client = life.client.clone();
+        let mut seen = Err(FsError::Io);
+        for _ in 0..LOOKS {
+            let client = client.clone();
+            seen = life.process.call(async move { walk(&client).await }).await.ok_or("the process has died")?;
+            if seen.is_ok() {
+                break;
+            }
+            // An outage that had begun goes on for a while.
+            self.world.sleep(Duration::from_secs(10)).await;
+        }
+        let seen = seen.map_err(|error| format!("the tree cannot be read: {error}"))?;
+        self.history.add(Event::Seen { tree: Rc::new(seen.clone()), inos });
+        self.known.reset(&seen);
+        let report = life.process.call(async move { client.admin(AdminRequest::Fsck).await }).await.ok_or("the process has died")?;
+        match report {
+            Ok(AdminReply::Fsck(report)) if report.problems.is_empty() => {}
+            other => return Err(format!("fsck: {other:?}")),
+        }
+        self.world.set_faults(self.plan.faults);
+        Ok(seen)
+    }
+
+    /// Lets clients work until something ends it.
+    async fn live(&mut self, life: Life) -> Result<Identity, String> {
+        for worker in 0..self.plan.workers {
+            let worker = Worker {
+                client: life.client.clone(),
+                id: life.id,
+                history: self.history.clone(),
+                known: self.known.clone(),
+                rng: self.world.rng(&format!("{} worker {worker}", life.process.name())),
+                executor: self.world.executor().clone(),
+                pace: self.plan.pace,
+            };
+            life.process.spawn(worker.work());
+        }
+        let limit = self.plan.life_limit;
+        self.world.sleep(self.rng.duration(Duration::ZERO, limit)).await;
+        if self.rng.below(3) == 0 {
+            let path = vec![];
+            let request = if self.rng.below(2) == 0 { AdminRequest::Evict { path } } else { AdminRequest::Flush { path } };
+            let client = life.client.clone();
+            life.process.spawn(async move { drop(client.admin(request).await) });
+            self.world.sleep(self.rng.duration(Duration::ZERO, limit)).await;
+        }
+        match self.rng.below(5) {
+            0 | 1 => {
+                life.process.kill();
+                self.history.note("killed");
+            }
+            2 | 3 => {
+                self.history.add(Event::PowerCut);
+                self.world.machine(&self.home.machine).power_cut();
+            }
+            _ => return self.stop(life).await,
+        }
+        self.history.add(Event::Gone { client: life.id });
+        self.history.add(Event::Settled);
+        Ok(Identity::Kept)
+    }
+
+    /// Stops in good order. Where the volume was given back, it goes on elsewhere.
+    async fn stop(&mut self, life: Life) -> Result<Identity, String> {
+        let flush = self.rng.below(3) != 0;
+        let (node, client) = (life.node.clone(), life.client.clone());
+        let stopped = life
+            .process
+            .call(async move {
+                let left = client.detach(Duration::from_secs(30)).await;
+                (left, node.stop(flush).await)
+            })
+            .await;
+        life.process.kill();
+        self.history.note(format!("stopped: {stopped:?}"));
+        self.history.add(Event::Gone { client: life.id });
+        self.history.add(Event::Settled);
+        if let Some((_, Ok(Stopped::Released))) = stopped
+            && self.rng.below(2) == 0
+        {
+            let next = self.clients;
+            self.home = Home { machine: ["a", "b"][self.rng.index(2)].into(), data: format!("data{next}") };
+            self.history.note("goes on with an empty data directory");
+            return Ok(Identity::Anew);
+        }
+        Ok(Identity::Kept)
+    }
+
+    /// In calm everything comes to rest in the bucket, and the bucket alone gives it back.
+    async fn end(&mut self, inos: Identity) -> Result<(), String> {
+        self.plan.faults = FaultPlan::default();
+        self.world.set_faults(self.plan.faults);
+        self.world.net().heal();
+        self.world.sleep(QUIET).await;
+        let life = self.begin().await?;
+        let before = self.look(&life, inos).await?;
+        let (node, client) = (life.node.clone(), life.client.clone());
+        let stopped = life.process.call(async move {
+            let flushed = client.admin(AdminRequest::Flush { path: vec![] }).await;
+            let left = client.detach(Duration::from_secs(30)).await;
+            (flushed, left, node.stop(true).await)
+        });
+        let stopped = stopped.await.ok_or("the process has died")?;
+        self.history.note(format!("the end: {stopped:?}"));
+        if !matches!(stopped, (Ok(_), Ok(()), Ok(Stopped::Released))) {
+            return Err(format!("the node does not come to rest: {stopped:?}"));
+        }
+        life.process.kill();
+        self.history.add(Event::Gone { client: life.id });
+        let problems = bucket_holds(&self.bucket, &before, &BTreeMap::new());
+        if !problems.is_empty() {
+            return Err(format!("the bucket is not what it should be: {}", problems.join("; ")));
+        }
+        self.home = Home { machine: "z".into(), data: "empty".into() };
+        let life = self.begin().await?;
+        let after = self.look(&life, Identity::Anew).await?;
+        let problems = differences(&self.bucket, &before, &after);
+        if !problems.is_empty() {
+            return Err(format!("the bucket alone does not give the tree back: {}", problems.join("; ")));
+        }
+        Ok(())
+    }
+}
+
+/// Nothing but a failing disk excuses these.
+fn is_damage(error: &OpenError) -> bool {
+    !matches!(
+        error,
+        OpenError::Disk(_)
+            | OpenError::Head(_)
+            | OpenError::Request(_)
+            | OpenError::Identity(_)
+            | OpenError::Log(ebb_node::log::LogError::Disk(_))
+    )
+}
+
+const MAX_STARTS: u32 = 80;
+const STARTS_UNDER_FAULTS: u32 = 30;
+const LOOKS: u32 = 60;
+
+/// Longer than any outage or late change that was still to come.
+const QUIET: Duration = Duration::from_secs(300);

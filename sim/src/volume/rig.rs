@@ -1,0 +1,106 @@
+//! The shipped node and client, put together as the binary does it.
+
+use crate::{Process, SimBucket};
+use bytes::{Bytes, BytesMut};
+use ebb_client::{AttachError, Client, ClientPorts, Link, LocalLink, Options as ClientOptions, WireLink};
+use ebb_model::*;
+use ebb_node::{Node, OpenError, Options, wire};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::oracle::{SeenNode, SeenTree};
+
+pub const PORT: u16 = 7000;
+pub const VOLUME: &str = "ebb";
+
+/// Opens a node in a process. It lives and dies with the process.
+pub async fn open(process: &Process, bucket: &SimBucket, options: &Options) -> Option<Result<Rc<Node>, OpenError>> {
+    let (ports, port, options) = (process.ports.clone(), process.bucket(bucket), options.clone());
+    process.call(async move { Node::open(ports, Some(port), options).await }).await
+}
+
+/// A client in the node's own process.
+pub async fn attach_embedded(process: &Process, node: &Rc<Node>) -> Option<Result<Client, AttachError>> {
+    let (handle, notices) = (node.clone(), node.clone());
+    let link = LocalLink::new(
+        move |request| handle.handle(request),
+        move |session| {
+            let node = notices.clone();
+            Box::pin(async move { node.next_notice(session).await })
+        },
+    );
+    attach(process, Rc::new(link), "embedded".into()).await
+}
+
+/// A client in a process of its own.
+pub async fn attach_wire(process: &Process, server: &str) -> Option<Result<Client, AttachError>> {
+    let link = WireLink::new(process.ports.net.clone(), ClientPorts::from(&process.ports), format!("{server}:{PORT}"));
+    attach(process, Rc::new(link), process.name().to_owned()).await
+}
+
+async fn attach(process: &Process, link: Rc<dyn Link>, name: String) -> Option<Result<Client, AttachError>> {
+    let ports = ClientPorts::from(&process.ports);
+    process.call(async move { Client::attach(link, ports, ClientOptions::new(VOLUME, name)).await }).await
+}
+
+/// Serves clients over the network until the process ends.
+pub async fn serve(process: &Process, node: &Rc<Node>) {
+    let (net, node) = (process.ports.net.clone(), node.clone());
+    process.spawn(async move {
+        let listener = net.listen(&format!("0.0.0.0:{PORT}")).await.expect("the port is free: its last owner is dead");
+        wire::serve(node, listener).await;
+    });
+}
+
+/// Everything that a client can see of the volume.
+pub async fn walk(client: &Client) -> Result<SeenTree, FsError> {
+    let mut tree = SeenTree::new();
+    let mut todo = vec![(Vec::new(), Ino::ROOT)];
+    while let Some((path, ino)) = todo.pop() {
+        let node = see(client, ino).await?;
+        if node.attr.kind == FileKind::Directory {
+            let mut after = Cookie::START;
+            loop {
+                let page = client.readdir(ino, after, 1000).await?;
+                for (entry, _) in &page.entries {
+                    let mut below = path.clone();
+                    if !below.is_empty() {
+                        below.push(b'/');
+                    }
+                    below.extend_from_slice(entry.name.as_bytes());
+                    todo.push((below, entry.ino));
+                    after = entry.cookie;
+                }
+                if page.end {
+                    break;
+                }
+            }
+            // Counted when the names were known.
+            let attr = client.getattr(ino).await?;
+            tree.insert(path, SeenNode { attr, ..node });
+        } else {
+            tree.insert(path, node);
+        }
+    }
+    Ok(tree)
+}
+
+async fn see(client: &Client, ino: Ino) -> Result<SeenNode, FsError> {
+    let attr = client.getattr(ino).await?;
+    let target = if attr.kind == FileKind::Symlink { client.readlink(ino).await? } else { Bytes::new() };
+    let mut xattrs = BTreeMap::new();
+    for name in client.listxattr(ino).await? {
+        xattrs.insert(name.clone(), client.getxattr(ino, name).await?);
+    }
+    let mut content = BytesMut::new();
+    if attr.kind == FileKind::Regular {
+        while (content.len() as u64) < attr.size_bytes {
+            let piece = client.read(ino, content.len() as u64, MAX_IO_BYTES).await?;
+            if piece.is_empty() {
+                break;
+            }
+            content.extend_from_slice(&piece);
+        }
+    }
+    Ok(SeenNode { attr, target, xattrs, content: content.freeze() })
+}

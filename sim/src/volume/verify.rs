@@ -1,0 +1,111 @@
+//! What must hold of the bucket once everything has been flushed.
+
+use crate::SimBucket;
+use crate::oracle::SeenTree;
+use ebb_core::backing::keys;
+use ebb_model::{Attr, FileKind, Ino, Name};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Compares the bucket with the tree that it is to hold. `others` are keys that somebody
+/// else put there and nobody touched.
+pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    let objects = bucket.objects();
+    let mut problems: Vec<String> =
+        bucket.unfinished_uploads().iter().map(|upload| format!("an upload to {} is not finished", upload.key)).collect();
+    let mut owned: BTreeSet<String> = others.keys().cloned().collect();
+    owned.insert(".ebb/head".into());
+    for (key, body) in others {
+        if objects.get(key).is_none_or(|object| object.body != *body) {
+            problems.push(format!("{key}, which is somebody else's, is not what it was"));
+        }
+    }
+
+    let prefixes = prefixes(tree);
+    let mut files: BTreeMap<Ino, Vec<String>> = BTreeMap::new();
+    for (path, node) in tree {
+        match node.attr.kind {
+            FileKind::Directory => {
+                owned.insert(keys::page_key(node.attr.ino));
+                owned.insert(prefixes[&path[..]].clone());
+            }
+            FileKind::Regular => {
+                let (parent, name) = split(path);
+                files.entry(node.attr.ino).or_default().push(keys::own_key(&prefixes[parent], &name, node.attr.ino));
+            }
+            _ => {}
+        }
+    }
+    for (path, node) in tree.iter().filter(|(_, node)| node.attr.kind == FileKind::Regular) {
+        // Of several names one has the object.
+        let held: Vec<&String> = files[&node.attr.ino].iter().filter(|key| objects.contains_key(*key)).collect();
+        match held[..] {
+            [key] if objects[key].body == node.content => {
+                owned.insert(key.clone());
+            }
+            [key] => problems.push(format!("{key} does not hold what {} does", path.escape_ascii())),
+            [] => problems.push(format!("no object holds {}", path.escape_ascii())),
+            _ => problems.push(format!("{} has several objects: {held:?}", path.escape_ascii())),
+        }
+    }
+    for key in objects.keys().filter(|key| !owned.contains(*key)) {
+        problems.push(format!("{key} belongs to nobody"));
+    }
+    problems
+}
+
+/// The prefix of each directory, by its path.
+fn prefixes(tree: &SeenTree) -> BTreeMap<&[u8], String> {
+    let mut prefixes: BTreeMap<&[u8], String> = BTreeMap::new();
+    for (path, node) in tree.iter().filter(|(_, node)| node.attr.kind == FileKind::Directory) {
+        let prefix = if path.is_empty() {
+            String::new()
+        } else {
+            // A parent's path is a prefix of the child's, so it comes first.
+            let (parent, name) = split(path);
+            keys::own_prefix(&prefixes[parent], &name, node.attr.ino)
+        };
+        prefixes.insert(path, prefix);
+    }
+    prefixes
+}
+
+fn split(path: &[u8]) -> (&[u8], Name) {
+    let at = path.iter().rposition(|byte| *byte == b'/');
+    let (parent, name) = at.map_or((&path[..0], path), |at| (&path[..at], &path[at + 1..]));
+    (parent, Name::new(name).expect("what was seen has names"))
+}
+
+/// What differs between two sights of a tree, the second of a volume that was given nothing
+/// but the bucket. Versions begin anew, and so do the inode ids and the directory times of
+/// what is nowhere on record there.
+pub fn differences(bucket: &SimBucket, before: &SeenTree, after: &SeenTree) -> Vec<String> {
+    let objects = bucket.objects();
+    let mut found = Vec::new();
+    let mut inos: BTreeMap<Ino, Ino> = BTreeMap::new();
+    for path in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
+        let shown = path.escape_ascii();
+        match (before.get(path), after.get(path)) {
+            (Some(_), None) => found.push(format!("{shown} is gone")),
+            (None, Some(_)) => found.push(format!("{shown} has appeared")),
+            (Some(before), Some(after)) => {
+                let mut expected = before.clone();
+                expected.attr.version = after.attr.version;
+                if *inos.entry(before.attr.ino).or_insert(after.attr.ino) != after.attr.ino {
+                    found.push(format!("{shown} is no longer linked to its other names"));
+                }
+                expected.attr.ino = after.attr.ino;
+                if before.attr.kind == FileKind::Directory && !objects.contains_key(&keys::page_key(before.attr.ino)) {
+                    let Attr { atime, mtime, ctime, btime, .. } = after.attr;
+                    expected.attr = Attr { atime, mtime, ctime, btime, ..expected.attr };
+                }
+                if expected.content != after.content {
+                    found.push(format!("{shown} has another content"));
+                } else if expected != *after {
+                    found.push(format!("{shown} was {:?} and is {:?}", expected.attr, after.attr));
+                }
+            }
+            (None, None) => {}
+        }
+    }
+    found
+}

@@ -1,0 +1,285 @@
+//! What clients do: random operations on few names, so that they meet.
+
+use crate::oracle::{ClientId, Event, History, Op, Outcome, SeenTree};
+use crate::{Executor, Rate, Rng};
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Inode ids that clients have been told of, whether or not they still exist.
+#[derive(Clone, Default)]
+pub struct Known {
+    inos: Rc<RefCell<Inos>>,
+}
+
+#[derive(Default)]
+struct Inos {
+    dirs: Vec<Ino>,
+    files: Vec<Ino>,
+    others: Vec<Ino>,
+}
+
+impl Known {
+    /// Starts anew with what was seen.
+    pub fn reset(&self, tree: &SeenTree) {
+        *self.inos.borrow_mut() = Inos::default();
+        tree.values().for_each(|node| self.learn(&node.attr));
+    }
+
+    fn learn(&self, attr: &Attr) {
+        let mut inos = self.inos.borrow_mut();
+        let list = match attr.kind {
+            FileKind::Directory => &mut inos.dirs,
+            FileKind::Regular => &mut inos.files,
+            _ => &mut inos.others,
+        };
+        if !list.contains(&attr.ino) {
+            list.push(attr.ino);
+        }
+    }
+
+    fn dir(&self, rng: &Rng) -> Ino {
+        let inos = self.inos.borrow();
+        if inos.dirs.is_empty() || rng.below(3) == 0 { Ino::ROOT } else { recent(&inos.dirs, rng) }
+    }
+
+    fn file(&self, rng: &Rng) -> Option<Ino> {
+        let inos = self.inos.borrow();
+        (!inos.files.is_empty()).then(|| recent(&inos.files, rng))
+    }
+
+    fn any(&self, rng: &Rng) -> Option<Ino> {
+        let inos = self.inos.borrow();
+        let lists: Vec<&Vec<Ino>> =
+            [&inos.files, &inos.dirs, &inos.files, &inos.others].into_iter().filter(|list| !list.is_empty()).collect();
+        if lists.is_empty() { None } else { Some(recent(lists[rng.index(lists.len())], rng)) }
+    }
+}
+
+/// Mostly one of the last few: what is long gone shows little.
+fn recent(inos: &[Ino], rng: &Rng) -> Ino {
+    let window = if rng.below(8) == 0 { inos.len() } else { inos.len().min(6) };
+    inos[inos.len() - 1 - rng.index(window)]
+}
+
+/// How hard a client works.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub operations: u64,
+    /// Longest pause between two operations.
+    pub pause_limit: Duration,
+    /// How often a write goes far behind the end of a file, which makes large objects.
+    pub far: Rate,
+}
+
+/// One thread of a client. It is spawned in the client's process, and ends with it.
+pub struct Worker {
+    pub client: Client,
+    pub id: ClientId,
+    pub history: History,
+    pub known: Known,
+    pub rng: Rng,
+    pub executor: Executor,
+    pub pace: Pace,
+}
+
+impl Worker {
+    pub async fn work(self) {
+        let mut open = Vec::new();
+        for _ in 0..self.pace.operations {
+            let pause = if self.rng.below(10) == 0 { 20 } else { 1 };
+            self.executor.sleep(self.executor.world(), self.rng.duration(Duration::ZERO, self.pace.pause_limit) * pause).await;
+            let Some(op) = self.choose(&mut open) else { continue };
+            match op {
+                Op::ReadDir { dir, .. } => self.read_dir(dir).await,
+                op => drop(self.run(op).await),
+            }
+        }
+        for ino in open {
+            self.run(Op::Close { ino }).await;
+        }
+    }
+
+    /// Asks, and records both ends.
+    async fn run(&self, op: Op) -> Outcome {
+        let id = self.history.call(self.id, op.clone());
+        let outcome = self.perform(op).await;
+        match &outcome {
+            Outcome::Attr(attr) => self.known.learn(attr),
+            Outcome::Entries { entries, .. } => entries.iter().for_each(|(_, attr)| self.known.learn(attr)),
+            _ => {}
+        }
+        self.history.add(Event::Return { id, outcome: outcome.clone() });
+        outcome
+    }
+
+    async fn perform(&self, op: Op) -> Outcome {
+        let client = &self.client;
+        let root = &Caller::ROOT;
+        let done = |result: Result<(), FsError>| result.map_or_else(Outcome::Failed, |()| Outcome::Done);
+        let attr = |result: Result<Attr, FsError>| result.map_or_else(Outcome::Failed, Outcome::Attr);
+        match op {
+            Op::Mutate(mutation) => match mutation {
+                ClientMutation::Make { parent, name, mode, what, open } => attr(client.make(root, parent, &name, mode, what, open).await),
+                ClientMutation::Link { ino, parent, name } => attr(client.link(root, ino, parent, &name).await),
+                ClientMutation::Unlink { parent, name } => done(client.unlink(root, parent, &name).await),
+                ClientMutation::Rmdir { parent, name } => done(client.rmdir(root, parent, &name).await),
+                ClientMutation::Rename { from, name, to, new_name, mode } => {
+                    done(client.rename(root, from, &name, to, &new_name, mode).await)
+                }
+                ClientMutation::SetAttr { ino, set } => attr(client.setattr(root, ino, set).await),
+                ClientMutation::SetXattr { ino, name, value, mode } => done(client.setxattr(root, ino, name, value, mode).await),
+                ClientMutation::RemoveXattr { ino, name } => done(client.removexattr(root, ino, name).await),
+                ClientMutation::Write { ino, offset, data, drop_set_id } => {
+                    attr(client.write(root, ino, offset, data, drop_set_id).await.map(|written| written.attr))
+                }
+                ClientMutation::Append { ino, data, drop_set_id } => {
+                    attr(client.append(root, ino, data, drop_set_id).await.map(|written| written.attr))
+                }
+            },
+            Op::Lookup { parent, name } => attr(client.lookup(parent, &name).await),
+            Op::GetAttr { ino } => attr(client.getattr(ino).await),
+            Op::ReadLink { ino } => client.readlink(ino).await.map_or_else(Outcome::Failed, Outcome::Link),
+            Op::ReadDir { dir, after } => match client.readdir(dir, after, 1000).await {
+                Ok(page) => Outcome::Entries { entries: page.entries, end: page.end },
+                Err(error) => Outcome::Failed(error),
+            },
+            Op::Read { ino, offset, len_bytes } => client.read(ino, offset, len_bytes).await.map_or_else(Outcome::Failed, Outcome::Data),
+            Op::Xattrs { ino } => client.listxattr(ino).await.map_or_else(Outcome::Failed, Outcome::Names),
+            Op::Open { ino } => done(client.open(ino).await),
+            Op::Close { ino } => {
+                client.close(ino);
+                Outcome::Done
+            }
+            Op::Fsync { ino } => done(client.fsync(ino).await),
+            Op::SyncFs => done(client.sync_fs().await),
+        }
+    }
+
+    async fn read_dir(&self, dir: Ino) {
+        let mut after = Cookie::START;
+        while let Outcome::Entries { entries, end: false } = self.run(Op::ReadDir { dir, after }).await {
+            let Some((last, _)) = entries.last() else { return };
+            after = last.cookie;
+        }
+    }
+
+    fn choose(&self, open: &mut Vec<Ino>) -> Option<Op> {
+        let rng = &self.rng;
+        Some(match rng.below(100) {
+            0..18 => Op::Mutate(self.make()),
+            18..36 => Op::Mutate(ClientMutation::Write {
+                ino: self.known.file(rng)?,
+                offset: self.offset(),
+                data: self.data(),
+                drop_set_id: false,
+            }),
+            36..40 => Op::Mutate(ClientMutation::Append { ino: self.known.file(rng)?, data: self.data(), drop_set_id: false }),
+            40..45 => {
+                let set = SetAttr { size_bytes: Some(self.offset()), ..SetAttr::default() };
+                Op::Mutate(ClientMutation::SetAttr { ino: self.known.file(rng)?, set })
+            }
+            45..49 => Op::Mutate(ClientMutation::SetAttr { ino: self.known.any(rng)?, set: self.attributes() }),
+            49..58 => Op::Mutate(ClientMutation::Rename {
+                from: self.known.dir(rng),
+                name: self.name(),
+                to: self.known.dir(rng),
+                new_name: self.name(),
+                mode: [RenameMode::Replace, RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange][rng.index(4)],
+            }),
+            58..65 => Op::Mutate(ClientMutation::Unlink { parent: self.known.dir(rng), name: self.name() }),
+            65..68 => Op::Mutate(ClientMutation::Rmdir { parent: self.known.dir(rng), name: self.name() }),
+            68..72 => Op::Mutate(ClientMutation::Link { ino: self.known.any(rng)?, parent: self.known.dir(rng), name: self.name() }),
+            72..76 => Op::Lookup { parent: self.known.dir(rng), name: self.name() },
+            76..78 => Op::GetAttr { ino: self.known.any(rng)? },
+            78..81 => Op::ReadDir { dir: self.known.dir(rng), after: Cookie::START },
+            81..89 => Op::Read { ino: self.known.file(rng)?, offset: self.offset(), len_bytes: 1 + rng.index(200_000) },
+            89..91 => Op::Mutate(self.xattr()?),
+            91 => Op::Xattrs { ino: self.known.any(rng)? },
+            92..95 => Op::Fsync { ino: self.known.file(rng)? },
+            95 => Op::SyncFs,
+            96..98 => {
+                let ino = self.known.file(rng)?;
+                open.push(ino);
+                Op::Open { ino }
+            }
+            98 => Op::Close { ino: open.pop()? },
+            _ => Op::ReadLink { ino: self.known.any(rng)? },
+        })
+    }
+
+    fn make(&self) -> ClientMutation {
+        let rng = &self.rng;
+        // Files that are made open are closed only with their client.
+        let (what, opened) = match rng.below(20) {
+            0..11 => (Make::Regular, rng.below(4) == 0),
+            11..17 => (Make::Directory, false),
+            17..19 => (Make::Symlink { target: Bytes::from(format!("to/{}", rng.below(100))) }, false),
+            _ => (Make::Special { kind: FileKind::Fifo, rdev: 0 }, false),
+        };
+        let mode = [0o644, 0o600, 0o755, 0o700][rng.index(4)];
+        ClientMutation::Make { parent: self.known.dir(rng), name: self.name(), mode, what, open: opened }
+    }
+
+    fn attributes(&self) -> SetAttr {
+        let rng = &self.rng;
+        let mut set = SetAttr::default();
+        match rng.below(3) {
+            0 => set.mode = Some([0o640, 0o444, 0o777][rng.index(3)]),
+            1 => (set.uid, set.gid) = (Some(rng.below(3) as u32), Some(rng.below(3) as u32)),
+            _ => set.mtime = Some(SetTime::To(Time { secs: rng.below(1 << 31) as i64, nanos: rng.below(1_000_000_000) as u32 })),
+        }
+        set
+    }
+
+    fn xattr(&self) -> Option<ClientMutation> {
+        let rng = &self.rng;
+        let ino = self.known.any(rng)?;
+        let name = Bytes::from(format!("user.{}", rng.below(3)));
+        if rng.below(4) == 0 {
+            return Some(ClientMutation::RemoveXattr { ino, name });
+        }
+        let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][rng.index(3)];
+        Some(ClientMutation::SetXattr { ino, name, value: Bytes::from(vec![rng.next_u64() as u8; rng.index(200)]), mode })
+    }
+
+    fn name(&self) -> Name {
+        let names: [&[u8]; 6] = [b"a", b"b", b"c", b"d", b"e", b"\xff\xfe"];
+        let name = match self.rng.below(24) {
+            0 => names[5],
+            drawn => names[drawn as usize % 5],
+        };
+        Name::new(name).expect("these can be names")
+    }
+
+    fn offset(&self) -> u64 {
+        let rng = &self.rng;
+        if rng.chance(self.pace.far) {
+            // Behind what one request puts, behind a part, around a chunk.
+            return [300_000, 9 << 20, CHUNK_BYTES - 1000][rng.index(3)] + rng.below(2000);
+        }
+        match rng.below(5) {
+            0 | 1 => 0,
+            2 => rng.below(200),
+            3 => BLOCK_BYTES * rng.below(4),
+            _ => rng.below(3 * BLOCK_BYTES),
+        }
+    }
+
+    /// Never zero, and told apart by when it was made.
+    fn data(&self) -> Bytes {
+        let rng = &self.rng;
+        let len = match rng.below(6) {
+            0 | 1 => 1 + rng.index(200),
+            2 => 4096,
+            3 => BLOCK_BYTES as usize,
+            4 => 2 * BLOCK_BYTES as usize,
+            _ => 1 + rng.index(150_000),
+        };
+        let first = rng.next_u64();
+        (0..len as u64).map(|at| ((first.wrapping_add(at * 7 + at / 251)) % 255) as u8 + 1).collect::<Vec<u8>>().into()
+    }
+}

@@ -1,0 +1,84 @@
+use bytes::Bytes;
+use ebb_client::{Client, ClientPorts, LocalLink, Options as ClientOptions};
+use ebb_model::*;
+use ebb_node::{Node, Options};
+use ebb_sim::{Process, World};
+use std::rc::Rc;
+use std::time::Duration;
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+async fn start(process: Process, world_bucket: Rc<dyn ebb_ports::Bucket>) -> (Rc<Node>, Client) {
+    let options = Options { embedded: true, segment_bytes: 64 << 10, owner: "smoke".into(), ..Options::default() };
+    let node = Node::open(process.ports.clone(), Some(world_bucket), options).await.unwrap();
+    let (handle, notices) = (node.clone(), node.clone());
+    let link = LocalLink::new(
+        move |request| handle.handle(request),
+        move |session| {
+            let node = notices.clone();
+            Box::pin(async move { node.next_notice(session).await })
+        },
+    );
+    let client = Client::attach(Rc::new(link), ClientPorts::from(&process.ports), ClientOptions::new("ebb", "smoke")).await.unwrap();
+    (node, client)
+}
+
+#[test]
+fn smoke() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let process = world.machine("a").process("node");
+    let port = process.bucket(&bucket);
+    let inner = process.clone();
+    let root = Caller::ROOT;
+    let done = world.run(process.call(async move {
+        let (node, client) = start(inner, port).await;
+        let dir = client.make(&root, Ino::ROOT, &name("dir"), 0o750, Make::Directory, false).await.unwrap();
+        let file = client.make(&root, dir.ino, &name("file"), 0o640, Make::Regular, true).await.unwrap();
+        client.write(&root, file.ino, 0, Bytes::from_static(b"hello"), false).await.unwrap();
+        client.write(&root, file.ino, 100_000, Bytes::from(vec![7; 70_000]), false).await.unwrap();
+        let data = client.read(file.ino, 0, 200_000).await.unwrap();
+        assert_eq!(data.len(), 170_000);
+        client.rename(&root, dir.ino, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.unwrap();
+        client.make(&root, dir.ino, &name("gone"), 0o640, Make::Regular, false).await.unwrap();
+        client.unlink(&root, dir.ino, &name("gone")).await.unwrap();
+        client.make(&root, dir.ino, &name("link"), 0o777, Make::Symlink { target: Bytes::from_static(b"to") }, false).await.unwrap();
+        client.close(file.ino);
+        client.fsync(file.ino).await.unwrap();
+        let page = client.readdir(Ino::ROOT, Cookie::START, 100).await.unwrap();
+        assert_eq!(page.entries.len(), 2);
+        let flushed = client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        println!("{flushed:?}");
+        println!("{:?}", client.admin(AdminRequest::Fsck).await.unwrap());
+        println!("{:?}", client.admin(AdminRequest::Status).await.unwrap());
+        client.detach(Duration::from_secs(5)).await.unwrap();
+        println!("{:?}", node.stop(true).await);
+    }));
+    done.unwrap().unwrap();
+    for (key, object) in bucket.objects() {
+        println!("{key} {}", object.meta.len_bytes);
+    }
+    process.kill();
+    for data in ["node", "other"] {
+        let process = world.machine("a").process_on("node", data);
+        let port = process.bucket(&bucket);
+        let inner = process.clone();
+        world
+            .run(process.call(async move {
+                let (node, client) = start(inner, port).await;
+                let page = client.readdir(Ino::ROOT, Cookie::START, 100).await.unwrap();
+                println!("{page:?}");
+                let moved = client.lookup(Ino::ROOT, &name("moved")).await.unwrap();
+                let data = client.read(moved.ino, 0, 200_000).await.unwrap();
+                assert_eq!(data.len(), 170_000);
+                assert_eq!(data[..5], *b"hello");
+                client.detach(Duration::from_secs(5)).await.unwrap();
+                println!("{:?}", node.stop(true).await);
+            }))
+            .unwrap()
+            .unwrap();
+        process.kill();
+    }
+}
