@@ -16,9 +16,9 @@ const WANTED: u64 =
     | init::ATOMIC_O_TRUNC
     // Lookups and readdirs of one directory need no lock: the namespace orders them.
     | init::PARALLEL_DIROPS
-    // `ls -l` in one pass; AUTO goes back to plain READDIR where nobody asks for attributes.
+    // `ls -l` in one pass. Not AUTO, which goes back to plain READDIR: whoever asks for the
+    // attributes of a listing that the kernel has cached then asks for them one by one.
     | init::DO_READDIRPLUS
-    | init::READDIRPLUS_AUTO
     // Targets of symbolic links are cached like pages, and dropped like pages.
     | init::CACHE_SYMLINKS
     // Pages are dropped when we say so, and not whenever mtime looks different:
