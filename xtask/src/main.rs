@@ -1,2 +1,99 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands: `cargo xtask --help`.
+
+mod arrows;
+mod bans;
+mod crash;
+mod demo;
+mod licences;
+mod pjdfstest;
+mod rig;
+mod rng;
+mod tool;
+
+use clap::{Parser, Subcommand};
+use rig::Shape;
+use std::process::ExitCode;
+
+/// Whatever went wrong, for the developer to read.
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of ebb")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check that crates depend on each other only as docs/decisions and DESIGN §8 say.
+    Arrows,
+    /// Check that core, node and client do not touch the world but through ports.
+    Bans,
+    /// Check the licences of all dependencies against deny.toml.
+    Licences,
+    /// Run the main job end to end on a real mount, and verify every byte of it.
+    Demo {
+        /// Leave the mount and its server running.
+        #[arg(long)]
+        keep: bool,
+        /// Build with optimisations first.
+        #[arg(long)]
+        release: bool,
+    },
+    /// Run a suite of others against real mounts.
+    Conformance {
+        #[command(subcommand)]
+        suite: Suite,
+    },
+    /// Kill daemons under load and look for what they had acknowledged.
+    Crash {
+        #[arg(long, default_value_t = 20)]
+        rounds: u32,
+        /// Which shapes to try; all, one after the other, if none is named.
+        #[arg(long, value_enum)]
+        mount: Vec<Shape>,
+        /// The workload follows from it. Drawn from the clock if it is not given.
+        #[arg(long)]
+        seed: Option<u64>,
+        #[arg(long)]
+        release: bool,
+    },
+}
+
+#[derive(Subcommand)]
+enum Suite {
+    /// pjdfstest (the Rust crate), beside the file system of this machine's disk.
+    Pjdfstest {
+        /// All if none is named.
+        #[arg(long, value_enum)]
+        mount: Vec<Shape>,
+        /// Fewer passes of a mount than this are a failure.
+        #[arg(long, default_value_t = 364)]
+        least: usize,
+        #[arg(long)]
+        release: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Arrows => arrows::run(),
+        Command::Bans => bans::run(),
+        Command::Licences => licences::run(),
+        Command::Demo { keep, release } => demo::run(keep, release),
+        Command::Conformance { suite: Suite::Pjdfstest { mount, least, release } } => pjdfstest::run(&shapes(mount), least, release),
+        Command::Crash { rounds, mount, seed, release } => crash::run(rounds, &shapes(mount), seed, release),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn shapes(named: Vec<Shape>) -> Vec<Shape> {
+    if named.is_empty() { Shape::ALL.to_vec() } else { named }
+}

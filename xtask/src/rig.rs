@@ -1,0 +1,236 @@
+//! A real mount with all that belongs to it: storage, node, daemon; gone when dropped.
+
+use crate::{Outcome, tool};
+use clap::ValueEnum;
+use ebb_cli::places::RunDir;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    EmbeddedDir,
+    EmbeddedS3,
+    DetachedDir,
+    DetachedS3,
+}
+
+impl Shape {
+    pub const ALL: [Shape; 4] = [Shape::EmbeddedDir, Shape::EmbeddedS3, Shape::DetachedDir, Shape::DetachedS3];
+
+    pub fn is_embedded(self) -> bool {
+        matches!(self, Shape::EmbeddedDir | Shape::EmbeddedS3)
+    }
+
+    pub fn is_s3(self) -> bool {
+        matches!(self, Shape::EmbeddedS3 | Shape::DetachedS3)
+    }
+
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// Storage of one run.
+pub struct Store {
+    pub url: String,
+    /// For `ebb`, the S3 tools and curl alike.
+    pub environment: Vec<(&'static str, String)>,
+    server: Option<Child>,
+}
+
+impl Store {
+    /// The S3 server of the developers, or the one that EBB_S3_ENDPOINT names (its bucket is
+    /// EBB_S3_BUCKET, `bucket` by default; credentials from the environment).
+    fn s3(binaries: &Path, prefix: &str) -> Outcome<Store> {
+        if let Ok(endpoint) = std::env::var("EBB_S3_ENDPOINT") {
+            let bucket = std::env::var("EBB_S3_BUCKET").unwrap_or_else(|_| "bucket".into());
+            return Ok(Store { url: format!("s3://{bucket}/{prefix}"), environment: vec![("EBB_ENDPOINT", endpoint)], server: None });
+        }
+        let mut server = Command::new(binaries.join("ebb-s3-server")).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut endpoint = String::new();
+        let out = server.stdout.take().ok_or("the server has no output")?;
+        BufReader::new(out).read_line(&mut endpoint)?;
+        let environment = vec![
+            ("EBB_ENDPOINT", endpoint.trim().to_owned()),
+            ("AWS_ACCESS_KEY_ID", "test-access".into()),
+            ("AWS_SECRET_ACCESS_KEY", "test-secret".into()),
+            ("AWS_REGION", "us-east-1".into()),
+        ];
+        Ok(Store { url: format!("s3://bucket/{prefix}"), environment, server: Some(server) })
+    }
+
+    pub fn endpoint(&self) -> Option<&str> {
+        self.environment.iter().find(|(name, _)| *name == "EBB_ENDPOINT").map(|(_, value)| value.as_str())
+    }
+}
+
+pub struct Rig {
+    pub shape: Shape,
+    pub store: Store,
+    /// Everything of this run is below it.
+    pub dir: PathBuf,
+    binaries: PathBuf,
+    node: Option<Child>,
+    port: u16,
+    keep: bool,
+}
+
+/// How long a command may take before something is wrong.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+impl Rig {
+    pub fn new(shape: Shape, binaries: &Path) -> Outcome<Rig> {
+        let dir = std::env::temp_dir().join(format!("ebb-{}-{}", shape.name(), std::process::id()));
+        for name in ["", "mnt", "backing"] {
+            fs::create_dir_all(dir.join(name))?;
+        }
+        let store = if shape.is_s3() {
+            Store::s3(binaries, &format!("run-{}", std::process::id()))?
+        } else {
+            Store { url: format!("file://{}", dir.join("backing").display()), environment: Vec::new(), server: None }
+        };
+        Ok(Rig { shape, store, dir, binaries: binaries.to_owned(), node: None, port: 0, keep: false })
+    }
+
+    pub fn mountpoint(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    /// `ebb` with these arguments and the storage's environment.
+    pub fn ebb(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.binaries.join("ebb"));
+        command.args(args).envs(self.store.environment.iter().cloned()).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts what is not running, and gives how long it took until the mount answered.
+    pub fn mount(&mut self, options: &str) -> Outcome<Duration> {
+        let began = Instant::now();
+        let data = self.data().display().to_string();
+        let point = self.mountpoint().display().to_string();
+        if self.shape.is_embedded() {
+            let url = self.store.url.clone();
+            tool::run(&mut self.ebb(&["mount", &url, &point, "--data", &data, "-o", options]))?;
+        } else {
+            if self.node.is_none() {
+                self.serve()?;
+            }
+            let url = format!("ebb://127.0.0.1:{}/volume", self.port);
+            let client = self.dir.join("client").display().to_string();
+            tool::run(self.ebb(&["mount", &url, &point, "--data", &client, "-o", options]).stderr(Stdio::null()))?;
+        }
+        Ok(began.elapsed())
+    }
+
+    /// Starts the node of a detached mount, on the port that it had before.
+    pub fn serve(&mut self) -> Outcome<()> {
+        let data = self.data().display().to_string();
+        let listen = format!("127.0.0.1:{}", self.port);
+        let url = self.store.url.clone();
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("node.log"))?;
+        let mut command = self.ebb(&["serve", "--data", &data, "--backing", &url, "--name", "volume", "--listen", &listen]);
+        // A mount that was killed holds up the next one for this long.
+        command.args(["--session-term", "3s"]);
+        let mut node = command.stdout(Stdio::piped()).stderr(log).spawn()?;
+        let mut line = String::new();
+        BufReader::new(node.stdout.take().ok_or("the node has no output")?).read_line(&mut line)?;
+        let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split('/').next()).and_then(|port| port.parse().ok());
+        self.node = Some(node);
+        self.port = port.ok_or_else(|| format!("the node did not start: {}", self.dir.join("node.log").display()))?;
+        Ok(())
+    }
+
+    /// The process that holds what the bucket does not: the node, or mount and node in one.
+    pub fn kill_node(&mut self) -> Outcome<()> {
+        match &mut self.node {
+            Some(node) => {
+                node.kill()?;
+                node.wait()?;
+                self.node = None;
+            }
+            None => self.kill_mount()?,
+        }
+        Ok(())
+    }
+
+    pub fn kill_mount(&self) -> Outcome<()> {
+        let daemon = self.daemon().ok_or("there is no daemon to kill")?;
+        kill(daemon.pid, libc::SIGKILL)?;
+        let began = Instant::now();
+        while daemon.is_alive() {
+            if began.elapsed() > PATIENCE {
+                return Err(format!("process {} survives SIGKILL", daemon.pid).into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn daemon(&self) -> Option<ebb_cli::places::Process> {
+        let point = self.mountpoint().canonicalize().unwrap_or_else(|_| self.mountpoint());
+        let (record, _) = RunDir::of_user().ok()?.find(&point).ok()??;
+        Some(record.daemon)
+    }
+
+    pub fn umount(&mut self) -> Outcome<()> {
+        let point = self.mountpoint().display().to_string();
+        tool::output(&mut self.ebb(&["umount", &point]))?;
+        if let Some(mut node) = self.node.take() {
+            kill(node.id(), libc::SIGTERM)?;
+            let status = node.wait()?;
+            if !status.success() {
+                return Err(format!("the node did not end well: {status}; {}", self.dir.join("node.log").display()).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets everything that is not in the bucket. Only while nothing is mounted.
+    pub fn drop_cache(&self) -> Outcome<()> {
+        Ok(fs::remove_dir_all(self.data())?)
+    }
+
+    /// Leaves everything as it is when dropped.
+    pub fn keep(&mut self) {
+        self.keep = true;
+    }
+}
+
+impl Drop for Rig {
+    /// Best effort, each step whatever became of the one before: this runs when something
+    /// has gone wrong as well.
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        let point = self.mountpoint();
+        if self.daemon().is_some() {
+            self.kill_mount().ok();
+            self.ebb(&["umount", "--lazy", "--no-wait", &point.display().to_string()])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .ok();
+        }
+        for child in self.node.iter_mut().chain(self.store.server.iter_mut()) {
+            child.kill().ok();
+            child.wait().ok();
+        }
+        fs::remove_dir_all(&self.dir).ok();
+    }
+}
+
+fn kill(pid: u32, signal: i32) -> Outcome<()> {
+    // SAFETY: kill takes plain integers.
+    match unsafe { libc::kill(pid as i32, signal) } {
+        0 => Ok(()),
+        _ => Err(format!("process {pid}: {}", std::io::Error::last_os_error()).into()),
+    }
+}

@@ -1,0 +1,72 @@
+//! Running other programs.
+
+use crate::Outcome;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The root of the workspace.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(PathBuf::from).unwrap_or_default()
+}
+
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).unwrap_or_else(|| root().join("target"))
+}
+
+/// Runs a program to its end; what it prints is shown.
+pub fn run(command: &mut Command) -> Outcome<()> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
+}
+
+/// Runs a program to its end; what it prints to standard output is given.
+pub fn output(command: &mut Command) -> Outcome<String> {
+    let output = command.stderr(Stdio::piped()).output().map_err(|error| format!("{command:?}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim()).into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+pub fn has(program: &str) -> bool {
+    let probe = Command::new(program).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    probe.is_ok_and(|status| status.success())
+}
+
+pub fn metadata() -> Outcome<Value> {
+    let text = output(Command::new(cargo()).args(["metadata", "--format-version=1", "--locked"]).current_dir(root()))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Builds binaries of the workspace, and gives the directory that they are in.
+pub fn build(packages: &[&str], release: bool) -> Outcome<PathBuf> {
+    let mut command = Command::new(cargo());
+    command.args(["build", "--locked", "--quiet"]).current_dir(root());
+    for package in packages {
+        command.args(["-p", package]);
+    }
+    if release {
+        command.arg("--release");
+    }
+    run(&mut command)?;
+    Ok(target().join(if release { "release" } else { "debug" }))
+}
+
+/// Installs a binary crate below the target directory, unless it is there.
+pub fn install(name: &str, version: &str) -> Outcome<PathBuf> {
+    let place = target().join("tools");
+    let binary = place.join("bin").join(name);
+    if !binary.exists() {
+        println!("installing {name} {version}");
+        let mut command = Command::new(cargo());
+        command.args(["install", "--quiet", "--locked", name, "--version", version, "--root"]).arg(&place);
+        // Outside the workspace: its toolchain and profile are not this one's business.
+        run(command.current_dir(target()))?;
+    }
+    Ok(binary)
+}
