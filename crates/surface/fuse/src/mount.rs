@@ -203,11 +203,23 @@ fn probe(point: &Path) -> Result<io::Result<Found>, MountError> {
     let (answer, answered) = mpsc::channel();
     let path = point.to_owned();
     std::thread::spawn(move || {
-        let found = std::fs::metadata(&path).and_then(|meta| Ok(Found { path: std::fs::canonicalize(&path)?, is_dir: meta.is_dir() }));
+        let found = ask(&path)
+            .and_then(|()| std::fs::metadata(&path))
+            .and_then(|meta| Ok(Found { path: std::fs::canonicalize(&path)?, is_dir: meta.is_dir() }));
         // Nobody waits any more: there is nobody to tell either.
         answer.send(found).ok();
     });
     answered.recv_timeout(PROBE_PATIENCE).map_err(|_| MountError::NotAnswering(point.into()))
+}
+
+/// Asks the file system itself: attributes of a mount whose daemon has died may still be
+/// cached by the kernel, and answer for it; statfs never is.
+fn ask(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: statfs is plain data, for which zeros are a value.
+    let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends in NUL and `answer` is valid to write to.
+    cvt(unsafe { libc::statfs(path.as_ptr(), &mut answer) })
 }
 
 /// The real path of a dead mount, which cannot be asked itself.
