@@ -20,5 +20,8 @@ pub const MAX_XATTR_NAME_BYTES: usize = 255;
 pub const MAX_XATTR_VALUE_BYTES: usize = 64 << 10;
 pub const MAX_XATTR_LIST_BYTES: usize = 64 << 10;
 
+/// All names and values of one inode, which travel in one record. Far above ext4's 4 KiB.
+pub const MAX_XATTRS_BYTES: usize = 512 << 10;
+
 /// As ext4.
 pub const MAX_LINKS: u32 = 65_000;

@@ -46,6 +46,10 @@ impl Namespace {
         if !exists && listed_bytes + name.len() + 1 > MAX_XATTR_LIST_BYTES {
             return Err(FsError::NoSpace);
         }
+        let others = inode.xattrs.iter().filter(|(other, _)| *other != name);
+        if others.map(|(name, value)| name.len() + value.len()).sum::<usize>() + name.len() + value.len() > MAX_XATTRS_BYTES {
+            return Err(FsError::NoSpace);
+        }
         let inode = self.inode_mut(ino);
         inode.xattrs.insert(name.clone(), value.clone());
         inode.changed(stamp);
