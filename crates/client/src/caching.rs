@@ -109,8 +109,10 @@ impl Caching {
 
     /// Attached again. `stale`: others may have made changes meanwhile.
     pub(crate) fn attached(&self, sole: bool, stale: bool) {
-        let cached = self.state.replace(if sole { State::Sole } else { State::Shared }) == State::Sole;
-        if stale || (cached && !sole) {
+        self.state.set(if sole { State::Sole } else { State::Shared });
+        // Who shares may keep pages of files that were open before; what the node has said of
+        // them on the way to the old connection is lost.
+        if stale || !sole {
             self.drop_all();
         }
     }
