@@ -97,6 +97,8 @@ impl Tenure {
                     let found = head::decode(&object.body)
                         .map_err(|error| HeadError::Unreadable { backing: backing.clone(), what: error.to_string() })?;
                     let etag = object.meta.etag;
+                    // Not before the answer: its owner may have renewed while the question was on its way.
+                    let seen_at = ports.clock.monotonic();
                     let incarnation = if found.node == node {
                         found.incarnation
                     } else {
@@ -108,7 +110,7 @@ impl Tenure {
                                 }
                                 Some(_) => return Err(HeadError::Held { backing, owner: found.owner }),
                                 None => {
-                                    watched = Some((etag.clone(), asked));
+                                    watched = Some((etag.clone(), seen_at));
                                     false
                                 }
                             };
@@ -131,7 +133,7 @@ impl Tenure {
                 Ok(etag) => {
                     let tenure = Tenure {
                         bucket,
-                        ends: Cell::new(asked + term),
+                        ends: Cell::new(asked + Duration::from_secs(head.term_secs.into())),
                         ports,
                         state: RefCell::new(State { head, etag }),
                         lost_to: RefCell::default(),
@@ -140,7 +142,7 @@ impl Tenure {
                     return Ok(tenure);
                 }
                 // Somebody was faster, or our own put arrived and its answer did not: look again.
-                Err(BucketError::Precondition { .. } | BucketError::Unknown { .. }) => {}
+                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. } | BucketError::Unknown { .. }) => {}
                 Err(error) => return Err(store(error)),
             }
         }
@@ -181,53 +183,70 @@ impl Tenure {
     }
 
     async fn write(&self, released: bool) -> Result<(), BucketError> {
-        if self.lost_to.borrow().is_some() {
-            return Err(BucketError::Precondition { key: HEAD_KEY.into() });
-        }
-        let asked = self.ports.clock.monotonic();
-        let (head, etag) = {
-            let state = self.state.borrow();
-            (Head { beat: state.head.beat.wrapping_add(1), released, ..state.head.clone() }, state.etag.clone())
-        };
-        let condition = if self.bucket.capabilities().conditional_put { Condition::Match(etag) } else { Condition::Always };
-        let etag = match put(&*self.bucket, &head, condition).await {
-            Ok(etag) => etag,
-            Err(error @ (BucketError::Precondition { .. } | BucketError::Unknown { .. })) => {
-                self.settle(error).await?;
-                // The head is ours under a tag that is known again: the next beat renews it.
-                return if released { Box::pin(self.write(released)).await } else { Ok(()) };
+        let compares = self.bucket.capabilities().conditional_put;
+        for _ in 0..ATTEMPTS {
+            if self.lost_to.borrow().is_some() {
+                return Err(BucketError::Precondition { key: HEAD_KEY.into() });
             }
-            Err(error) => return Err(error),
-        };
-        *self.state.borrow_mut() = State { head, etag };
-        self.ends.set(asked + self.term());
-        Ok(())
+            if !compares {
+                // Nothing guards the put: whose head it would replace is at least looked at.
+                self.settle().await?;
+            }
+            let asked = self.ports.clock.monotonic();
+            let (head, etag) = {
+                let state = self.state.borrow();
+                (Head { beat: state.head.beat.wrapping_add(1), released, ..state.head.clone() }, state.etag.clone())
+            };
+            let condition = if compares { Condition::Match(etag) } else { Condition::Always };
+            match put(&*self.bucket, &head, condition).await {
+                Ok(etag) => {
+                    *self.state.borrow_mut() = State { head, etag };
+                    self.ends.set(asked + self.term());
+                    return Ok(());
+                }
+                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. } | BucketError::Unknown { .. }) => self.settle().await?,
+                Err(error) => return Err(error),
+            }
+            if released && self.state.borrow().head.released {
+                return Ok(());
+            }
+        }
+        Err(BucketError::Unavailable { what: format!("{HEAD_KEY} is this node's, but writing it is not answered"), retry_after: None })
     }
 
     /// After an unclear answer: is the head still this node's?
-    async fn settle(&self, error: BucketError) -> Result<(), BucketError> {
+    async fn settle(&self) -> Result<(), BucketError> {
         let found = match self.bucket.get(HEAD_KEY, None, None).await {
             Ok(object) => head::decode(&object.body).ok().map(|head| (head, object.meta.etag)),
             Err(BucketError::NotFound { .. }) => None,
             Err(other) => return Err(other),
         };
         let mut state = self.state.borrow_mut();
-        match found {
+        let owner = match found {
             Some((head, etag)) if head.node == state.head.node && head.run == state.head.run => {
                 *state = State { head, etag };
-                Ok(())
+                return Ok(());
             }
-            Some((head, _)) => {
-                *self.lost_to.borrow_mut() = Some(head.owner);
-                Err(error)
-            }
-            None => {
-                *self.lost_to.borrow_mut() = Some(format!("nobody: {HEAD_KEY} was removed or overwritten"));
-                Err(error)
+            Some((head, _)) => head.owner,
+            None => format!("nobody: {HEAD_KEY} was removed or overwritten"),
+        };
+        *self.lost_to.borrow_mut() = Some(owner);
+        Err(BucketError::Precondition { key: HEAD_KEY.into() })
+    }
+
+    /// Renews until it is dropped, for as long as a node is not yet there to do it.
+    pub async fn keep(&self) {
+        loop {
+            self.ports.clock.sleep(self.term() / 3).await;
+            if let Err(error) = self.renew().await {
+                tracing::warn!(%error, "the head of the volume cannot be renewed");
             }
         }
     }
 }
+
+/// Puts of the head, each settled, before whoever asked is told and may wait.
+const ATTEMPTS: usize = 3;
 
 /// How often a newcomer looks at a head that somebody else holds.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
