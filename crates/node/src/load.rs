@@ -26,12 +26,16 @@ impl Node {
             return Ok(());
         }
         let _guard = self.loads.lock(dir, Mode::Exclusive).await;
-        // The first page settles small directories whole.
-        if !self.knows(dir, name) && self.replica.view().backing().is_untouched(dir) {
-            self.load_page(dir).await?;
-        }
-        if !self.knows(dir, name) {
-            self.load_name(dir, name).await?;
+        // An answer is void if the directory's objects have got another prefix since the
+        // question, which says nothing about the name: it is asked again.
+        while !self.knows(dir, name) {
+            // The first page settles small directories whole.
+            let untouched = self.replica.view().backing().is_untouched(dir);
+            if untouched {
+                self.load_page(dir).await?;
+            } else if self.load_name(dir, name).await? {
+                break;
+            }
         }
         Ok(())
     }
@@ -67,12 +71,14 @@ impl Node {
         }
     }
 
+    fn load_plan(&self, dir: Ino) -> Option<LoadPlan> {
+        let state = self.replica.view();
+        state.backing().load_plan(state.namespace(), dir)
+    }
+
     async fn load_page(&self, dir: Ino) -> Result<(), RpcError> {
-        let plan = {
-            let state = self.replica.view();
-            state.backing().load_plan(state.namespace(), dir)
-        };
-        let Some(LoadPlan { prefix, after, page_key, epoch }) = plan else { return Ok(()) };
+        let Some(plan) = self.load_plan(dir) else { return Ok(()) };
+        let LoadPlan { prefix, after, page_key, epoch } = plan.clone();
         let page = self.page_of(dir, page_key.as_deref()).await?;
         let first = after.is_none();
         let request = ListRequest { prefix, by_directory: true, after, limit: LIST_LIMIT };
@@ -87,16 +93,23 @@ impl Node {
             entries.extend(probed);
         }
         let scope = if first { Scope::First } else { Scope::Next };
-        self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope }, epoch, progress).await
+        let current = self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope }, epoch, progress).await?;
+        if current && self.load_plan(dir) == Some(plan) {
+            // Asked again it would be answered in the same way, for ever.
+            self.trouble(&format!("load {dir}"), Some(format!("directory {dir} cannot be listed: the bucket tells of it what cannot be")));
+            return Err(FsError::Io.into());
+        }
+        Ok(())
     }
 
-    /// Learns about one name of a directory that is too large to be loaded for it.
-    async fn load_name(&self, dir: Ino, name: &Name) -> Result<(), RpcError> {
+    /// Learns about one name of a directory that is too large to be loaded for it. False if
+    /// the answer is void.
+    async fn load_name(&self, dir: Ino, name: &Name) -> Result<bool, RpcError> {
         let plan = {
             let state = self.replica.view();
             state.backing().lookup_plan(state.namespace(), dir, name)
         };
-        let Some(LookupPlan { objects, prefixes, page_key, epoch }) = plan else { return Ok(()) };
+        let Some(LookupPlan { objects, prefixes, page_key, epoch }) = plan else { return Ok(true) };
         let page = self.page_of(dir, page_key.as_deref()).await?;
         let heads = objects.into_iter().map(|key| async move {
             match self.bucket_read("head", || self.bucket().head(&key)).await {
@@ -187,33 +200,81 @@ impl Node {
         Ok(Some(page))
     }
 
-    async fn install(&self, listing: Listing<'_>, epoch: u64, progress: LoadProgress) -> Result<(), RpcError> {
+    /// Logs what was found, in pieces that fit a record. False if the directory is no longer
+    /// in the epoch of the question.
+    async fn install(&self, listing: Listing<'_>, epoch: u64, progress: LoadProgress) -> Result<bool, RpcError> {
         let dir = listing.dir;
         let time = self.ports.clock.wall();
-        let mut not_shown = 0;
-        let (_, applied) = self
-            .replica
-            .propose(|state| {
-                let mut draw = state.namespace().next_inos(dir);
-                let found = state.backing().interpret(state.namespace(), &listing, &mut draw);
-                not_shown = found.not_shown;
-                let stamp = Stamp { time, version: state.next_version() };
-                let (entries, hidden) = (found.entries, found.hidden);
-                Ok(Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, progress, stamp }))
-            })
-            .await?;
-        if not_shown > 0 {
-            tracing::warn!(%dir, not_shown, "keys of the bucket cannot be names and are not shown");
+        let mut upto: Option<Name> = None;
+        loop {
+            let (mut not_shown, mut current, mut more) = (0, false, false);
+            let (_, applied) = self
+                .replica
+                .propose(|state| {
+                    current = state.backing().load_plan(state.namespace(), dir).is_some_and(|plan| plan.epoch == epoch);
+                    let mut draw = state.namespace().next_inos(dir);
+                    let found = state.backing().interpret(state.namespace(), &listing, &mut draw);
+                    not_shown = found.not_shown;
+                    let (mut entries, hidden) = (found.entries, found.hidden);
+                    // In the order of names.
+                    entries.retain(|entry| upto.as_ref().is_none_or(|upto| entry.name > *upto));
+                    let fitting = fitting(&entries);
+                    more = fitting < entries.len();
+                    entries.truncate(fitting);
+                    upto = entries.last().map(|entry| entry.name.clone());
+                    let progress = if more { LoadProgress::Unchanged } else { progress.clone() };
+                    let stamp = Stamp { time, version: state.next_version() };
+                    Ok(Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, progress, stamp }))
+                })
+                .await?;
+            self.follow(applied, None).await?;
+            if more && current {
+                continue;
+            }
+            if not_shown > 0 {
+                tracing::warn!(%dir, not_shown, "keys of the bucket cannot be names and are not shown");
+            }
+            if self.is_complete(dir) {
+                self.pages.borrow_mut().remove(&dir);
+            }
+            return Ok(current);
         }
-        self.follow(applied, None).await?;
-        if self.is_complete(dir) {
-            self.pages.borrow_mut().remove(&dir);
-            // Its link count is known from now on.
-            self.attachments.notify_others(None, &Notice::Invalidate { ino: dir });
-        }
-        Ok(())
     }
 }
+
+/// How many of the entries go into one command, which is at least one.
+fn fitting(entries: &[Installed]) -> usize {
+    let mut room = INSTALL_BYTES;
+    let fits = |entry: &&Installed| {
+        let bytes = encoded_bytes(entry);
+        let fits = bytes <= room;
+        room = room.saturating_sub(bytes);
+        fits
+    };
+    entries.iter().take_while(fits).count().max(1)
+}
+
+/// About as long as the entry is in a record.
+fn encoded_bytes(entry: &Installed) -> usize {
+    let what = match &entry.what {
+        InstalledKind::Object { key, etag, .. } => key.as_ref().map_or(0, String::len) + etag.len(),
+        InstalledKind::Directory { prefix, .. } => prefix.as_ref().map_or(0, String::len),
+        InstalledKind::Recorded(Make::Symlink { target }) => target.len(),
+        InstalledKind::Recorded(_) => 0,
+    };
+    let record = entry.record.as_ref().map_or(0, |record| {
+        let xattrs: usize = record.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+        let links: usize = record.links.iter().map(|(_, name)| name.as_bytes().len() + 16).sum();
+        xattrs + links
+    });
+    ENTRY_BYTES + entry.name.as_bytes().len() + what + record
+}
+
+/// Entries of one command: well below the longest record.
+const INSTALL_BYTES: usize = 512 << 10;
+
+/// What an entry takes beside its names, keys and values.
+const ENTRY_BYTES: usize = 160;
 
 fn listed(entry: ListEntry) -> Listed {
     match entry {
