@@ -8,7 +8,7 @@
 use crate::log::{Log, LogError};
 use ebb_core::partition::{Applied, Partition};
 use ebb_model::{Command, FsError, LogIndex, RpcError};
-use futures_util::lock::Mutex;
+use futures_util::lock::{Mutex, MutexGuard};
 use std::cell::{Ref, RefCell};
 
 pub struct Replica {
@@ -29,6 +29,12 @@ impl Replica {
 
     pub fn log(&self) -> &Log {
         &self.log
+    }
+
+    /// Waits until no command lies between its choice and the state; none does for as long
+    /// as the guard is held.
+    pub async fn settled(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
     /// Logs and applies the command that `choose` makes of the state, or makes none.

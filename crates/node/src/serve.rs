@@ -73,6 +73,8 @@ impl Node {
             Request::StatFs => Ok(Reply::Stat(self.stat_volume())),
 
             Request::Open { session, ino } => {
+                // A removal under way has been told who has the inode open: it is no longer to be had.
+                let _turn = self.replica.settled().await;
                 self.expect_attached(session)?;
                 self.replica.view().namespace().attr(ino)?;
                 self.attachments.open(session, ino);
