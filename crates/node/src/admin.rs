@@ -56,14 +56,20 @@ impl Node {
 
     fn list_dirty(&self, limit: u32) -> Vec<DirtyItem> {
         let state = self.replica.view();
-        let oldest = state.backing().dirty_inodes().take(limit as usize);
+        let oldest = state.backing().dirty_inodes().take(limit.min(MAX_DIRTY_ITEMS) as usize);
         let item = |(since, ino)| DirtyItem {
             path: path_bytes(&state.namespace().path_of(ino).unwrap_or_default()),
             ino,
             since,
             dirty_bytes: state.extents().dirty_bytes_of(ino),
         };
-        oldest.map(item).collect()
+        let mut room = MAX_LIST_BYTES;
+        let fits = |item: &DirtyItem| {
+            let fits = item.path.len() <= room;
+            room = room.saturating_sub(item.path.len());
+            fits
+        };
+        oldest.map(item).take_while(fits).collect()
     }
 
     /// The inode at a path from the root.
@@ -126,9 +132,19 @@ impl Node {
                 }
             }
         }
+        let all = report.problems.len();
+        if all > MAX_PROBLEMS {
+            report.problems.truncate(MAX_PROBLEMS);
+            report.problems.push(format!("and {} more", all - MAX_PROBLEMS));
+        }
         Ok(report)
     }
 }
+
+/// What is listed in one answer, so that it fits a frame.
+const MAX_DIRTY_ITEMS: u32 = 8192;
+const MAX_LIST_BYTES: usize = 512 << 10;
+const MAX_PROBLEMS: usize = 1000;
 
 fn path_bytes(path: &[Name]) -> bytes::Bytes {
     path.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/').into()

@@ -4,6 +4,10 @@ use ebb_model::{Time, Trouble};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+/// Beyond this many a new trouble is only logged: a disk or a bucket that fails does so for
+/// every file.
+const MAX_TROUBLES: usize = 256;
+
 #[derive(Default)]
 pub struct Troubles {
     by_subject: RefCell<BTreeMap<String, Trouble>>,
@@ -22,6 +26,9 @@ impl Troubles {
             Some(what) => {
                 if !table.contains_key(subject) {
                     tracing::warn!(what, "trouble");
+                }
+                if table.len() >= MAX_TROUBLES && !table.contains_key(subject) {
+                    return;
                 }
                 let since = table.get(subject).map_or(now, |trouble| trouble.since);
                 table.insert(subject.to_owned(), Trouble { since, what });
