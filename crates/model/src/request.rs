@@ -93,6 +93,23 @@ pub enum Request {
     Admin(AdminRequest),
 }
 
+impl Request {
+    /// The session that it is made for. An attach only begins one.
+    pub fn session(&self) -> Option<SessionId> {
+        match *self {
+            Request::Detach { session }
+            | Request::Renew { session }
+            | Request::Shared { session }
+            | Request::Open { session, .. }
+            | Request::Close { session, .. }
+            | Request::Fsync { session, .. }
+            | Request::SyncFs { session } => Some(session),
+            Request::Mutate { tx, .. } => Some(tx.session),
+            _ => None,
+        }
+    }
+}
+
 /// What [`Mutation`] is before the leader has chosen ids and holders.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ClientMutation {

@@ -39,12 +39,20 @@ impl Node {
                 session
             }
         };
-        // Ends at the latest when the silent ones expire.
-        while self.attachments.ask_to_share(session) {
+        // A client that comes back was let in before, and whoever else was let in then has given
+        // up caching for it. Two that waited for each other would wait until both expire.
+        let returns = known.is_some() && self.attachments.contains(session);
+        // Ends at the latest when those who do not answer expire.
+        while !returns && self.attachments.ask_to_share(session, self.ports.clock.monotonic()) {
             self.ports.clock.sleep(SHARE_POLL).await;
+            // The client has come again under its name meanwhile, or left.
+            if self.replica.view().sessions().get(session).is_none() {
+                return Err(RpcError::SessionExpired);
+            }
         }
         let sole = self.attachments.is_alone(session);
-        self.attachments.insert(session, self.ports.clock.monotonic(), read_only, !sole);
+        let shares = !sole && (!returns || self.attachments.shares(session));
+        self.attachments.insert(session, self.ports.clock.monotonic(), read_only, shares);
         Ok(Reply::Attached(Attached {
             session,
             start: self.run,
@@ -59,15 +67,20 @@ impl Node {
 
     pub(crate) async fn detach(&self, session: SessionId) -> Result<Reply, RpcError> {
         self.attachments.remove(session);
-        self.commit(Command::SessionClose { session }).await?;
+        if self.replica.view().sessions().get(session).is_some() {
+            self.commit(Command::SessionClose { session }).await?;
+        }
         Ok(Reply::Done)
     }
 
-    /// Ends the sessions that have been silent for longer than the term.
+    /// Ends the sessions that have been silent, or kept others waiting, for longer than the term.
     pub(crate) async fn expire_sessions(&self) {
         let now = self.ports.clock.monotonic();
         for session in self.attachments.expired(now, self.options.session_term) {
-            tracing::warn!(session = session.0, "a client has been silent for its whole term: its session ends");
+            tracing::warn!(
+                session = session.0,
+                "a client has been silent, or has not given up caching, for its whole term: its session ends"
+            );
             if let Err(error) = self.detach(session).await {
                 tracing::error!(%error, "an expired session could not be closed");
             }

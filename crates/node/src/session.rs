@@ -1,35 +1,75 @@
 //! Clients attached to this node: their terms, what they hold open, and what they are
 //! told unasked. All of it is volatile; the session table of the partition is not.
 
-use ebb_model::{Ino, Notice, SessionId};
+use ebb_model::{Ino, LogIndex, Notice, SessionId};
 use futures_channel::oneshot;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 #[derive(Default)]
 pub struct Attachments {
     table: RefCell<BTreeMap<SessionId, Attachment>>,
     opens: RefCell<BTreeMap<Ino, BTreeMap<SessionId, u32>>>,
+    connections: Cell<u64>,
 }
+
+/// One way over which clients attach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionId(u64);
 
 struct Attachment {
     renewed: Duration,
     read_only: bool,
     /// The client has given up caching.
     shares: bool,
-    /// It has been asked to.
-    asked_to_share: bool,
+    /// It has been asked to, at this time.
+    asked_to_share: Option<Duration>,
     /// Of a session of before a restart: its client has not come back yet.
     awaited: bool,
-    mailbox: VecDeque<Notice>,
+    /// The one that it attached over last: what an earlier one still brings is of the past.
+    connection: Option<ConnectionId>,
+    mailbox: Mailbox,
     listener: Option<oneshot::Sender<()>>,
+}
+
+/// What waits to be told, each thing once: it is bounded by the inodes there are.
+#[derive(Default)]
+struct Mailbox {
+    share: bool,
+    invalid: BTreeSet<Ino>,
+    durable: Option<LogIndex>,
+    leaving: bool,
+}
+
+impl Mailbox {
+    fn put(&mut self, notice: Notice) {
+        match notice {
+            Notice::Share => self.share = true,
+            Notice::Invalidate { ino } => drop(self.invalid.insert(ino)),
+            Notice::Durable { durable } => self.durable = self.durable.max(Some(durable)),
+            Notice::Leaving => self.leaving = true,
+        }
+    }
+
+    fn take(&mut self) -> Option<Notice> {
+        if std::mem::take(&mut self.share) {
+            return Some(Notice::Share);
+        }
+        if let Some(ino) = self.invalid.pop_first() {
+            return Some(Notice::Invalidate { ino });
+        }
+        if let Some(durable) = self.durable.take() {
+            return Some(Notice::Durable { durable });
+        }
+        std::mem::take(&mut self.leaving).then_some(Notice::Leaving)
+    }
 }
 
 impl Attachment {
     fn new(renewed: Duration, read_only: bool, shares: bool) -> Attachment {
-        let (mailbox, listener) = (VecDeque::new(), None);
-        Attachment { renewed, read_only, shares, asked_to_share: false, awaited: false, mailbox, listener }
+        let (connection, mailbox, listener) = (None, Mailbox::default(), None);
+        Attachment { renewed, read_only, shares, asked_to_share: None, awaited: false, connection, mailbox, listener }
     }
 }
 
@@ -44,8 +84,13 @@ impl Attachments {
         self.enter(session, Attachment { awaited: true, ..Attachment::new(now, false, false) });
     }
 
-    fn enter(&self, session: SessionId, attachment: Attachment) {
-        self.table.borrow_mut().insert(session, attachment);
+    /// What the session has not been told yet it is still to be told.
+    fn enter(&self, session: SessionId, mut attachment: Attachment) {
+        let mut table = self.table.borrow_mut();
+        if let Some(before) = table.remove(&session) {
+            attachment.mailbox = before.mailbox;
+        }
+        table.insert(session, attachment);
     }
 
     /// Clients of before a restart may still have operations to replay, which come before
@@ -65,6 +110,22 @@ impl Attachments {
 
     pub fn contains(&self, session: SessionId) -> bool {
         self.table.borrow().contains_key(&session)
+    }
+
+    pub fn new_connection(&self) -> ConnectionId {
+        self.connections.set(self.connections.get() + 1);
+        ConnectionId(self.connections.get())
+    }
+
+    /// The session has attached over this connection: no other speaks for it from now on.
+    pub fn connect(&self, session: SessionId, connection: ConnectionId) {
+        if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
+            attachment.connection = Some(connection);
+        }
+    }
+
+    pub fn speaks_for(&self, connection: ConnectionId, session: SessionId) -> bool {
+        self.table.borrow().get(&session).is_some_and(|attachment| attachment.connection == Some(connection))
     }
 
     /// No session other than this one is attached.
@@ -88,16 +149,28 @@ impl Attachments {
 
     pub fn expired(&self, now: Duration, term: Duration) -> Vec<SessionId> {
         let table = self.table.borrow();
-        table.iter().filter(|(_, attachment)| now.saturating_sub(attachment.renewed) > term).map(|(id, _)| *id).collect()
+        let is_over = |since: Duration| now.saturating_sub(since) > term;
+        let gone =
+            |attachment: &Attachment| is_over(attachment.renewed) || !attachment.shares && attachment.asked_to_share.is_some_and(is_over);
+        table.iter().filter(|(_, attachment)| gone(attachment)).map(|(id, _)| *id).collect()
+    }
+
+    /// Gives every session more time.
+    pub fn postpone(&self, by: Duration) {
+        for attachment in self.table.borrow_mut().values_mut() {
+            attachment.renewed += by;
+            attachment.asked_to_share = attachment.asked_to_share.map(|asked| asked + by);
+        }
     }
 
     /// Asks every session other than `except` that caches to give that up; false once none does.
-    pub fn ask_to_share(&self, except: SessionId) -> bool {
+    pub fn ask_to_share(&self, except: SessionId, now: Duration) -> bool {
         let (mut any, mut unasked) = (false, Vec::new());
         for (id, attachment) in self.table.borrow_mut().iter_mut() {
             if *id != except && !attachment.shares {
                 any = true;
-                if !std::mem::replace(&mut attachment.asked_to_share, true) {
+                if attachment.asked_to_share.is_none() {
+                    attachment.asked_to_share = Some(now);
                     unasked.push(*id);
                 }
             }
@@ -108,6 +181,10 @@ impl Attachments {
         any
     }
 
+    pub fn shares(&self, session: SessionId) -> bool {
+        self.table.borrow().get(&session).is_some_and(|attachment| attachment.shares)
+    }
+
     pub fn set_shares(&self, session: SessionId) {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             attachment.shares = true;
@@ -116,13 +193,7 @@ impl Attachments {
 
     pub fn notify(&self, session: SessionId, notice: Notice) {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
-            // A notice that waits already says it all: the box is bounded by the inodes there are.
-            if let (Notice::Durable { .. }, Some(Notice::Durable { .. })) = (&notice, attachment.mailbox.back()) {
-                attachment.mailbox.pop_back();
-            }
-            if !attachment.mailbox.contains(&notice) {
-                attachment.mailbox.push_back(notice);
-            }
+            attachment.mailbox.put(notice);
             if let Some(listener) = attachment.listener.take() {
                 // A listener that has gone finds the notice when it comes back.
                 let (Ok(()) | Err(())) = listener.send(());
@@ -143,7 +214,7 @@ impl Attachments {
             let arrival = {
                 let mut table = self.table.borrow_mut();
                 let attachment = table.get_mut(&session)?;
-                if let Some(notice) = attachment.mailbox.pop_front() {
+                if let Some(notice) = attachment.mailbox.take() {
                     return Some(notice);
                 }
                 let (sender, receiver) = oneshot::channel();
@@ -155,8 +226,13 @@ impl Attachments {
         }
     }
 
+    /// Nothing if the session has ended: nobody would take it back.
     pub fn open(&self, session: SessionId, ino: Ino) {
-        *self.opens.borrow_mut().entry(ino).or_default().entry(session).or_insert(0) += 1;
+        if self.contains(session) {
+            let mut opens = self.opens.borrow_mut();
+            let count = opens.entry(ino).or_default().entry(session).or_insert(0);
+            *count = count.saturating_add(1);
+        }
     }
 
     /// True if the session no longer has the inode open.

@@ -2,8 +2,9 @@
 //! sends ends at worst in the loss of its own connection.
 
 use crate::Node;
+use crate::session::ConnectionId;
 use ebb_format::rpc::{self, Message, RequestId};
-use ebb_model::{Reply, Request, RpcError, SessionId};
+use ebb_model::{FsError, Reply, Request, RpcError, SessionId};
 use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, NetError};
 use futures_util::lock::Mutex;
 use std::cell::Cell;
@@ -35,7 +36,8 @@ pub async fn serve(node: Rc<Node>, mut listener: Box<dyn Listener>) {
 
 async fn serve_peer(node: Rc<Node>, connection: Box<dyn Connection>) {
     let (sender, mut receiver) = connection.split();
-    let wire = Rc::new(Wire { node, sender: Mutex::new(sender), under_way: Cell::new(0) });
+    let id = node.attachments.new_connection();
+    let wire = Rc::new(Wire { node, id, sender: Mutex::new(sender), under_way: Cell::new(0) });
     if let Err(error) = wire.receive(&mut *receiver).await {
         tracing::warn!(%error, "a client's connection ends");
     }
@@ -43,6 +45,7 @@ async fn serve_peer(node: Rc<Node>, connection: Box<dyn Connection>) {
 
 struct Wire {
     node: Rc<Node>,
+    id: ConnectionId,
     sender: Mutex<Box<dyn FrameSender>>,
     under_way: Cell<usize>,
 }
@@ -72,10 +75,20 @@ impl Wire {
     }
 
     async fn answer(self: Rc<Self>, id: RequestId, request: Request) {
-        let result = self.node.handle(request).await;
+        let result = match request.session() {
+            // Another's, or one that has attached anew over another connection since.
+            Some(session) if !self.node.attachments.speaks_for(self.id, session) => Err(RpcError::SessionExpired),
+            _ => self.node.handle(request).await,
+        };
         self.under_way.set(self.under_way.get() - 1);
+        if let Ok(Reply::Attached(attached)) = &result {
+            self.node.attachments.connect(attached.session, self.id);
+        }
         let parts = match &result {
-            Ok(reply) => rpc::encode_reply(id, reply),
+            Ok(reply) => rpc::encode_reply(id, reply).or_else(|error| {
+                tracing::error!(%error, "an answer could not be encoded");
+                rpc::encode_error(id, &RpcError::Refused(FsError::Io))
+            }),
             Err(error) => rpc::encode_error(id, error),
         };
         self.send(parts).await;
