@@ -35,17 +35,27 @@ impl Node {
     async fn force_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(self.options.commit_interval).await;
-            if self.replica.log().durable() < self.replica.log().written()
-                && let Err(error) = self.force_all().await
-            {
-                self.trouble("force", Some(format!("what was acknowledged cannot be made safe from a power cut: {error}")));
+            if self.replica.log().durable() < self.replica.log().written() {
+                let forced = self.force_all().await;
+                self.trouble(
+                    "force",
+                    forced.err().map(|error| format!("what was acknowledged cannot be made safe from a power cut: {error}")),
+                );
             }
         }
     }
 
     async fn expire_for_ever(self: Rc<Self>) {
+        let mut looked = self.ports.clock.monotonic();
         while !self.is_stopping() {
             self.ports.clock.sleep(EXPIRY_POLL).await;
+            // While this process stood still nobody could be heard.
+            let now = self.ports.clock.monotonic();
+            let paused = now.saturating_sub(looked + EXPIRY_POLL);
+            looked = now;
+            if paused > EXPIRY_POLL {
+                self.attachments.postpone(paused);
+            }
             if !self.options.embedded {
                 self.expire_sessions().await;
             }
@@ -101,8 +111,14 @@ impl Node {
             tracing::warn!(%error, "not everything reached the bucket");
         }
         self.stopping.set(true);
+        // What is still under way may yet change something, which must not come behind the release.
+        while !self.under_way.borrow().is_empty() {
+            self.ports.clock.sleep(EXPIRY_POLL / 100).await;
+        }
         self.write_snapshot().await?;
-        let settled = self.replica.view().backing().is_settled();
+        // Objects of files that are open and have no name are not deleted yet: to the next
+        // node they would be files again.
+        let settled = self.replica.view().backing().is_settled() && self.replica.view().namespace().orphans().next().is_none();
         let dirty_files = self.replica.view().backing().dirt().files;
         match &self.tenure {
             Some(tenure) if settled => match tenure.release().await {
