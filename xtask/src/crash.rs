@@ -8,7 +8,8 @@
 use crate::rig::{Rig, Shape};
 use crate::rng::Rng;
 use crate::{Outcome, tool};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -85,6 +86,7 @@ fn on_shape(rig: &mut Rig, rounds: u32, seed: u64) -> Outcome<()> {
         for worker in &mut workers {
             worker.verify().map_err(|error| format!("round {round}: {error}"))?;
         }
+        tool::output(&mut rig.ebb(&["fsck", &root.display().to_string()])).map_err(|error| format!("round {round}: {error}"))?;
         operations = workers.iter().map(|worker| worker.done).sum::<u64>();
     }
     // What the bucket holds is the same again.
@@ -133,6 +135,15 @@ enum Operation {
     Chmod { name: u64, mode: u32 },
     Rename { from: u64, to: u64 },
     Remove { name: u64 },
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operation::Write { name, offset, data } => write!(f, "write to name {name} of {} bytes at {offset}", data.len()),
+            other => write!(f, "{other:?}"),
+        }
+    }
 }
 
 impl Worker {
@@ -208,17 +219,19 @@ impl Worker {
             found.insert(number, File { content: fs::read(&path)?, mode });
         }
         let mut possible = vec![self.files.clone()];
-        if let Some(operation) = self.doubt.take() {
-            possible.extend(outcomes(&self.files, &operation, &found));
+        let doubt = self.doubt.take();
+        if let Some(operation) = &doubt {
+            possible.extend(outcomes(&self.files, operation, &found));
         }
         if possible.contains(&found) {
             self.files = found;
             return Ok(());
         }
         let expected = &possible[0];
-        let names = expected.keys().chain(found.keys()).filter(|name| expected.get(name) != found.get(name));
-        let wrong: Vec<String> = names.map(|name| describe(*name, expected.get(name), found.get(name))).collect();
-        Err(format!("{}: {}", self.dir.display(), wrong.join("; ")).into())
+        let names: BTreeSet<&u64> = expected.keys().chain(found.keys()).filter(|name| expected.get(name) != found.get(name)).collect();
+        let wrong: Vec<String> = names.into_iter().map(|name| describe(*name, expected.get(name), found.get(name))).collect();
+        let doubt = doubt.map_or("nothing".into(), |operation| operation.to_string());
+        Err(format!("{}: {}; in doubt: {doubt}", self.dir.display(), wrong.join("; ")).into())
     }
 }
 
@@ -227,6 +240,9 @@ fn apply(files: &mut BTreeMap<u64, File>, operation: &Operation) {
         Operation::Create { name } => drop(files.insert(*name, File { content: Vec::new(), mode: 0o644 })),
         Operation::Write { name, offset, data } => {
             let content = &mut files.entry(*name).or_default().content;
+            if data.is_empty() {
+                return;
+            }
             content.resize(content.len().max(offset + data.len()), 0);
             content[*offset..offset + data.len()].copy_from_slice(data);
         }
@@ -253,16 +269,13 @@ fn outcomes(before: &BTreeMap<u64, File>, operation: &Operation, found: &BTreeMa
             made.insert(*name, File { content: Vec::new(), mode: found.get(name).map_or(0, |file| file.mode) });
             possible.push(made);
         }
-        // A beginning of it: as long as the file has grown, or any where it has not.
+        // A beginning of it, as far as what is found agrees.
         Operation::Write { name, offset, data } => {
-            let old = before.get(name).map_or(0, |file| file.content.len());
-            let now = found.get(name).map_or(0, |file| file.content.len());
-            let lengths: Vec<usize> = if now > old { vec![now.saturating_sub(*offset)] } else { (0..data.len()).step_by(4096).collect() };
-            for len in lengths.into_iter().filter(|len| *len <= data.len()) {
-                let mut part = before.clone();
-                apply(&mut part, &Operation::Write { name: *name, offset: *offset, data: data[..len].to_vec() });
-                possible.push(part);
-            }
+            let found = found.get(name).and_then(|file| file.content.get(*offset..)).unwrap_or_default();
+            let len = data.iter().zip(found).take_while(|(wanted, found)| wanted == found).count();
+            let mut part = before.clone();
+            apply(&mut part, &Operation::Write { name: *name, offset: *offset, data: data[..len].to_vec() });
+            possible.push(part);
         }
         _ => {}
     }

@@ -24,7 +24,8 @@ pub fn run(command: &mut Command) -> Outcome<()> {
 pub fn output(command: &mut Command) -> Outcome<String> {
     let output = command.stderr(Stdio::piped()).output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {
-        return Err(format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim()).into());
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        return Err(format!("{command:?}: {}\n{}{}", output.status, out, err.trim()).into());
     }
     Ok(String::from_utf8(output.stdout)?)
 }
@@ -43,8 +44,12 @@ fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Builds binaries of the workspace, and gives the directory that they are in.
+/// Builds binaries of the workspace, and gives the directory that they are in. EBB_BINARIES
+/// names one where they are already.
 pub fn build(packages: &[&str], release: bool) -> Outcome<PathBuf> {
+    if let Some(there) = std::env::var_os("EBB_BINARIES") {
+        return Ok(there.into());
+    }
     let mut command = Command::new(cargo());
     command.args(["build", "--locked", "--quiet"]).current_dir(root());
     for package in packages {
