@@ -337,8 +337,12 @@ impl Backing {
         changes: &mut Vec<Change>,
     ) {
         let told: Vec<Ino> = self.unseen.iter().filter(|(_, names)| names.contains(&(parent, name.clone()))).map(|(ino, _)| *ino).collect();
-        for ino in told {
-            self.name_lost(namespace, ino, parent, name, changes);
+        if !told.is_empty() {
+            for ino in told {
+                self.name_lost(namespace, ino, parent, name, changes);
+            }
+            // Whoever has the name by now is another inode, of which nothing was said.
+            return;
         }
         let Some(dentry) = namespace.dentry(parent, name) else { return };
         let changed_here = self.files.get(&dentry.ino).and_then(|file| file.dirty.as_ref()).is_some_and(|dirty| dirty.content.is_some());
