@@ -22,13 +22,21 @@ impl Node {
         mutation: ClientMutation,
         replay: Option<Replay>,
     ) -> Result<Reply, RpcError> {
-        match self.replica.view().sessions().check(tx) {
+        // It may be done while what follows from it is not, or is not safe yet.
+        if self.under_way.borrow().contains(&tx) {
+            return Err(RpcError::Overloaded);
+        }
+        let verdict = self.replica.view().sessions().check(tx);
+        match verdict {
             Verdict::New => {}
             Verdict::Done(answer) => {
                 if let (ClientMutation::Make { open: true, .. }, Ok(Mutated { attr: Some(attr), .. })) = (&mutation, &answer)
                     && !self.attachments.holds(tx.session, attr.ino)
                 {
                     self.attachments.open(tx.session, attr.ino);
+                }
+                if self.options.ack_durable {
+                    self.force_all().await?;
                 }
                 return answer.map(Reply::Mutated);
             }
@@ -44,16 +52,25 @@ impl Node {
         if replay.is_none() && self.attachments.awaits_any() {
             return Err(RpcError::Overloaded);
         }
-        if !self.under_way.borrow_mut().insert(tx) {
-            return Err(RpcError::Overloaded);
+        if replay.is_some_and(|replay| !self.may_have_answered(replay)) {
+            return Err(FsError::Invalid.into());
         }
+        self.under_way.borrow_mut().insert(tx);
         let answer = self.execute(tx, caller, mutation, replay).await;
+        let forced = match &answer {
+            Ok(_) if self.options.ack_durable => self.force_all().await.map(drop),
+            _ => Ok(()),
+        };
         self.under_way.borrow_mut().remove(&tx);
-        let mutated = answer?;
-        if self.options.ack_durable {
-            self.force_all().await?;
-        }
-        Ok(Reply::Mutated(mutated))
+        forced?;
+        answer.map(Reply::Mutated)
+    }
+
+    /// Whether this node, before a power cut, can have chosen what a client sends back. Time
+    /// and version go on from there, so they must not come from nowhere.
+    fn may_have_answered(&self, replay: Replay) -> bool {
+        let latest = self.replica.view().next_version().0.saturating_add(MAX_LOST_VERSIONS);
+        replay.stamp.version.0 <= latest && replay.stamp.time.nanos < 1_000_000_000
     }
 
     async fn execute(
@@ -216,7 +233,12 @@ impl Node {
                     Some(replay) => replay.stamp,
                     None => Stamp { time, version: state.next_version() },
                 };
-                Ok(Command::Client { tx: order.tx, caller: order.caller.clone(), stamp, mutation: choose(state) })
+                let mutation = choose(state);
+                // What was looked up for it has changed since: sent again, it is looked up again.
+                if state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy) {
+                    return Err(RpcError::Overloaded);
+                }
+                Ok(Command::Client { tx: order.tx, caller: order.caller.clone(), stamp, mutation })
             })
             .await?;
         let answer = applied.answer.clone().expect("a client's command has an answer");
@@ -248,6 +270,9 @@ impl Node {
         Ok(())
     }
 }
+
+/// Versions that a power cut can take back: far more than one commit interval has.
+const MAX_LOST_VERSIONS: u64 = 1 << 32;
 
 /// Whose mutation it is, and what was chosen for it before, if it was.
 pub(crate) struct Order {
