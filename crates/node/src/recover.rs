@@ -44,11 +44,11 @@ pub enum OpenError {
     #[error("the data directory holds another volume ({there}) than {backing}: give this one a data directory of its own")]
     OtherVolume { there: String, backing: String },
     #[error(
-        "{backing} was served by another node since this data directory was last used, and {dirty_files} files here had \
+        "{backing} was served by another node since this data directory was last used, and {dirty} files and directories here had \
          not reached it by then. They cannot be written over what came after: keep the data directory, start with another one, \
          and see docs/operation.md on how to get at these files"
     )]
-    Superseded { backing: String, dirty_files: u64 },
+    Superseded { backing: String, dirty: u64 },
     #[error("{key} in the bucket cannot be read: {what}")]
     Root { key: String, what: String },
     #[error("{0}")]
@@ -208,7 +208,11 @@ fn serves(ports: &Ports, bucket: &Option<Rc<dyn Bucket>>, tenure: Option<&Tenure
     match (tenure, &identity.serves) {
         (Some(tenure), _) => Serves { cluster: tenure.cluster(), incarnation: tenure.incarnation(), backing },
         (None, Some(known)) => Serves { backing, ..known.clone() },
-        (None, None) => Serves { cluster: ClusterId(random_u128(&*ports.entropy)), incarnation: Incarnation(1), backing },
+        // Who only reads gives out ids that no page of the volume has.
+        (None, None) => {
+            let incarnation = if bucket.is_some() { Incarnation(u16::MAX) } else { Incarnation(1) };
+            Serves { cluster: ClusterId(random_u128(&*ports.entropy)), incarnation, backing }
+        }
     }
 }
 
@@ -246,8 +250,9 @@ async fn supersede(ports: &Ports, node: u128, before: &Serves, now: &Serves) -> 
     if !is_empty(&recovery) {
         let (partition, _) = replay(recovery).await?;
         let dirt = partition.backing().dirt();
-        if dirt.files + dirt.deletes > 0 {
-            return Err(OpenError::Superseded { backing: now.backing.clone(), dirty_files: dirt.files });
+        // Links, special files and attributes are nowhere but in pages.
+        if dirt.files + dirt.pages + dirt.deletes > 0 {
+            return Err(OpenError::Superseded { backing: now.backing.clone(), dirty: dirt.files + dirt.pages });
         }
     }
     tracing::info!(backing = now.backing, "another node served the volume since: the cache here is dropped");
