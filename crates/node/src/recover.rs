@@ -193,10 +193,23 @@ const ITEMS_PER_FRAME: usize = 512;
 
 fn frames(state: &Partition) -> impl Iterator<Item = Vec<u8>> {
     let mut items = state.items().peekable();
+    let mut cut_off = Vec::<Vec<SnapshotItem>>::new();
     std::iter::from_fn(move || {
-        items.peek()?;
-        let frame: Vec<SnapshotItem> = items.by_ref().take(ITEMS_PER_FRAME).collect();
-        Some(snapshot::content_of(&frame).expect("items of a partition have an encoding"))
+        let mut frame = match cut_off.pop() {
+            Some(frame) => frame,
+            None => {
+                items.peek()?;
+                items.by_ref().take(ITEMS_PER_FRAME).collect()
+            }
+        };
+        loop {
+            let content = snapshot::content_of(&frame).expect("items of a partition have an encoding");
+            if content.len() <= snapshot::MAX_FRAME_BYTES || frame.len() == 1 {
+                return Some(content);
+            }
+            // Extended attributes and links make some items long.
+            cut_off.push(frame.split_off(frame.len() / 2));
+        }
     })
 }
 
