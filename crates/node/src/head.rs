@@ -12,6 +12,7 @@ use ebb_model::{Incarnation, Time};
 use ebb_ports::{Bucket, BucketError, Condition, ETag, Ports};
 use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 use thiserror::Error;
@@ -235,7 +236,7 @@ impl Tenure {
     }
 
     /// Renews until it is dropped, for as long as a node is not yet there to do it.
-    pub async fn keep(&self) {
+    pub async fn keep(&self) -> Infallible {
         loop {
             self.ports.clock.sleep(self.term() / 3).await;
             if let Err(error) = self.renew().await {

@@ -61,7 +61,7 @@ pub struct Node {
     cluster: ClusterId,
     incarnation: Incarnation,
     bucket: Option<Rc<dyn Bucket>>,
-    tenure: Option<Tenure>,
+    tenure: Option<Rc<Tenure>>,
     replica: Replica,
     store: Store,
     attachments: Attachments,
@@ -149,7 +149,7 @@ impl Node {
 
     /// The node that has taken the volume from this one.
     fn lost_to(&self) -> Option<String> {
-        self.tenure.as_ref().and_then(Tenure::lost_to)
+        self.tenure.as_ref().and_then(|tenure| tenure.lost_to())
     }
 
     /// Remembers that something is wrong since now, or that it no longer is.

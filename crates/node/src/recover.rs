@@ -19,9 +19,11 @@ use ebb_format::segment::VolumeId;
 use ebb_format::{FormatError, page, snapshot};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
+use futures_util::future::{Either, select};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 use thiserror::Error;
 
@@ -57,17 +59,33 @@ pub enum OpenError {
 
 impl Node {
     /// Opens the data directory, takes over the volume, and is ready to serve.
-    pub async fn open(ports: Ports, bucket: Option<Rc<dyn Bucket>>, mut options: Options) -> Result<Rc<Node>, OpenError> {
+    pub async fn open(ports: Ports, bucket: Option<Rc<dyn Bucket>>, options: Options) -> Result<Rc<Node>, OpenError> {
         ports.disk.lock()?;
         let identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
         let tenure = match &bucket {
             Some(bucket) if !options.read_only => {
                 let (node, owner, term) = (identity.node, options.owner.clone(), options.head_term);
-                Some(Tenure::acquire(bucket.clone(), ports.clone(), node, owner, term, options.take_over).await?)
+                Some(Rc::new(Tenure::acquire(bucket.clone(), ports.clone(), node, owner, term, options.take_over).await?))
             }
             _ => None,
         };
-        let serves = serves(&ports, &bucket, tenure.as_ref(), &identity);
+        let Some(held) = tenure.clone() else { return Node::recover(ports, bucket, options, identity, None).await };
+        // Recovery may last longer than the head's term.
+        match select(pin!(Node::recover(ports, bucket, options, identity, tenure)), pin!(held.keep())).await {
+            Either::Left((node, _)) => node,
+            Either::Right((never, _)) => match never {},
+        }
+    }
+
+    /// Makes a node of what the data directory holds, if that may go on.
+    async fn recover(
+        ports: Ports,
+        bucket: Option<Rc<dyn Bucket>>,
+        mut options: Options,
+        identity: Identity,
+        tenure: Option<Rc<Tenure>>,
+    ) -> Result<Rc<Node>, OpenError> {
+        let serves = serves(&ports, &bucket, tenure.as_deref(), &identity);
         let known = identity.serves.as_ref();
         if let Err(refused) = claim(&ports, &identity, &serves, tenure.is_some()).await {
             if let Some(tenure) = tenure
