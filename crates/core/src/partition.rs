@@ -171,7 +171,7 @@ impl Partition {
             }
             Command::Backing(command) => {
                 self.advance(command.stamp());
-                stale = self.backing.apply(command, &mut self.namespace, &mut self.extents, &mut changes);
+                stale = self.backing.apply(self.version, command, &mut self.namespace, &mut self.extents, &mut changes);
                 None
             }
         };

@@ -7,8 +7,10 @@ use crate::namespace::Change;
 
 impl Backing {
     /// Answers with the inodes whose content or attributes are no longer what caches hold.
+    /// `now` is the last version.
     pub fn apply(
         &mut self,
+        now: Version,
         command: &BackingCommand,
         namespace: &mut Namespace,
         extents: &mut Extents,
@@ -21,7 +23,7 @@ impl Backing {
             BackingCommand::Install { dir, epoch, entries, hidden, progress, stamp } => {
                 self.install(namespace, extents, *dir, *epoch, entries, hidden, progress, *stamp, changes)
             }
-            BackingCommand::UploadBegun { ino, key, upload } => self.upload_begun(namespace, extents, *ino, key, upload.as_ref()),
+            BackingCommand::UploadBegun { ino, key, upload } => self.upload_begun(namespace, extents, *ino, key, upload.as_ref(), now),
             BackingCommand::UploadAborted { ino } => {
                 self.uploads.remove(ino);
                 extents.upload_aborted(*ino);
@@ -37,6 +39,7 @@ impl Backing {
                 self.uploads.remove(ino);
                 let len_bytes = self.files.get(ino).and_then(|file| file.home.as_ref()).map_or(0, |home| home.len_bytes);
                 if self.settle(namespace, *ino, key, Home { key: None, etag: etag.clone(), len_bytes }, None) {
+                    extents.upload_aborted(*ino);
                     extents.moved(*ino, etag);
                 }
             }
@@ -213,11 +216,11 @@ impl Backing {
         }
     }
 
-    fn upload_begun(&mut self, namespace: &Namespace, extents: &mut Extents, ino: Ino, key: &str, upload: Option<&String>) {
+    fn upload_begun(&mut self, namespace: &Namespace, extents: &mut Extents, ino: Ino, key: &str, upload: Option<&String>, now: Version) {
         let marker = self.marker(namespace, ino);
         self.uploads.insert(ino, Upload { key: key.into(), upload: upload.cloned(), marker: marker.clone() });
         if self.files.contains_key(&ino) {
-            extents.upload_begun(ino);
+            extents.upload_begun(ino, now);
         }
         self.change_dir(ino, |dir| {
             dir.stored = true;
@@ -311,7 +314,8 @@ impl Backing {
     ) -> Vec<Ino> {
         let Some(file) = self.files.get(&ino) else { return Vec::new() };
         let changed_here = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
-        if file.home.is_none() {
+        // What is being sent is of the object that was there; its end says what stands then.
+        if file.home.is_none() || self.uploads.contains_key(&ino) {
             return Vec::new();
         }
         self.change_file(ino, |file| {

@@ -153,9 +153,14 @@ impl Extents {
         self.change(ino, |file| file.home = Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
     }
 
-    /// From here on it is remembered how far the file is cut while its content is sent.
-    pub fn upload_begun(&mut self, ino: Ino) {
-        self.change(ino, |file| file.cuts = Some(Vec::new()));
+    /// From here on, after `version`, it is remembered how far the file is cut while its
+    /// content is sent. How far it was cut before counts for content older than that. What
+    /// has begun and gets the id of an upload began when it did.
+    pub fn upload_begun(&mut self, ino: Ino, version: Version) {
+        self.change(ino, |file| {
+            let home = file.home.as_ref();
+            file.cuts.get_or_insert_with(|| home.map(|home| (version, home.valid_bytes)).into_iter().collect());
+        });
     }
 
     pub fn upload_aborted(&mut self, ino: Ino) {
@@ -167,8 +172,9 @@ impl Extents {
         self.change(ino, |file| file.home = None);
     }
 
-    /// The object `etag` holds the `len_bytes` that the file had at `version`, which is not
-    /// older than [`Extents::upload_begun`].
+    /// The object `etag` holds the `len_bytes` that the file had at `version`. That may be
+    /// older than [`Extents::upload_begun`]: a copy of the home, or the home itself, found
+    /// by a node that did not get to send anything.
     pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
         self.change(ino, |file| {
             let cuts = file.cuts.take().unwrap_or_default();

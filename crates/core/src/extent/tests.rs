@@ -20,6 +20,8 @@ struct World {
     truth: Cells,
     store: Cells,
     object: Option<(String, Cells, usize)>,
+    /// Whose content the object is.
+    object_version: u64,
     /// Content, length and version when the upload under way began to read.
     upload: Option<(Cells, usize, u64)>,
 }
@@ -35,6 +37,8 @@ enum Step {
     UploadBegin,
     UploadEnd,
     UploadAbort,
+    /// A node that has started finds the object of before at the key of an upload.
+    UploadFound,
     Move,
     Replace(usize),
 }
@@ -50,6 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::UploadBegin),
         3 => Just(Step::UploadEnd),
         1 => Just(Step::UploadAbort),
+        1 => Just(Step::UploadFound),
         1 => Just(Step::Move),
         1 => (0..=CELLS).prop_map(Step::Replace),
     ]
@@ -66,7 +71,16 @@ fn sum_of(cells: &[u64]) -> u32 {
 
 impl World {
     fn new() -> World {
-        World { extents: Extents::default(), version: 0, size: 0, truth: [0; CELLS], store: [0; CELLS], object: None, upload: None }
+        World {
+            extents: Extents::default(),
+            version: 0,
+            size: 0,
+            truth: [0; CELLS],
+            store: [0; CELLS],
+            object: None,
+            object_version: 0,
+            upload: None,
+        }
     }
 
     fn stamp(&mut self) -> Stamp {
@@ -170,7 +184,7 @@ impl World {
                 }
             }
             Step::UploadBegin => {
-                self.extents.upload_begun(INO);
+                self.extents.upload_begun(INO, Version(self.version));
                 self.upload = Some((self.truth, self.size, self.version));
             }
             Step::UploadEnd => {
@@ -178,7 +192,12 @@ impl World {
                 let etag = format!("put at {}", self.version);
                 self.extents.uploaded(INO, &etag, len as u64 * CELL, Version(version));
                 self.object = Some((etag, cells, len));
+                self.object_version = version;
                 self.version += 1;
+            }
+            Step::UploadFound => {
+                let (Some(_), Some((etag, _, len))) = (self.upload.take(), &self.object) else { return };
+                self.extents.uploaded(INO, etag, *len as u64 * CELL, Version(self.object_version));
             }
             Step::UploadAbort => {
                 self.extents.upload_aborted(INO);
@@ -201,6 +220,7 @@ impl World {
                 let etag = format!("by others at {}", self.version);
                 self.extents.replaced(INO, &etag, len as u64 * CELL, false);
                 self.object = Some((etag, cells, len));
+                self.object_version = self.version;
                 self.truth = cells;
                 self.size = len;
             }
@@ -210,6 +230,7 @@ impl World {
     fn check(&self) {
         assert_eq!(self.extents.check(), Vec::<String>::new());
         assert_eq!(self.read(), self.truth[..self.size]);
+        assert!(self.extents.home(INO).is_none_or(|home| home.valid_bytes <= self.size as u64 * CELL));
         for (block, state) in
             (0..).map_while(|block| (block < (CELLS / CELLS_PER_BLOCK) as u64).then(|| (block, self.extents.block(INO, block))))
         {
