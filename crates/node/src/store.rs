@@ -66,7 +66,7 @@ impl Store {
         let written = file.write_at(offset, data).await;
         // After the write: a sync that ran meanwhile may have missed it. After a failure
         // too: part of the bytes may be there.
-        self.state.borrow_mut().unsynced.insert(ino);
+        self.state.borrow_mut().changed(ino);
         written
     }
 
@@ -80,7 +80,7 @@ impl Store {
         if file.len().await? > len {
             let cut = file.set_len(len).await;
             let mut state = self.state.borrow_mut();
-            state.unsynced.insert(ino);
+            state.changed(ino);
             state.cut.insert(ino);
             return cut;
         }
@@ -114,7 +114,7 @@ impl Store {
             state.unsynced.remove(&ino);
             state.cut.remove(&ino);
             state.failed.remove(&ino);
-            state.names_unsynced = true;
+            state.names_changed();
         }
         match self.disk.remove(&path(ino)).await {
             Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
@@ -126,40 +126,45 @@ impl Store {
     /// some file has failed, "all" cannot be said.
     pub async fn sync(&self, only: Option<Ino>) -> Result<bool, DiskError> {
         let (files, names) = {
-            let mut state = self.state.borrow_mut();
+            let state = self.state.borrow();
             if let Some(error) = only.and_then(|ino| state.failed.get(&ino)) {
                 return Err(error.clone());
             }
-            let mut files = std::mem::take(&mut state.cut);
-            match only {
-                Some(ino) => files.extend(state.unsynced.get(&ino)),
-                None => files.append(&mut state.unsynced),
-            }
-            state.unsynced = &state.unsynced - &files;
-            let names = !files.is_empty() && std::mem::take(&mut state.names_unsynced);
-            (files, names)
+            let files: BTreeMap<Ino, u64> = match only {
+                Some(ino) => state.cut.iter().chain([&ino]).filter_map(|ino| Some((*ino, *state.unsynced.get(ino)?))).collect(),
+                None => state.unsynced.clone(),
+            };
+            (files, state.names_changed)
         };
         let any = !files.is_empty();
+        if any && names > self.state.borrow().names_synced {
+            self.disk.sync_dir(DIRECTORY).await?;
+            let mut state = self.state.borrow_mut();
+            state.names_synced = state.names_synced.max(names);
+        }
         let mut result = Ok(any);
         if only.is_none() {
             result = self.state.borrow().failed.values().next().map_or(Ok(any), |error| Err(error.clone()));
         }
-        for ino in files {
+        for (ino, change) in files {
             let synced = match self.file(ino, OpenMode::Existing).await {
                 Ok(file) => file.sync_data().await,
                 Err(DiskError::NotFound { .. }) => Ok(()),
                 Err(error) => Err(error),
             };
+            let mut state = self.state.borrow_mut();
+            if state.unsynced.get(&ino) == Some(&change) {
+                state.unsynced.remove(&ino);
+                state.cut.remove(&ino);
+            }
             if let Err(error) = synced {
-                self.state.borrow_mut().failed.insert(ino, error.clone());
+                state.failed.insert(ino, error.clone());
                 result = Err(error);
             }
         }
-        if names {
-            if let Err(error) = self.disk.sync_dir(DIRECTORY).await {
-                self.state.borrow_mut().names_unsynced = true;
-                return Err(error);
-            }
+        // The system tells only one of two syncs of a file that run at one time.
+        if let Some(error) = only.and_then(|ino| self.state.borrow().failed.get(&ino).cloned()) {
+            return Err(error);
         }
         result
     }
@@ -182,7 +187,7 @@ impl Store {
         let file = match self.disk.open(&path(ino), OpenMode::Existing).await {
             Err(DiskError::NotFound { .. }) if mode == OpenMode::Create => {
                 let file = self.disk.open(&path(ino), OpenMode::Create).await?;
-                self.state.borrow_mut().names_unsynced = true;
+                self.state.borrow_mut().names_changed();
                 file
             }
             other => other?,
