@@ -86,7 +86,9 @@ impl Backing {
             missing |= !self.install_entry(namespace, extents, dir, &prefix, entry, stamp);
         }
         for segment in hidden {
-            self.hidden.insert((dir, segment.clone()), ());
+            if !self.former.contains_key(&(dir, segment.clone())) {
+                self.hidden.insert((dir, segment.clone()), ());
+            }
         }
         match progress {
             // A name that could not be installed is not known: the directory stays open for it.
@@ -107,6 +109,9 @@ impl Backing {
         });
         for name in below(&self.removed, dir, first_name()) {
             self.removed.remove(&name);
+        }
+        for segment in below(&self.former, dir, String::new()) {
+            self.former.remove(&segment);
         }
         let lost: Vec<(Ino, Name)> = self
             .unseen
@@ -169,6 +174,7 @@ impl Backing {
                 let sent = self.uploads.iter().any(|(other, upload)| other != ino && upload.claims(&place));
                 elsewhere || sent || self.deletes.contains_key(&place)
             }
+            InstalledKind::Directory { prefix: None, .. } if self.is_hidden(dir, &keys::segment_of(name)) => true,
             InstalledKind::Directory { .. } => self.redirects.get(&place).is_some_and(|other| other != ino),
             InstalledKind::Recorded(_) => false,
         };

@@ -136,6 +136,11 @@ impl Backing {
                 problems.push(format!("{name} is kept out of {dir} for no reason"));
             }
         }
+        for ((dir, segment), ()) in self.former.iter() {
+            if self.is_complete(*dir) || self.hidden.contains_key(&(*dir, segment.clone())) {
+                problems.push(format!("{segment} is kept out of {dir} for no reason"));
+            }
+        }
         for (ino, names) in self.unseen.iter() {
             let links = namespace.inode(*ino).map_or(0, |inode| inode.links.len());
             if names.is_empty() || links == 0 {

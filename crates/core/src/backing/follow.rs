@@ -150,6 +150,9 @@ impl Backing {
         for segment in &hidden {
             self.hidden.remove(segment);
         }
+        for segment in below(&self.former, dir, String::new()) {
+            self.former.remove(&segment);
+        }
         if !hidden.is_empty() {
             self.hide(namespace, prefix, now);
         }
@@ -244,30 +247,45 @@ impl Backing {
     }
 
     /// From now on `prefix` is not a directory of its path: the nearest directory above it
-    /// whose listing shows it must say so, for a node that has nothing but the bucket.
+    /// whose listing shows it must say so, for a node that has nothing but the bucket. Where
+    /// the way down is not known yet, a page in the bucket says so already: `prefix` was
+    /// below a redirect before, and what hid that stays.
     pub(super) fn hide(&mut self, namespace: &Namespace, prefix: &str, now: Time) {
         let mut shown = prefix;
-        loop {
+        let (dir, segment) = loop {
             let (parent, segment) = keys::split(shown);
             if let Some(dir) = self.dir_at(namespace, parent) {
-                if !(dir == Ino::ROOT && segment == keys::RESERVED) {
-                    self.hidden.insert((dir, segment.into()), ());
-                    self.page_changed(namespace, dir, now);
-                }
-                return;
+                break (dir, segment);
             }
             shown = parent;
+        };
+        let unknown = |name| namespace.dentry(dir, &name).is_none() && !self.knows_absent(namespace, dir, &name);
+        let reserved = dir == Ino::ROOT && segment == keys::RESERVED;
+        if reserved || !self.is_hidden(dir, segment) && keys::name_of(segment).is_some_and(unknown) {
+            return;
+        }
+        self.former.remove(&(dir, segment.into()));
+        self.hidden.insert((dir, segment.into()), ());
+        self.page_changed(namespace, dir, now);
+    }
+
+    /// `prefix` is nobody's redirect any more. What is still to be moved or deleted below it
+    /// must not look like a directory of that name.
+    pub(super) fn unhide(&mut self, namespace: &Namespace, prefix: &str, now: Time) {
+        let (parent, segment) = keys::split(prefix);
+        let Some(dir) = self.dir_at(namespace, parent) else { return };
+        if !self.is_complete(dir) {
+            self.former.insert((dir, segment.into()), ());
+        }
+        if self.hidden.remove(&(dir, segment.into())).is_some() {
+            self.page_changed(namespace, dir, now);
         }
     }
 
-    /// `prefix` is nobody's redirect any more.
-    pub(super) fn unhide(&mut self, namespace: &Namespace, prefix: &str, now: Time) {
-        let (parent, segment) = keys::split(prefix);
-        if let Some(dir) = self.dir_at(namespace, parent)
-            && self.hidden.remove(&(dir, segment.into())).is_some()
-        {
-            self.page_changed(namespace, dir, now);
-        }
+    /// Whether what is below the segment is not the directory's.
+    pub(super) fn is_hidden(&self, dir: Ino, segment: &str) -> bool {
+        let key = (dir, segment.to_string());
+        self.hidden.contains_key(&key) || self.former.contains_key(&key)
     }
 }
 

@@ -80,7 +80,8 @@ impl Backing {
             let Listed::Prefix { key } = entry else { continue };
             let Some(segment) = segment(key) else { continue };
             let reserved = listing.dir == Ino::ROOT && segment == keys::RESERVED;
-            if !reserved && !hidden.contains(segment.as_str()) && !self.redirects.contains_key(key) {
+            let foreign = hidden.contains(segment.as_str()) || self.is_hidden(listing.dir, &segment) || self.redirects.contains_key(key);
+            if !reserved && !foreign {
                 names.add_prefix(&records, &segment);
             }
         }

@@ -54,6 +54,8 @@ pub struct Backing {
     redirects: Tree<String, Ino>,
     /// Segments below a directory's prefix that belong to another's redirect.
     hidden: Tree<(Ino, String), ()>,
+    /// Segments that were hidden and are nobody's any more, until the directory is complete.
+    former: Tree<(Ino, String), ()>,
     /// Names that directories had and lost before they were complete.
     removed: Tree<(Ino, Name), ()>,
     /// Names of an inode that its record told of and that have not been seen.
@@ -150,6 +152,7 @@ impl Backing {
             homes: Tree::new(),
             redirects: Tree::new(),
             hidden: Tree::new(),
+            former: Tree::new(),
             removed: Tree::new(),
             unseen: Tree::new(),
             queue: Tree::new(),

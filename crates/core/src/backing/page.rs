@@ -24,7 +24,7 @@ impl Backing {
         }
         let mut hidden: Vec<String> = below(&self.hidden, dir, String::new()).into_iter().map(|(_, segment)| segment).collect();
         if let Some(old) = old.filter(|_| self.dirs.get(&dir).is_some_and(|dir| dir.load == Load::Unknown)) {
-            hidden.extend(old.hidden.iter().cloned());
+            hidden.extend(old.hidden.iter().filter(|segment| !self.former.contains_key(&(dir, segment.to_string()))).cloned());
             hidden.sort_unstable();
             hidden.dedup();
         }

@@ -10,6 +10,7 @@ pub enum BackingItem {
     Upload { ino: Ino, state: Upload },
     Delete { key: String, etag: Option<String> },
     Hidden { dir: Ino, segment: String },
+    Former { dir: Ino, segment: String },
     Removed { dir: Ino, name: Name },
     Unseen { ino: Ino, names: Vec<(Ino, Name)> },
 }
@@ -21,6 +22,7 @@ impl Backing {
         let uploads = self.uploads.iter().map(|(ino, state)| BackingItem::Upload { ino: *ino, state: state.clone() });
         let deletes = self.deletes.iter().map(|(key, etag)| BackingItem::Delete { key: key.clone(), etag: etag.clone() });
         let hidden = self.hidden.iter().map(|((dir, segment), ())| BackingItem::Hidden { dir: *dir, segment: segment.clone() });
+        let former = self.former.iter().map(|((dir, segment), ())| BackingItem::Former { dir: *dir, segment: segment.clone() });
         let removed = self.removed.iter().map(|((dir, name), ())| BackingItem::Removed { dir: *dir, name: name.clone() });
         let unseen = self.unseen.iter().map(|(ino, names)| BackingItem::Unseen { ino: *ino, names: names.clone() });
         std::iter::once(BackingItem::Backed(self.backed))
@@ -29,6 +31,7 @@ impl Backing {
             .chain(uploads)
             .chain(deletes)
             .chain(hidden)
+            .chain(former)
             .chain(removed)
             .chain(unseen)
     }
@@ -59,6 +62,9 @@ impl Backing {
             }
             BackingItem::Hidden { dir, segment } => {
                 self.hidden.insert((dir, segment), ());
+            }
+            BackingItem::Former { dir, segment } => {
+                self.former.insert((dir, segment), ());
             }
             BackingItem::Removed { dir, name } => {
                 self.removed.insert((dir, name), ());
