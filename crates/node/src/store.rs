@@ -30,13 +30,31 @@ struct State {
     open: BTreeMap<Ino, Rc<dyn DiskFile>>,
     /// Open files, oldest first.
     opened: VecDeque<Ino>,
-    unsynced: BTreeSet<Ino>,
+    /// Files with bytes that were not forced, with the number of their last change. A file
+    /// leaves only once it was forced, so that of two who force it at one time neither
+    /// takes the other's sync, which may still be under way, for done.
+    unsynced: BTreeMap<Ino, u64>,
     /// Files among them that were cut: whatever is forced, their new length is forced
     /// before, or bytes that were cut off could come back under a later extension.
     cut: BTreeSet<Ino>,
-    /// Names were created or removed and the directory not forced since.
-    names_unsynced: bool,
+    /// Number of the last change of names, and of the last that is forced.
+    names_changed: u64,
+    names_synced: u64,
+    /// Changes are numbered.
+    changes: u64,
     failed: BTreeMap<Ino, DiskError>,
+}
+
+impl State {
+    fn changed(&mut self, ino: Ino) {
+        self.changes += 1;
+        self.unsynced.insert(ino, self.changes);
+    }
+
+    fn names_changed(&mut self) {
+        self.changes += 1;
+        self.names_changed = self.changes;
+    }
 }
 
 impl Store {
