@@ -106,9 +106,17 @@ impl Node {
             if victims.is_empty() {
                 break;
             }
+            let mut evicted = Ok(0);
             for (ino, chunk) in victims {
-                self.evict_chunk(ino, chunk).await?;
+                if evicted.is_ok() {
+                    evicted = self.evict_chunk(ino, chunk).await;
+                }
+                // What could not be evicted now can be later.
+                if evicted.is_err() {
+                    self.note_clean(ino, chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK);
+                }
             }
+            evicted?;
         }
         Ok(())
     }
