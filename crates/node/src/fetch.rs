@@ -8,10 +8,14 @@ use crate::signal::Signal;
 use bytes::{Bytes, BytesMut};
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag};
+use futures_channel::oneshot;
+use futures_util::FutureExt;
+use futures_util::future::{Shared, select};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Requests for object data under way at one time, as many as the paper's prefetch (O-84).
 const MAX_PARALLEL: usize = 64;
@@ -29,15 +33,15 @@ const FIRST_WINDOW_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
 pub struct Downloads {
-    /// Blocks under way.
-    pending: RefCell<BTreeSet<(Ino, u64)>>,
+    /// Blocks under way, with the end of their download, which all who wait are told.
+    pending: RefCell<BTreeMap<(Ino, u64), Outcome>>,
     running: Cell<usize>,
     /// Raised whenever a download ends.
     ended: Signal,
-    /// The last failure of a download that somebody may still be waiting for.
-    failures: RefCell<BTreeMap<(Ino, u64), RpcError>>,
     streams: RefCell<BTreeMap<Ino, Stream>>,
 }
+
+type Outcome = Shared<oneshot::Receiver<Result<(), RpcError>>>;
 
 /// How a file is being read.
 #[derive(Clone, Copy, Default)]
@@ -62,25 +66,21 @@ impl Node {
         for range in ranges {
             self.start_downloads(ino, range.clone(), self.request_bytes(ino));
         }
-        for range in ranges {
-            for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
-                loop {
-                    let ended = self.downloads.ended.wait();
-                    if !self.downloads.pending.borrow().contains(&(ino, block)) {
-                        break;
-                    }
-                    ended.await;
-                }
-                if let Some(error) = self.downloads.failures.borrow_mut().remove(&(ino, block)) {
-                    return Err(error);
-                }
-            }
+        let awaited: Vec<Outcome> = {
+            let pending = self.downloads.pending.borrow();
+            let blocks = ranges.iter().flat_map(|range| range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
+            blocks.filter_map(|block| pending.get(&(ino, block)).cloned()).collect()
+        };
+        for outcome in awaited {
+            // One that was given up says nothing: whoever waits plans again.
+            outcome.await.unwrap_or(Ok(()))?;
         }
         Ok(())
     }
 
     /// Notes a read, and asks for what a sequential reader will want next.
     pub(crate) fn read_ahead(self: &Rc<Self>, ino: Ino, wanted: &Range<u64>) {
+        let Some(valid_bytes) = self.replica.view().extents().home(ino).map(|home| home.valid_bytes) else { return };
         let ahead = {
             let mut streams = self.downloads.streams.borrow_mut();
             let stream = streams.entry(ino).or_default();
@@ -90,23 +90,18 @@ impl Node {
                 return;
             }
             stream.next = stream.next.max(wanted.end);
-            let end = stream.next + stream.window_bytes;
+            let end = stream.next.saturating_add(stream.window_bytes);
             // Topped up by halves, so that requests stay large.
-            if stream.ahead > stream.next + stream.window_bytes / 2 {
+            if stream.ahead > stream.next.saturating_add(stream.window_bytes / 2) {
                 return;
             }
             stream.window_bytes =
                 (stream.window_bytes * 2).clamp(FIRST_WINDOW_BYTES, self.options.read_ahead_bytes.max(FIRST_WINDOW_BYTES));
-            let ahead = stream.ahead.max(wanted.start)..end.max(stream.next + stream.window_bytes);
+            let ahead = stream.ahead.max(wanted.start)..end.max(stream.next.saturating_add(stream.window_bytes));
             stream.ahead = ahead.end;
             ahead
         };
-        let remote = {
-            let state = self.replica.view();
-            let Some(home) = state.extents().home(ino) else { return };
-            ahead.start..ahead.end.min(home.valid_bytes)
-        };
-        self.start_downloads(ino, remote, self.request_bytes(ino));
+        self.start_downloads(ino, ahead.start..ahead.end.min(valid_bytes), self.request_bytes(ino));
     }
 
     fn request_bytes(&self, ino: Ino) -> u64 {
@@ -122,7 +117,7 @@ impl Node {
         let fills = self.replica.view().extents().fills(ino, range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
         let mut run: Option<Range<u64>> = None;
         for fill in fills {
-            if fill.home_bytes == 0 || !self.downloads.pending.borrow_mut().insert((ino, fill.block)) {
+            if fill.home_bytes == 0 || self.downloads.pending.borrow().contains_key(&(ino, fill.block)) {
                 continue;
             }
             match &mut run {
@@ -138,6 +133,9 @@ impl Node {
 
     fn spawn_download(self: &Rc<Self>, ino: Ino, blocks: Option<Range<u64>>) {
         let Some(blocks) = blocks else { return };
+        let (sender, outcome) = oneshot::channel();
+        let outcome = outcome.shared();
+        self.downloads.pending.borrow_mut().extend(blocks.clone().map(|block| ((ino, block), outcome.clone())));
         let node = self.clone();
         self.ports.spawn.spawn(Box::pin(async move {
             while node.downloads.running.get() >= MAX_PARALLEL {
@@ -148,11 +146,9 @@ impl Node {
             node.downloads.running.set(node.downloads.running.get() - 1);
             for block in blocks {
                 node.downloads.pending.borrow_mut().remove(&(ino, block));
-                match &result {
-                    Ok(()) => node.downloads.failures.borrow_mut().remove(&(ino, block)),
-                    Err(error) => node.downloads.failures.borrow_mut().insert((ino, block), error.clone()),
-                };
             }
+            // Nobody may be waiting for what was read ahead.
+            let (Ok(()) | Err(_)) = sender.send(result);
             node.downloads.ended.raise();
         }));
     }
@@ -218,12 +214,26 @@ impl Node {
         Ok(object.body)
     }
 
+    /// Waits for the end of the upload of a file, which says what the object is.
+    async fn upload_ended(&self, ino: Ino) -> Result<(), RpcError> {
+        let deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
+        while self.replica.view().backing().uploads().any(|(other, _)| other == ino) {
+            if self.ports.clock.monotonic() >= deadline {
+                return Err(FsError::TimedOut.into());
+            }
+            let progress = Box::pin(self.flusher.progress.wait());
+            select(progress, self.ports.clock.sleep(UPLOAD_POLL)).await;
+        }
+        Ok(())
+    }
+
     /// A download failed. Where the object is no longer the one that the home names, the
     /// file takes on the new one (O-55) and whoever waits plans again.
     pub(crate) async fn object_changed(&self, ino: Ino, key: &str, etag: &ETag, error: BucketError) -> Result<(), RpcError> {
         if !matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
             return Err(bucket_refusal(&error));
         }
+        self.upload_ended(ino).await?;
         let _guard = self.locks.lock(ino, Mode::Exclusive).await;
         match self.home_of(ino) {
             // Moved or uploaded meanwhile: the home names another object or key by now.
@@ -261,6 +271,9 @@ impl Node {
         self.follow(applied, None).await
     }
 }
+
+/// How often a read that found the object changed looks whether an upload has ended.
+const UPLOAD_POLL: Duration = Duration::from_millis(100);
 
 /// The bytes of a run of fills, each padded with zeros to a whole block.
 fn content_of(data: &Bytes, first: u64, fills: &[ebb_core::extent::Fill]) -> Bytes {
