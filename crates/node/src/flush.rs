@@ -10,11 +10,13 @@ use crate::bucket::Backoff;
 use crate::preserve::Preserved;
 use crate::signal::Signal;
 use ebb_core::backing::{DirtyWork, FlushStep, PageStep};
+use ebb_core::partition::Partition;
 use ebb_format::page;
 use ebb_model::*;
-use ebb_ports::{BucketError, Condition, ETag};
+use ebb_ports::{BucketError, Condition, ETag, PortFuture};
+use futures_channel::oneshot;
 use futures_util::StreamExt;
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use futures_util::stream;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -76,6 +78,27 @@ impl Flusher {
     }
 }
 
+/// Whether a cycle has brought anything to an end, or all that is due waits for something else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    Some,
+    None,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Round {
+    done: bool,
+    /// The bucket or the node's disk should be left alone for a while.
+    failed: bool,
+}
+
+impl std::ops::BitOrAssign for Round {
+    fn bitor_assign(&mut self, other: Round) {
+        self.done |= other.done;
+        self.failed |= other.failed;
+    }
+}
+
 /// How one piece of work ended that did not.
 #[derive(Debug)]
 pub(crate) enum FlushError {
@@ -108,8 +131,10 @@ impl Node {
                 continue;
             }
             match self.flush_cycle(None).await {
-                Ok(()) => backoff = Backoff::default(),
-                Err(_) => {
+                Ok(Progress::Some) => backoff = Backoff::default(),
+                // What is due waits for something else.
+                Ok(Progress::None) => self.ports.clock.sleep(POLL).await,
+                Err(()) => {
                     let pause = backoff.pause(self.ports.entropy.next_u64(), None);
                     self.ports.clock.sleep(pause).await;
                 }
@@ -138,8 +163,17 @@ impl Node {
                 return Err(FsError::TimedOut.into());
             }
             self.flusher.pauses.borrow_mut().clear();
-            if self.flush_cycle(Some(root)).await.is_err() {
-                self.ports.clock.sleep(POLL).await;
+            // In a task of its own: a request that the bucket does not answer has to be seen
+            // through, and whoever waits here does not have to.
+            let (sender, ended) = oneshot::channel();
+            let node = self.clone();
+            self.ports.spawn.spawn(Box::pin(async move {
+                let (Ok(()) | Err(_)) = sender.send(node.flush_cycle(Some(root)).await);
+            }));
+            let patience = deadline.saturating_sub(self.ports.clock.monotonic());
+            match select(ended, self.ports.clock.sleep(patience)).await {
+                Either::Left((Ok(Ok(Progress::Some)), _)) | Either::Right(_) => {}
+                Either::Left(_) => self.ports.clock.sleep(POLL).await,
             }
         }
         let after = self.flusher.flushed.get();
@@ -157,8 +191,8 @@ impl Node {
     fn is_due(&self) -> bool {
         let (oldest, deletes) = {
             let state = self.replica.view();
-            let dirt = state.backing().dirt();
-            (dirt.since, dirt.deletes > 0)
+            let oldest = state.backing().dirty_inodes().next().map(|(since, _)| since);
+            (oldest, state.backing().deletes().next().is_some())
         };
         let now = self.ports.clock.monotonic();
         self.flusher.pauses.borrow_mut().retain(|_, until| *until > now);
@@ -202,13 +236,13 @@ impl Node {
     }
 
     /// One round over what is due: everything below `root`, or what is old enough.
-    async fn flush_cycle(self: &Rc<Self>, root: Option<Ino>) -> Result<(), ()> {
+    async fn flush_cycle(self: &Rc<Self>, root: Option<Ino>) -> Result<Progress, ()> {
         let _turn = self.flusher.cycling.lock().await;
         if !self.may_write() {
             return Err(());
         }
         let all = root.is_some() || self.flusher.urgent.take();
-        let mut failed = false;
+        let mut round = Round::default();
         let files = self.due(root, all, |work| match work {
             DirtyWork::File(ino) => Some(ino),
             DirtyWork::Page(_) => None,
@@ -216,8 +250,8 @@ impl Node {
         let mut sent =
             stream::iter(files.into_iter().map(|ino| async move { self.conclude(Work::Inode(ino), self.flush_file(ino).await) }))
                 .buffer_unordered(self.options.flush_parallel);
-        while let Some(ok) = sent.next().await {
-            failed |= !ok;
+        while let Some(ended) = sent.next().await {
+            round |= ended;
         }
         self.move_renamed().await;
         let pages = self.due(root, all, |work| match work {
@@ -227,8 +261,8 @@ impl Node {
         let mut sent =
             stream::iter(pages.into_iter().map(|dir| async move { self.conclude(Work::Inode(dir), self.flush_page(dir).await) }))
                 .buffer_unordered(self.options.flush_parallel);
-        while let Some(ok) = sent.next().await {
-            failed |= !ok;
+        while let Some(ended) = sent.next().await {
+            round |= ended;
         }
         let deletes: Vec<(String, Option<ETag>)> = {
             let state = self.replica.view();
@@ -241,14 +275,14 @@ impl Node {
             self.conclude(Work::Key(key), ended)
         }))
         .buffer_unordered(self.options.flush_parallel);
-        while let Some(ok) = sent.next().await {
-            failed |= !ok;
+        while let Some(ended) = sent.next().await {
+            round |= ended;
         }
-        if failed {
+        if round.failed {
             return Err(());
         }
         self.trouble("bucket writes", None);
-        Ok(())
+        Ok(if round.done { Progress::Some } else { Progress::None })
     }
 
     fn due(&self, root: Option<Ino>, all: bool, pick: impl Fn(DirtyWork) -> Option<Ino>) -> Vec<Ino> {
@@ -265,8 +299,8 @@ impl Node {
         due.map(|(_, ino)| ino).collect()
     }
 
-    /// Takes note of how one piece of work ended; false where the bucket should be left alone for a while.
-    fn conclude(&self, work: Work, ended: Result<(), FlushError>) -> bool {
+    /// Takes note of how one piece of work ended.
+    fn conclude(&self, work: Work, ended: Result<(), FlushError>) -> Round {
         self.flusher.progress.raise();
         let what = match &work {
             Work::Inode(ino) => self.name_of(*ino),
@@ -275,22 +309,22 @@ impl Node {
         match ended {
             Ok(()) => {
                 self.trouble(&format!("write {what}"), None);
-                true
+                Round { done: true, failed: false }
             }
-            Err(FlushError::Later) => true,
+            Err(FlushError::Later) => Round::default(),
             Err(FlushError::Node(error)) => {
                 tracing::warn!(what, %error, "could not be written to the bucket");
-                false
+                Round { done: false, failed: true }
             }
             Err(FlushError::Bucket(error @ (BucketError::Unavailable { .. } | BucketError::Unknown { .. }))) => {
                 self.trouble("bucket writes", Some(format!("{} does not take what is written: {error}", self.bucket().describe())));
-                false
+                Round { done: false, failed: true }
             }
             Err(FlushError::Bucket(error)) => {
                 self.trouble(&format!("write {what}"), Some(format!("{what} cannot be written to the bucket: {error}")));
                 let until = self.ports.clock.monotonic() + REFUSED_PAUSE;
                 self.flusher.pauses.borrow_mut().insert(work, until);
-                true
+                Round::default()
             }
         }
     }
@@ -310,28 +344,30 @@ impl Node {
             let state = self.replica.view();
             state.backing().flush_step(state.namespace(), ino)
         };
-        match step {
-            FlushStep::Put { key, replaces } => self.put_file(ino, &key, replaces.map(ETag)).await,
-            FlushStep::Move { from, to, etag } => self.move_object(ino, &from, &to, &ETag(etag)).await,
-            FlushStep::Evict { occupant, from, to, etag } => {
-                self.move_object(occupant, &from, &to, &ETag(etag)).await?;
-                Err(FlushError::Later)
-            }
-            FlushStep::AwaitDelete { .. } | FlushStep::AwaitUpload { .. } => Err(FlushError::Later),
-            FlushStep::Nothing => Ok(()),
+        let planned = |state: &Partition| state.backing().flush_step(state.namespace(), ino) == step;
+        match &step {
+            FlushStep::Put { key, replaces } => self.put_file(ino, key, replaces.clone().map(ETag)).await,
+            FlushStep::Move { from, to, etag } => self.move_object(ino, (from, to, &ETag(etag.clone())), planned).await,
+            FlushStep::Evict { occupant, from, to, etag } => self.move_object(*occupant, (from, to, &ETag(etag.clone())), planned).await,
+            FlushStep::AwaitDelete { .. } | FlushStep::AwaitUpload { .. } | FlushStep::Nothing => Err(FlushError::Later),
         }
     }
 
     /// Copies an object to another key of its file, which is its home from then on.
-    async fn move_object(self: &Rc<Self>, ino: Ino, from: &str, to: &str, etag: &ETag) -> Result<(), FlushError> {
-        self.begin(ino, to, None).await?;
-        let moved = match self.keep_other(to, None).await {
+    async fn move_object(
+        self: &Rc<Self>,
+        ino: Ino,
+        (from, to, etag): (&str, &str, &ETag),
+        planned: impl FnOnce(&Partition) -> bool,
+    ) -> Result<(), FlushError> {
+        self.begin(ino, to, planned).await?;
+        let moved = match self.keep_other(ino, to, None).await {
             Ok(()) => self.insist(|| self.bucket().copy(from, to, Some(etag))).await,
             Err(error) => Err(error),
         };
         match moved {
             Ok(etag) => {
-                self.commit(Command::Backing(BackingCommand::Moved { ino, key: to.into(), etag: etag.0 })).await?;
+                self.end(BackingCommand::Moved { ino, key: to.into(), etag: etag.0 }).await?;
                 self.flusher.count(0);
                 Ok(())
             }
@@ -347,24 +383,51 @@ impl Node {
         }
     }
 
-    /// Logs that `key` is about to be written for `ino`, unless it is no longer the one to write.
-    pub(crate) async fn begin(&self, ino: Ino, key: &str, upload: Option<String>) -> Result<(), FlushError> {
-        let (_, applied) = self
+    /// Logs that `key` is about to be written for `ino`, unless it is no longer the one to
+    /// write. That and everything before it is forced: the bucket is never ahead of what a
+    /// power cut would leave here.
+    pub(crate) async fn begin(&self, ino: Ino, key: &str, planned: impl FnOnce(&Partition) -> bool) -> Result<(), FlushError> {
+        let mut stands = true;
+        let begun = self
             .replica
             .propose(|state| {
-                // Somebody may have renamed or claimed since the step was planned.
-                if state.backing().uploads().any(|(other, upload)| other == ino && upload.key != key) {
-                    return Err(RpcError::Overloaded);
+                // Somebody may have renamed since the step was planned, and the key be another's.
+                stands = planned(state);
+                match stands {
+                    true => Ok(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload: None })),
+                    false => Err(RpcError::Overloaded),
                 }
-                Ok(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload }))
             })
-            .await?;
-        self.follow(applied, None).await?;
+            .await;
+        if !stands {
+            return Err(FlushError::Later);
+        }
+        self.follow(begun?.1, None).await?;
+        if let Err(error) = self.force_log().await {
+            self.give_up(ino).await?;
+            return Err(error.into());
+        }
         Ok(())
     }
 
     pub(crate) async fn give_up(&self, ino: Ino) -> Result<(), RpcError> {
-        self.commit(Command::Backing(BackingCommand::UploadAborted { ino })).await.map(drop)
+        self.end(BackingCommand::UploadAborted { ino }).await
+    }
+
+    /// Logs how a write to the bucket has ended. What has begun must end, or nothing is done
+    /// to its key any more: while the node's disk is full, the end waits.
+    pub(crate) async fn end(&self, end: BackingCommand) -> Result<(), RpcError> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.commit(Command::Backing(end.clone())).await {
+                Err(RpcError::Refused(FsError::NoSpace)) if !self.is_stopping() => {
+                    self.trouble("space", Some("the node's disk is full".into()));
+                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
+                    self.ports.clock.sleep(pause).await;
+                }
+                ended => return ended.map(drop),
+            }
+        }
     }
 
     /// Writes what no object can say about a directory and its names.
@@ -375,17 +438,17 @@ impl Node {
         };
         let (key, marker, merge) = match step {
             PageStep::Write { key, marker, merge } => (key, marker, merge),
-            PageStep::AwaitDelete { .. } | PageStep::AwaitUpload => return Err(FlushError::Later),
-            PageStep::Nothing => return Ok(()),
+            PageStep::AwaitDelete { .. } | PageStep::AwaitUpload | PageStep::Nothing => return Err(FlushError::Later),
         };
         let old = if merge { self.page_of(dir, Some(&key)).await? } else { None };
-        self.begin(dir, &key, None).await?;
+        let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
+        self.begin(dir, &key, |state| state.backing().page_step(state.namespace(), dir) == step).await?;
         let written = self.put_page(dir, &key, marker.as_deref(), old.as_deref()).await;
         // What is loaded from now on is read anew: the page says more than it did.
         self.pages.borrow_mut().remove(&dir);
         match written {
             Ok((etag, version)) => {
-                self.commit(Command::Backing(BackingCommand::PageWritten { dir, version, etag: etag.0 })).await?;
+                self.end(BackingCommand::PageWritten { dir, version, etag: etag.0 }).await?;
                 Ok(())
             }
             Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
@@ -415,17 +478,20 @@ impl Node {
             self.trouble(key, Some(format!("the page of a directory cannot be encoded: {error}")));
             FlushError::Node(FsError::Io.into())
         })?;
+        self.force_log().await?;
         let etag = self.insist(|| self.bucket().put(key, body.clone(), Condition::Always, Vec::new())).await?;
         Ok((etag, version))
     }
 
     async fn delete(&self, key: &str, etag: Option<&ETag>) -> Result<(), FlushError> {
+        // Or a power cut could bring back a name whose object is gone.
+        self.force_log().await?;
         match self.insist(|| self.bucket().delete(key, etag)).await {
             // Somebody else has put something there since: it is theirs.
             Ok(()) | Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        self.commit(Command::Backing(BackingCommand::Deleted { key: key.into() })).await?;
+        self.end(BackingCommand::Deleted { key: key.into() }).await?;
         Ok(())
     }
 
@@ -434,29 +500,55 @@ impl Node {
     /// changes nothing when it is done twice.
     pub(crate) async fn insist<'a, T>(
         &'a self,
-        ask: impl Fn() -> ebb_ports::PortFuture<'a, Result<T, BucketError>>,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        self.ask_until_clear(&Cell::new(false), ask).await
+    }
+
+    /// Repeats a request also for as long as the bucket cannot be asked: what is half-way
+    /// cannot be left before the answer.
+    pub(crate) async fn persist<'a, T>(
+        &'a self,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        self.ask_until_clear(&Cell::new(true), ask).await
+    }
+
+    /// `doubt`: a request may have been carried out without an answer. An error that says
+    /// that nothing was done then speaks only of the last one.
+    pub(crate) async fn ask_until_clear<'a, T>(
+        &'a self,
+        doubt: &Cell<bool>,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
         let mut backoff = Backoff::default();
         loop {
-            match ask().await {
-                Err(error @ BucketError::Unknown { .. }) => {
-                    self.trouble("bucket writes", Some(error.to_string()));
-                    if self.is_stopping() {
-                        return Err(error);
-                    }
-                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
-                    self.ports.clock.sleep(pause).await;
+            let asked = match self.may_write() {
+                true => ask().await,
+                false => Err(BucketError::Unavailable { what: "the volume is not this node's to write".into(), retry_after: None }),
+            };
+            let (what, retry_after) = match asked {
+                Err(BucketError::Unknown { what }) => {
+                    doubt.set(true);
+                    (what, None)
                 }
+                Err(BucketError::Unavailable { what, retry_after }) if doubt.get() => (what, retry_after),
                 answer => return answer,
+            };
+            if self.is_stopping() || self.lost_to().is_some() {
+                return Err(BucketError::Unknown { what });
             }
+            self.trouble("bucket writes", Some(what));
+            let pause = backoff.pause(self.ports.entropy.next_u64(), retry_after);
+            self.ports.clock.sleep(pause).await;
         }
     }
 
     /// Somebody else's object stands where one of ours is to be: it is kept beside, under a
-    /// name that says so (O-55). `mine` is the tag of the object that may be replaced.
-    pub(crate) async fn keep_other(&self, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
+    /// name that says so (O-55). An earlier object of the file may be replaced, and `mine`.
+    pub(crate) async fn keep_other(&self, ino: Ino, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
         let found = match self.bucket_retry("head", || self.bucket().head(key)).await {
-            Ok(meta) if Some(&meta.etag) == mine || self.is_ours(&meta) => return Ok(()),
+            Ok(meta) if Some(&meta.etag) == mine || self.is_of(&meta, ino) => return Ok(()),
             Ok(meta) => meta,
             Err(BucketError::NotFound { .. }) => return Ok(()),
             Err(error) => return Err(error),

@@ -3,13 +3,16 @@
 use crate::Node;
 use crate::flush::FlushError;
 use crate::load::bucket_refusal;
-use crate::locks::{Guard, Mode};
+use crate::locks::Mode;
 use crate::signal::Signal;
 use bytes::{Bytes, BytesMut};
+use ebb_core::backing::FlushStep;
 use ebb_core::extent::{Segment, Source};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag, ObjectMeta, ObjectTags, PartTag, UploadId};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use std::cell::Cell;
+use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -71,124 +74,144 @@ impl Node {
             let what = format!("{size} bytes are more than the store takes as one object");
             return Err(BucketError::Refused { what }.into());
         }
-        if size < CHUNK_BYTES && size <= limits.max_put_bytes {
+        let step = FlushStep::Put { key: key.into(), replaces: replaces.as_ref().map(|etag| etag.0.clone()) };
+        self.begin(ino, key, |state| state.backing().flush_step(state.namespace(), ino) == step).await?;
+        let sent = if size < CHUNK_BYTES && size <= limits.max_put_bytes {
             self.put_whole(ino, key, replaces).await
         } else {
             self.put_parts(ino, key, replaces).await
+        };
+        match sent {
+            Ok((Content { version, size_bytes: len_bytes, .. }, etag)) => {
+                self.end(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version }).await?;
+                self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
+                self.flusher.count(len_bytes);
+                Ok(())
+            }
+            // Only a node that stops leaves it at that: the next start finds out.
+            Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
+            Err(error) => {
+                self.give_up(ino).await?;
+                // Where what the file has not fetched yet is another's by now, the next cycle
+                // sends what the file is then.
+                if let FlushError::Bucket(cause @ (BucketError::Precondition { .. } | BucketError::NotFound { .. })) = &error
+                    && let Some((key, etag, _)) = self.home_of(ino)
+                    && self.object_changed(ino, &key, &etag, cause.clone()).await.is_ok()
+                {
+                    return Err(FlushError::Later);
+                }
+                Err(error)
+            }
         }
     }
 
-    async fn put_whole(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(), FlushError> {
-        self.begin(ino, key, None).await?;
-        let room = self.upload_memory.take(CHUNK_BYTES).await;
+    async fn put_whole(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
+        let _room = self.upload_memory.take(CHUNK_BYTES).await;
         let (content, body) = {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
-            let content = match self.content(ino) {
-                Ok(content) if content.size_bytes < CHUNK_BYTES => content,
-                // Grown or gone since: the next cycle does what is right by then.
-                Ok(_) | Err(_) => {
-                    self.give_up(ino).await?;
-                    return Err(FlushError::Later);
-                }
-            };
-            match self.read_for_upload(ino, 0..content.size_bytes, content.size_bytes).await {
-                Ok(body) => (content, body),
-                Err(error) => {
-                    self.give_up(ino).await?;
-                    return Err(error);
-                }
+            let content = self.content(ino)?;
+            if content.size_bytes >= CHUNK_BYTES {
+                // Grown since: the next cycle does what is right by then.
+                return Err(FlushError::Later);
             }
+            let body = self.read_for_upload(ino, 0..content.size_bytes, content.size_bytes).await?;
+            (content, body)
         };
-        let put = self.guarded(ino, key, replaces, |condition| self.bucket().put(key, body.clone(), condition, content.tags.clone())).await;
-        drop(room);
-        self.uploaded(ino, key, content, put).await
+        self.force_log().await?;
+        let put = |condition| self.bucket().put(key, body.clone(), condition, content.tags.clone());
+        let etag = self.guarded(ino, key, replaces, &content, put).await?;
+        Ok((content, etag))
     }
 
-    async fn put_parts(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(), FlushError> {
+    async fn put_parts(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
         for attempt in 0.. {
             // Begun before it is logged: an upload id that nobody knows is the store's to
             // clean up, which its life-cycle rules do; one that is logged is always aborted.
             let tags = self.content(ino)?.tags;
             let upload = self.insist(|| self.bucket().upload_begin(key, tags.clone())).await?;
-            if let Err(error) = self.begin(ino, key, Some(upload.0.clone())).await {
-                self.insist(|| self.bucket().upload_abort(key, &upload)).await?;
-                return Err(error);
-            }
-            let frozen = match attempt < ATTEMPTS_WITHOUT_WAITING {
-                true => None,
-                // Readers go on; whoever wants to write waits until the upload is done.
-                false => Some(self.locks.lock(ino, Mode::Shared).await),
-            };
-            let content = self.content(ino)?;
-            self.flusher.preserved.begin(ino, content.size_bytes);
-            let sent = self.send_parts(ino, key, &upload, &content, frozen.as_ref()).await;
-            let whole = !self.flusher.preserved.is_broken(ino);
-            self.flusher.preserved.end(ino);
-            let parts = match sent {
-                Ok(parts) if whole => parts,
-                other => {
-                    self.insist(|| self.bucket().upload_abort(key, &upload)).await?;
-                    self.give_up(ino).await?;
-                    other?;
-                    continue;
+            let sent = self.put_parts_of(ino, key, &replaces, &upload, tags, attempt >= ATTEMPTS_WITHOUT_WAITING).await;
+            match sent {
+                Ok(Some(done)) => return Ok(done),
+                Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => return Err(error),
+                Ok(None) => self.persist(|| self.bucket().upload_abort(key, &upload)).await?,
+                Err(error) => {
+                    self.persist(|| self.bucket().upload_abort(key, &upload)).await?;
+                    return Err(error);
                 }
-            };
-            let put = self
-                .guarded(ino, key, replaces.clone(), |condition| self.bucket().upload_complete(key, &upload, parts.clone(), condition))
-                .await;
-            if let Err(error) = &put
-                && !matches!(error, BucketError::Unknown { .. })
-            {
-                self.insist(|| self.bucket().upload_abort(key, &upload)).await?;
             }
-            return self.uploaded(ino, key, content, put).await;
         }
         unreachable!("an attempt that makes writers wait is whole")
     }
 
+    /// `None` where the file has changed too much to be sent as it was. `waits`: whoever wants
+    /// to write waits until everything is read.
+    async fn put_parts_of(
+        self: &Rc<Self>,
+        ino: Ino,
+        key: &str,
+        replaces: &Option<ETag>,
+        upload: &UploadId,
+        tags: ObjectTags,
+        waits: bool,
+    ) -> Result<Option<(Content, ETag)>, FlushError> {
+        self.commit(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload: Some(upload.0.clone()) })).await?;
+        self.force_log().await?;
+        // No write is half-way when the version is taken that is sent.
+        let guard = self.locks.lock(ino, Mode::Shared).await;
+        let content = Content { tags, ..self.content(ino)? };
+        if content.size_bytes == 0 {
+            return Err(FlushError::Later);
+        }
+        self.flusher.preserved.begin(ino, content.size_bytes);
+        let frozen = waits.then_some(guard);
+        let sent = self.send_parts(ino, key, upload, &content, frozen.is_some()).await;
+        drop(frozen);
+        let whole = !self.flusher.preserved.is_broken(ino);
+        self.flusher.preserved.end(ino);
+        let parts = match sent? {
+            parts if whole => parts,
+            _ => return Ok(None),
+        };
+        self.force_log().await?;
+        let complete = |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
+        let etag = self.guarded(ino, key, replaces.clone(), &content, complete).await?;
+        Ok(Some((content, etag)))
+    }
+
+    /// Parts are read one after the other and sent side by side. Those that are read are on
+    /// their way while the next one waits for memory, or several uploads would wait for
+    /// each other's.
     async fn send_parts(
         self: &Rc<Self>,
         ino: Ino,
         key: &str,
         upload: &UploadId,
         content: &Content,
-        frozen: Option<&Guard<Ino>>,
+        frozen: bool,
     ) -> Result<Vec<PartTag>, FlushError> {
         let limits = self.bucket().capabilities();
-        let even = content.size_bytes.div_ceil(u64::from(limits.max_parts)).next_multiple_of(BLOCK_BYTES);
+        let size = content.size_bytes;
+        let even = size.div_ceil(u64::from(limits.max_parts)).next_multiple_of(BLOCK_BYTES);
         let part_bytes = PART_BYTES.max(limits.min_part_bytes.next_multiple_of(BLOCK_BYTES)).max(even);
-        let mut parts = Vec::new();
-        let mut sending: Vec<std::pin::Pin<Box<dyn Future<Output = Result<PartTag, BucketError>> + '_>>> = Vec::new();
-        let mut at = 0;
-        while at < content.size_bytes && !self.flusher.preserved.is_broken(ino) {
-            let range = at..(at + part_bytes).min(content.size_bytes);
-            at = range.end;
+        let numbers = 1..=size.div_ceil(part_bytes) as u32;
+        let read = stream::iter(numbers).take_while(|_| ready(!self.flusher.preserved.is_broken(ino))).then(|number| async move {
+            let start = u64::from(number - 1) * part_bytes;
+            let range = start..(start + part_bytes).min(size);
             let room = self.upload_memory.take(range.end - range.start).await;
-            let body = {
-                let _guard = match frozen {
-                    Some(_) => None,
-                    None => Some(self.locks.lock(ino, Mode::Shared).await),
-                };
-                let body = self.read_for_upload(ino, range.clone(), content.size_bytes).await?;
-                self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
-                body
+            let _guard = match frozen {
+                true => None,
+                false => Some(self.locks.lock(ino, Mode::Shared).await),
             };
-            let number = parts.len() as u32 + sending.len() as u32 + 1;
-            sending.push(Box::pin(async move {
-                let sent = self.insist(|| self.bucket().upload_part(key, upload, number, body.clone())).await;
-                drop(room);
-                sent
-            }));
-            if sending.len() >= PARTS_AT_ONCE {
-                for sent in futures_util::future::join_all(sending.drain(..)).await {
-                    parts.push(sent?);
-                }
-            }
-        }
-        for sent in futures_util::future::join_all(sending).await {
-            parts.push(sent?);
-        }
-        Ok(parts)
+            let body = self.read_for_upload(ino, range.clone(), size).await?;
+            self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
+            Ok::<_, FlushError>((number, body, room))
+        });
+        let sent = read.map_ok(|(number, body, room)| async move {
+            let sent = self.insist(|| self.bucket().upload_part(key, upload, number, body.clone())).await;
+            drop(room);
+            Ok(sent?)
+        });
+        sent.try_buffered(PARTS_AT_ONCE).try_collect().await
     }
 
     /// Sends a guarded write until it is clear how it ended. Where the guard does not hold,
@@ -198,26 +221,34 @@ impl Node {
         ino: Ino,
         key: &'a str,
         replaces: Option<ETag>,
+        content: &Content,
         send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
     ) -> Result<ETag, BucketError> {
         let mut condition = match replaces {
+            _ if !self.bucket().capabilities().conditional_put => {
+                // Nothing guards the put: what it would replace is at least looked at.
+                self.keep_other(ino, key, replaces.as_ref()).await?;
+                Condition::Always
+            }
             Some(etag) => Condition::Match(etag),
             None => Condition::Absent,
         };
-        if !self.bucket().capabilities().conditional_put {
-            condition = Condition::Always;
-        }
+        // An attempt whose outcome nobody knows.
+        let doubt = Cell::new(false);
         for _ in 0..MAX_CONFLICTS {
-            match self.insist(|| send(condition.clone())).await {
+            match self.ask_until_clear(&doubt, || send(condition.clone())).await {
                 Err(BucketError::Precondition { .. }) => {}
-                // The object to be replaced is gone.
-                Err(BucketError::NotFound { .. }) if matches!(condition, Condition::Match(_)) => {}
+                // The object to be replaced is gone, or the upload: it may have been completed.
+                Err(BucketError::NotFound { .. }) if doubt.get() || matches!(condition, Condition::Match(_)) => {}
                 ended => return ended,
             }
-            condition = match self.bucket_retry("head", || self.bucket().head(key)).await {
-                Ok(meta) if tag_of(&meta).is_some_and(|(owner, _)| owner == self.tag_owner(ino)) => Condition::Match(meta.etag),
+            condition = match self.persist(|| self.bucket().head(key)).await {
+                Ok(meta) if doubt.get() && meta.len_bytes == content.size_bytes && tag(&meta.tags) == tag(&content.tags) => {
+                    return Ok(meta.etag);
+                }
+                Ok(meta) if self.is_of(&meta, ino) => Condition::Match(meta.etag),
                 Ok(meta) => {
-                    self.keep_other(key, None).await?;
+                    self.keep_other(ino, key, None).await?;
                     Condition::Match(meta.etag)
                 }
                 Err(BucketError::NotFound { .. }) => Condition::Absent,
@@ -225,23 +256,6 @@ impl Node {
             };
         }
         Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
-    }
-
-    async fn uploaded(&self, ino: Ino, key: &str, content: Content, put: Result<ETag, BucketError>) -> Result<(), FlushError> {
-        let etag = match put {
-            Ok(etag) => etag,
-            // Only a node that stops leaves it at that: the next start finds out.
-            Err(error @ BucketError::Unknown { .. }) => return Err(error.into()),
-            Err(error) => {
-                self.give_up(ino).await?;
-                return Err(error.into());
-            }
-        };
-        let Content { version, size_bytes: len_bytes, .. } = content;
-        self.commit(Command::Backing(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version })).await?;
-        self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
-        self.flusher.count(len_bytes);
-        Ok(())
     }
 
     /// Finds out how what was being written ended when the node last stopped.
@@ -271,22 +285,19 @@ impl Node {
         Ok(())
     }
 
-    /// The object was written by this volume.
-    pub(crate) fn is_ours(&self, meta: &ObjectMeta) -> bool {
-        tag_of(meta).is_some_and(|(owner, _)| owner.starts_with(&self.tag_volume()))
-    }
-
-    fn tag_volume(&self) -> String {
-        format!("{}/", self.cluster)
+    /// The object holds what some version of the file held.
+    pub(crate) fn is_of(&self, meta: &ObjectMeta, ino: Ino) -> bool {
+        tag_of(meta).is_some_and(|(owner, _)| owner == self.tag_owner(ino))
     }
 
     fn tag_owner(&self, ino: Ino) -> String {
-        format!("{}{:016x}", self.tag_volume(), ino.0)
+        format!("{}/{:016x}", self.cluster, ino.0)
     }
 
-    fn content(&self, ino: Ino) -> Result<Content, RpcError> {
+    fn content(&self, ino: Ino) -> Result<Content, FlushError> {
         let state = self.replica.view();
-        let attr = state.namespace().attr(ino)?;
+        // Gone since: there is nothing to be sent.
+        let attr = state.namespace().attr(ino).map_err(|_| FlushError::Later)?;
         let version = Version(state.next_version().0 - 1);
         let tags = vec![
             (TAG.into(), format!("{}/{}", self.tag_owner(ino), version.0)),
@@ -360,7 +371,10 @@ const MAX_CONFLICTS: usize = 8;
 
 /// Whose content an object of ours is, and at which version.
 fn tag_of(meta: &ObjectMeta) -> Option<(String, Version)> {
-    let (_, value) = meta.tags.iter().find(|(name, _)| name == TAG)?;
-    let (owner, version) = value.rsplit_once('/')?;
+    let (owner, version) = tag(&meta.tags)?.rsplit_once('/')?;
     Some((owner.to_owned(), Version(version.parse().ok()?)))
+}
+
+fn tag(tags: &ObjectTags) -> Option<&str> {
+    tags.iter().find(|(name, _)| name == TAG).map(|(_, value)| value.as_str())
 }
