@@ -34,6 +34,7 @@ pub struct UnfinishedUpload {
     pub upload: UploadId,
     pub begun_at: Duration,
     pub process: String,
+    pub parts: usize,
 }
 
 /// Laws: one object per key; a tag is a function of the content, as in S3, so content that
@@ -69,6 +70,7 @@ impl Store {
             upload: UploadId(id.clone()),
             begun_at: upload.begun_at,
             process: upload.process.clone(),
+            parts: upload.parts.len(),
         };
         self.uploads.iter().map(describe).collect()
     }

@@ -128,18 +128,10 @@ impl<'a> Checker<'a> {
     fn returned(&mut self, id: OpId, outcome: &Outcome) -> Result<(), Verdict> {
         let pending = &self.pending[&id];
         if self.is_environment(&pending.op, outcome) {
+            // A change may have been executed, or be found so after a restart.
             if let Op::Mutate(mutation) = &pending.op {
-                // It may have been executed, or be found so after a restart.
-                let written = match mutation {
-                    ClientMutation::Write { ino, offset, data, .. } => Some((*ino, Some(*offset), data.clone())),
-                    ClientMutation::Append { ino, data, .. } => Some((*ino, None, data.clone())),
-                    _ => None,
-                };
-                if let Some((ino, offset, data)) = written {
-                    for possibility in &mut self.possible {
-                        Rc::make_mut(&mut possibility.tree).smear_write(ino, offset, &data);
-                    }
-                }
+                let mutation = mutation.clone();
+                self.smear(&mutation);
             } else {
                 self.pending.remove(&id);
             }
@@ -164,15 +156,31 @@ impl<'a> Checker<'a> {
     fn settle(&mut self) -> Result<(), Verdict> {
         let all = self.reachable(None)?;
         let lost: Vec<OpId> = self.pending.iter().filter(|(_, pending)| pending.outcome.is_none()).map(|(id, _)| *id).collect();
-        for id in &lost {
-            self.pending.remove(id);
-        }
+        let lost_operations: Vec<Op> = lost.iter().filter_map(|id| self.pending.remove(id)).map(|pending| pending.op).collect();
         let settled = all.into_iter().map(|mut possibility| {
             possibility.done.retain(|id| !lost.contains(id));
             possibility
         });
         let settled = settled.collect();
-        self.keep(settled, Vec::new())
+        self.keep(settled, Vec::new())?;
+        for operation in lost_operations {
+            if let Op::Mutate(mutation) = operation {
+                self.smear(&mutation);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a write that failed or was interrupted may be there or not.
+    fn smear(&mut self, mutation: &ClientMutation) {
+        let (ino, offset, data) = match mutation {
+            ClientMutation::Write { ino, offset, data, .. } => (*ino, Some(*offset), data),
+            ClientMutation::Append { ino, data, .. } => (*ino, None, data),
+            _ => return,
+        };
+        for possibility in &mut self.possible {
+            Rc::make_mut(&mut possibility.tree).smear_write(ino, offset, data);
+        }
     }
 
     fn power_cut(&mut self) -> Result<(), Verdict> {
@@ -186,8 +194,14 @@ impl<'a> Checker<'a> {
                 recovered.push(Possibility { tree: Rc::new(tree), done: BTreeSet::new(), past: Vec::new() });
             }
         }
-        self.pending.clear();
-        self.keep(recovered, Vec::new())
+        let interrupted = std::mem::take(&mut self.pending);
+        self.keep(recovered, Vec::new())?;
+        for pending in interrupted.into_values() {
+            if let Op::Mutate(mutation) = pending.op {
+                self.smear(&mutation);
+            }
+        }
+        Ok(())
     }
 
     /// Every possibility that operations under way can lead to. With `wanted` those behind

@@ -98,7 +98,7 @@ pub enum Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Identity {
     Kept,
-    /// The cache was lost: ids may be new.
+    /// What was only read from the bucket, and is on record nowhere, may have been forgotten.
     Anew,
 }
 

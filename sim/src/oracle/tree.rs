@@ -193,14 +193,15 @@ impl Tree {
         let left: BTreeSet<NodeId> = next.nodes.keys().copied().collect();
         next.by_ino.retain(|_, node| left.contains(node));
         if !same_inos {
-            next.by_ino.clear();
-            for node in next.nodes.values_mut() {
+            // What is nowhere on record gets an id, and a directory its times, when it is found.
+            for node in next.nodes.values_mut().filter(|node| !node.changed && node.ino != Some(Ino::ROOT)) {
                 let node = Rc::make_mut(node);
-                node.ino = None;
-                // A directory that is nowhere on record is as old as it is known.
-                if node.kind == FileKind::Directory && !node.changed {
-                    node.mtime = None;
+                if let Some(ino) = node.ino.take() {
+                    next.by_ino.remove(&ino);
                 }
+            }
+            for node in next.nodes.values_mut().filter(|node| !node.changed && node.kind == FileKind::Directory) {
+                Rc::make_mut(node).mtime = None;
             }
         }
         let mut mine = BTreeMap::new();

@@ -10,6 +10,7 @@ use crate::{FaultPlan, Process, Rate, Rng, SimBucket, World};
 use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::{Node, OpenError, Options, Stopped};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -128,6 +129,7 @@ struct Life {
     node: Rc<Node>,
     client: Client,
     id: ClientId,
+    leaving: Rc<Cell<bool>>,
 }
 
 impl Story<'_> {
@@ -157,7 +159,7 @@ impl Story<'_> {
                     };
                     self.clients += 1;
                     self.history.note(format!("client {} begins", self.clients));
-                    return Ok(Life { process, node, client, id: ClientId(self.clients) });
+                    return Ok(Life { process, node, client, id: ClientId(self.clients), leaving: Rc::default() });
                 }
                 Some(Err(error)) if is_damage(&error) || attempt > MAX_STARTS => return Err(format!("the node does not start: {error}")),
                 Some(Err(error)) => self.history.note(format!("the node does not start: {error}")),
@@ -209,6 +211,7 @@ impl Story<'_> {
                 rng: self.world.rng(&format!("{} worker {worker}", life.process.name())),
                 executor: self.world.executor().clone(),
                 pace: self.plan.pace,
+                leaving: life.leaving.clone(),
             };
             life.process.spawn(worker.work());
         }
@@ -221,6 +224,7 @@ impl Story<'_> {
             life.process.spawn(async move { drop(client.admin(request).await) });
             self.world.sleep(self.rng.duration(Duration::ZERO, limit)).await;
         }
+        let mut identity = Identity::Kept;
         match self.rng.below(5) {
             0 | 1 => {
                 life.process.kill();
@@ -229,17 +233,19 @@ impl Story<'_> {
             2 | 3 => {
                 self.history.add(Event::PowerCut);
                 self.world.machine(&self.home.machine).power_cut();
+                identity = Identity::Anew;
             }
             _ => return self.stop(life).await,
         }
         self.history.add(Event::Gone { client: life.id });
         self.history.add(Event::Settled);
-        Ok(Identity::Kept)
+        Ok(identity)
     }
 
     /// Stops in good order. Where the volume was given back, it goes on elsewhere.
     async fn stop(&mut self, life: Life) -> Result<Identity, String> {
         let flush = self.rng.below(3) != 0;
+        life.leaving.set(true);
         let (node, client) = (life.node.clone(), life.client.clone());
         let stopped = life
             .process

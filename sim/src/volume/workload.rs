@@ -5,7 +5,7 @@ use crate::{Executor, Rate, Rng};
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -84,6 +84,8 @@ pub struct Worker {
     pub rng: Rng,
     pub executor: Executor,
     pub pace: Pace,
+    /// The client is being detached: nothing more is asked, and what fails now says nothing.
+    pub leaving: Rc<Cell<bool>>,
 }
 
 impl Worker {
@@ -92,13 +94,16 @@ impl Worker {
         for _ in 0..self.pace.operations {
             let pause = if self.rng.below(10) == 0 { 20 } else { 1 };
             self.executor.sleep(self.executor.world(), self.rng.duration(Duration::ZERO, self.pace.pause_limit) * pause).await;
+            if self.leaving.get() {
+                return;
+            }
             let Some(op) = self.choose(&mut open) else { continue };
             match op {
                 Op::ReadDir { dir, .. } => self.read_dir(dir).await,
                 op => drop(self.run(op).await),
             }
         }
-        for ino in open {
+        for ino in open.into_iter().filter(|_| !self.leaving.get()) {
             self.run(Op::Close { ino }).await;
         }
     }
@@ -112,7 +117,9 @@ impl Worker {
             Outcome::Entries { entries, .. } => entries.iter().for_each(|(_, attr)| self.known.learn(attr)),
             _ => {}
         }
-        self.history.add(Event::Return { id, outcome: outcome.clone() });
+        if !(self.leaving.get() && outcome == Outcome::Failed(FsError::Io)) {
+            self.history.add(Event::Return { id, outcome: outcome.clone() });
+        }
         outcome
     }
 
