@@ -9,6 +9,7 @@ use crate::Node;
 use crate::bucket::Backoff;
 use crate::preserve::Preserved;
 use crate::signal::Signal;
+use crate::upload::MAX_CONFLICTS;
 use ebb_core::backing::{DirtyWork, FlushStep, PageStep};
 use ebb_core::partition::Partition;
 use ebb_format::page;
@@ -152,6 +153,7 @@ impl Node {
         let mut deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
         let mut left = usize::MAX;
         loop {
+            self.move_renamed().await;
             let remaining = self.dirty_below(root);
             if remaining == 0 {
                 break;
@@ -479,8 +481,31 @@ impl Node {
             FlushError::Node(FsError::Io.into())
         })?;
         self.force_log().await?;
-        let etag = self.insist(|| self.bucket().put(key, body.clone(), Condition::Always, Vec::new())).await?;
+        let tag = self.replica.view().backing().page_tag(dir).map(|tag| ETag(tag.to_owned()));
+        let etag = self.replace_page(key, tag, body).await?;
         Ok((etag, version))
+    }
+
+    /// A page replaces the one that is there and no later one: a request that arrives long
+    /// after it was given up, or after its node was, undoes nothing.
+    async fn replace_page(&self, key: &str, mut there: Option<ETag>, body: bytes::Bytes) -> Result<ETag, BucketError> {
+        for _ in 0..MAX_CONFLICTS {
+            let condition = match &there {
+                _ if !self.bucket().capabilities().conditional_put => Condition::Always,
+                Some(tag) => Condition::Match(tag.clone()),
+                None => Condition::Absent,
+            };
+            match self.insist(|| self.bucket().put(key, body.clone(), condition.clone(), Vec::new())).await {
+                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
+                ended => return ended,
+            }
+            there = match self.persist(|| self.bucket().head(key)).await {
+                Ok(meta) => Some(meta.etag),
+                Err(BucketError::NotFound { .. }) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
     }
 
     async fn delete(&self, key: &str, etag: Option<&ETag>) -> Result<(), FlushError> {

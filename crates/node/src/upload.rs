@@ -367,7 +367,7 @@ impl Node {
 const PARTS_AT_ONCE: usize = 8;
 
 /// Another writer that changes the object between every look and put is given up on for this cycle.
-const MAX_CONFLICTS: usize = 8;
+pub(crate) const MAX_CONFLICTS: usize = 8;
 
 /// Whose content an object of ours is, and at which version.
 fn tag_of(meta: &ObjectMeta) -> Option<(String, Version)> {

@@ -191,6 +191,11 @@ impl Backing {
         PageStep::Write { key: keys::page_key(dir), marker, merge: state.stored && !self.is_complete(dir) }
     }
 
+    /// Tag of the directory's page, if this volume has written it.
+    pub fn page_tag(&self, dir: Ino) -> Option<&str> {
+        self.dirs.get(&dir)?.page.as_deref()
+    }
+
     /// The object that shows a directory which ebb has made to those who see only keys.
     pub(super) fn marker(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
         let state = self.dirs.get(&dir)?;
