@@ -172,8 +172,16 @@ impl Holds {
         });
     }
 
+    /// What the node is to be told now. It may hear it whether or not it answers.
     pub(crate) fn undeclared(&self) -> Vec<Ino> {
-        self.table.borrow().iter().filter(|(_, hold)| hold.opens > 0 && hold.declared != Declared::Yes).map(|(ino, _)| *ino).collect()
+        let mut table = self.table.borrow_mut();
+        let undeclared = table.iter_mut().filter(|(_, hold)| hold.opens > 0 && hold.declared != Declared::Yes);
+        undeclared
+            .map(|(ino, hold)| {
+                hold.declared = Declared::Unsure;
+                *ino
+            })
+            .collect()
     }
 
     /// `None` if there is nothing to tell, which ends the telling.

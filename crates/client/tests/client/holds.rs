@@ -35,7 +35,7 @@ fn the_first_open_and_the_last_close_are_told() {
 /// break and a node that restarts: in the end the node knows what is open, no more, no less.
 #[test]
 fn node_and_client_agree_in_the_end() {
-    for seed in 0..50 {
+    for seed in 0..200 {
         let world = World::new(seed);
         let node = Node::new(&world);
         let client = node.attach_with(Options { unavailable_timeout: Some(Duration::from_millis(30)), ..Node::options() });
