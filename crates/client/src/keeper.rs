@@ -164,6 +164,8 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
     declare_opens(shared, now.session, IfRefused::Later).await?;
     replay(shared).await?;
     declare_opens(shared, now.session, IfRefused::Stale).await?;
+    // Others wait until everything is repeated.
+    insist(shared, Request::Renew { session: now.session }).await?;
     shared.set_attached(now.session);
     Ok(())
 }

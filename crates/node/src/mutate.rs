@@ -49,8 +49,11 @@ impl Node {
         if let Some(owner) = self.lost_to() {
             return Err(RpcError::NotServing(format!("the volume was taken over by {owner}")));
         }
-        if replay.is_none() && self.attachments.awaits_any() {
-            return Err(RpcError::Overloaded);
+        if replay.is_none() {
+            self.attachments.returned(tx.session);
+            if self.attachments.awaits_any() {
+                return Err(RpcError::Overloaded);
+            }
         }
         if replay.is_some_and(|replay| !self.may_have_answered(replay)) {
             return Err(FsError::Invalid.into());

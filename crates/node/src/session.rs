@@ -25,7 +25,8 @@ struct Attachment {
     shares: bool,
     /// It has been asked to, at this time.
     asked_to_share: Option<Duration>,
-    /// Of a session of before a restart: its client has not come back yet.
+    /// Of a session of before a restart: its client has not come back yet, or has still to
+    /// repeat what the node may have lost.
     awaited: bool,
     /// The one that it attached over last: what an earlier one still brings is of the past.
     connection: Option<ConnectionId>,
@@ -89,6 +90,7 @@ impl Attachments {
         let mut table = self.table.borrow_mut();
         if let Some(before) = table.remove(&session) {
             attachment.mailbox = before.mailbox;
+            attachment.awaited |= before.awaited;
         }
         table.insert(session, attachment);
     }
@@ -99,7 +101,14 @@ impl Attachments {
         self.table.borrow().values().any(|attachment| attachment.awaited)
     }
 
-    /// Forgets the session and gives the inodes that it had open.
+    /// The client has nothing more to replay.
+    pub fn returned(&self, session: SessionId) {
+        if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
+            attachment.awaited = false;
+        }
+    }
+
+    /// Forgets the session.
     pub fn remove(&self, session: SessionId) {
         self.table.borrow_mut().remove(&session);
         self.opens.borrow_mut().retain(|_, holders| {
@@ -137,6 +146,7 @@ impl Attachments {
         match self.table.borrow_mut().get_mut(&session) {
             Some(attachment) => {
                 attachment.renewed = now;
+                attachment.awaited = false;
                 true
             }
             None => false,
