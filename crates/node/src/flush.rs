@@ -523,19 +523,13 @@ impl Node {
     /// Repeats a request for as long as nobody knows whether it was carried out, which ends
     /// with an answer or with the node. What is repeated is guarded by its condition, or
     /// changes nothing when it is done twice.
-    pub(crate) async fn insist<'a, T>(
-        &'a self,
-        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
-    ) -> Result<T, BucketError> {
+    pub(crate) async fn insist<'a, T>(&'a self, ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>) -> Result<T, BucketError> {
         self.ask_until_clear(&Cell::new(false), ask).await
     }
 
     /// Repeats a request also for as long as the bucket cannot be asked: what is half-way
     /// cannot be left before the answer.
-    pub(crate) async fn persist<'a, T>(
-        &'a self,
-        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
-    ) -> Result<T, BucketError> {
+    pub(crate) async fn persist<'a, T>(&'a self, ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>) -> Result<T, BucketError> {
         self.ask_until_clear(&Cell::new(true), ask).await
     }
 

@@ -28,7 +28,10 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { at: usize, len: usize },
+    Write {
+        at: usize,
+        len: usize,
+    },
     Resize(usize),
     Fetch(usize),
     Evict(usize),
