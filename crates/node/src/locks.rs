@@ -113,10 +113,10 @@ impl<K: Ord + Clone> Waiting<K> {
 impl<K: Ord + Clone> Drop for Waiting<K> {
     fn drop(&mut self) {
         // Let in and dropped before it could take the guard: give the lock back.
-        if let Some(mut turn) = self.turn.take() {
-            if let Ok(Some(())) = turn.try_recv() {
-                release(&self.table, &self.key, self.mode);
-            }
+        if let Some(mut turn) = self.turn.take()
+            && let Ok(Some(())) = turn.try_recv()
+        {
+            release(&self.table, &self.key, self.mode);
         }
     }
 }
