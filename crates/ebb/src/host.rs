@@ -28,7 +28,6 @@ pub async fn open(
     // Before the storage is asked, which may take its time.
     ports.disk.lock().map_err(|error| Failure::of(data_dir.display(), error))?;
     let bucket = settings::bucket(bucket, options.read_only);
-    let term = options.head_term;
     let opening = async {
         let bucket = ebb_bucket::open(url, &bucket).await.map_err(|error| match error {
             OpenError::Url { .. } | OpenError::Settings { .. } => Failure::Usage(error.to_string()),
@@ -42,10 +41,7 @@ pub async fn open(
         () = signals.next() => return Err(interrupted()),
         () = tokio::time::sleep(PATIENCE) => {}
     }
-    report.note(&format!(
-        "opening {url}: if another node served it last, this waits up to {} s to see whether that node still lives",
-        term.as_secs()
-    ));
+    report.note(&format!("opening {url}: waiting to see whether the node that served it last still lives, if it is not this one"));
     tokio::select! {
         node = &mut opening => node,
         () = signals.next() => Err(interrupted()),

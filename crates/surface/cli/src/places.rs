@@ -58,14 +58,16 @@ impl Process {
     }
 }
 
-/// When a process started; `None` if there is none, or only its remains.
+/// When a process started; `None` if there is none, or only its remains, which nobody may
+/// ever collect. A first thread that has ended before the others is not the end of them.
 fn start_of(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command's name is in brackets and may hold anything, brackets among it.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |threads| threads.count());
+    if matches!(state, "Z" | "X") && threads() <= 1 {
         return None;
     }
     fields.nth(STARTED_AFTER_STATE)?.parse().ok()

@@ -1,0 +1,70 @@
+//! status, ls-dirty, flush, evict and fsck.
+
+use crate::place::Place;
+use std::fs;
+
+#[test]
+fn a_mount_says_what_it_does() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    fs::write(place.path("mnt/d/file"), vec![1; 300_000]).unwrap();
+    fs::write(place.path("mnt/other"), "x").unwrap();
+
+    let status = place.ebb(&["status", "mnt"]).good().out;
+    assert!(status.contains("dirty") && status.contains(place.url()), "{status}");
+    let status = place.ebb(&["status", "mnt/d/file", "--json"]).good().json();
+    assert!(status["dirty_bytes"].as_u64().unwrap() >= 300_000, "{status}");
+    assert_eq!(status["troubles"], serde_json::json!([]));
+
+    let listed = place.ebb(&["ls-dirty", "mnt"]).good().out;
+    assert!(listed.contains("/d/file") && listed.contains("/other"), "{listed}");
+    let listed = place.ebb(&["ls-dirty", "mnt", "--json", "--limit", "1"]).good().json();
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+
+    // Below a path only.
+    place.ebb(&["flush", "mnt/d"]).good();
+    assert_eq!(fs::read(place.path("backing/d/file")).unwrap().len(), 300_000);
+    assert!(!place.path("backing/other").exists());
+    let flushed = place.ebb(&["flush", "mnt", "--json"]).good().json();
+    assert!(flushed["files"].as_u64().unwrap() >= 1, "{flushed}");
+    assert_eq!(place.ebb(&["ls-dirty", "mnt"]).good().out, "everything has reached the bucket\n");
+
+    let evicted = place.ebb(&["evict", "mnt/d/file", "--json"]).good().json();
+    assert!(evicted["bytes"].as_u64().unwrap() >= 300_000, "{evicted}");
+    assert_eq!(fs::read(place.path("mnt/d/file")).unwrap(), vec![1; 300_000]);
+    assert!(place.ebb(&["fsck", "mnt"]).good().out.contains("no problem"));
+    assert_eq!(place.ebb(&["fsck", "mnt", "--json"]).good().json()["problems"], serde_json::json!([]));
+
+    place.ebb(&["flush", "mnt/no/such"]).refused(1, "no such file");
+    place.ebb(&["evict", "mnt/no/such"]).refused(1, "no such file");
+    place.umount();
+}
+
+/// Situation: bits of the node's disk have rotted. Expectation: fsck finds it, says where,
+/// and its exit status says so too.
+#[test]
+fn fsck_finds_what_has_rotted() {
+    let place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), vec![7; 1 << 20]).unwrap();
+    place.ebb(&["fsck", "mnt"]).good();
+    let stores = place.path("data/store");
+    let store = fs::read_dir(&stores).unwrap().map(|entry| entry.unwrap().path()).find(|path| fs::metadata(path).unwrap().len() >= 1 << 20);
+    let store = fs::OpenOptions::new().write(true).open(store.expect("the file has a store file")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&store, b"rot", 500_000).unwrap();
+    let found = place.ebb(&["fsck", "mnt"]);
+    assert_eq!(found.status, 1, "{found:?}");
+    assert!(found.out.contains("NOT CLEAN"), "{found:?}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let place = Place::new();
+    place.mount();
+    let binary = env!("CARGO_BIN_EXE_ebb");
+    let script = format!("set -o pipefail; {binary} completion bash | head -c 10 >/dev/null; {binary} status mnt | head -c 1 >/dev/null");
+    let status = std::process::Command::new("bash").args(["-c", &script]).current_dir(&place.dir).status().unwrap();
+    assert!(status.success());
+    place.umount();
+}

@@ -1,0 +1,58 @@
+//! SIGKILL, and what is found after it.
+
+use crate::place::Place;
+use std::fs;
+
+#[test]
+fn what_was_acknowledged_survives_the_daemon() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    for index in 0..100 {
+        fs::write(place.path(&format!("mnt/d/{index}")), format!("content {index}")).unwrap();
+    }
+    fs::rename(place.path("mnt/d/7"), place.path("mnt/seven")).unwrap();
+    place.kill("mnt");
+    let dead = fs::read_dir(place.path("mnt")).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    place.ebb(&["status", "mnt"]).refused(1, "has ended");
+    // The dead mount is found, and replaced.
+    place.mount();
+    for index in (0..100).filter(|index| *index != 7) {
+        assert_eq!(fs::read_to_string(place.path(&format!("mnt/d/{index}"))).unwrap(), format!("content {index}"));
+    }
+    assert_eq!(fs::read_to_string(place.path("mnt/seven")).unwrap(), "content 7");
+    place.ebb(&["fsck", "mnt"]).good();
+    place.umount();
+    assert_eq!(fs::read_to_string(place.path("backing/seven")).unwrap(), "content 7");
+}
+
+/// Situation: the daemon is dead, and the user unmounts instead of mounting again. Danger:
+/// it looks as if all were well while data has not reached the bucket. Expectation: the
+/// mount goes, the user is told where the data is and how to go on, and that works.
+#[test]
+fn a_dead_mount_is_cleared_away_and_nothing_is_forgotten() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::write(place.path("mnt/file"), "only in the log").unwrap();
+    place.kill("mnt");
+    let told = place.ebb(&["umount", "mnt"]).refused(1, "goes on with it");
+    assert!(told.err.contains(&place.text("data")), "{told:?}");
+    assert!(!place.is_mounted("mnt"));
+    place.ebb(&["umount", "mnt"]).refused(2, "is no mount of ebb");
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "only in the log");
+    place.umount();
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "only in the log");
+}
+
+#[test]
+fn a_dead_mount_is_told_in_json() {
+    let place = Place::new();
+    place.mount();
+    place.kill("mnt");
+    let told = place.ebb(&["umount", "mnt", "--json"]);
+    assert_eq!(told.status, 1);
+    assert_eq!(told.json()["flushed"], false);
+    assert_eq!(told.json()["data_dir"], place.text("data"));
+}

@@ -1,0 +1,89 @@
+//! A node of its own, and mounts of its volume.
+
+use crate::place::Place;
+use std::fs;
+
+/// Gives the child and the address that it serves at.
+fn serve(place: &mut Place, listen: &str) -> (usize, String) {
+    let url = place.url().to_owned();
+    let (child, line) =
+        place.start(&["serve", "--data", "node", "--backing", &url, "--name", "volume", "--listen", listen, "--flush-interval", "1h"]);
+    let address = line.split("ebb://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_else(|| panic!("{line:?}"));
+    (child, address.to_owned())
+}
+
+#[test]
+fn two_mounts_see_each_other_at_once() {
+    let mut place = Place::new();
+    let (node, address) = serve(&mut place, "127.0.0.1:0");
+    let volume = format!("ebb://{address}/volume");
+    place.ebb(&["mount", &volume, "mnt", "--data", "client"]).good();
+    fs::create_dir(place.path("mnt/sub")).unwrap();
+    fs::write(place.path("mnt/sub/file"), "one").unwrap();
+    // The second shows a directory of the volume only.
+    place.ebb(&["mount", &format!("{volume}/sub"), "mnt2", "--data", "client2"]).good();
+    assert_eq!(fs::read_to_string(place.path("mnt2/file")).unwrap(), "one");
+    fs::write(place.path("mnt2/file"), "two, and longer").unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt/sub/file")).unwrap(), "two, and longer");
+    fs::write(place.path("mnt/sub/new"), "three").unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt2/new")).unwrap(), "three");
+    fs::rename(place.path("mnt2/new"), place.path("mnt2/newer")).unwrap();
+    assert!(!place.path("mnt/sub/new").exists() && place.path("mnt/sub/newer").exists());
+    fs::set_permissions(place.path("mnt2"), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(place.path("mnt/sub")).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o711, "the root of one mount is a directory of the other");
+
+    // The node is asked by path or by address.
+    let status = place.ebb(&["status", "mnt", "--json"]).good().json();
+    assert_eq!(status["sessions"].as_array().unwrap().len(), 2);
+    assert_eq!(place.ebb(&["status", &address, "--json"]).good().json()["volume"], "volume");
+    place.ebb(&["flush", "mnt2/newer"]).good();
+    assert_eq!(fs::read_to_string(place.path("backing/sub/newer")).unwrap(), "three");
+    assert!(!place.path("backing/sub/file").exists(), "it was not asked for");
+
+    place.ebb(&["umount", "mnt2"]).good();
+    assert!(place.ebb(&["umount", "mnt"]).good().out.contains("is safe at"));
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
+    assert_eq!(fs::read_to_string(place.path("backing/sub/file")).unwrap(), "two, and longer");
+}
+
+/// Situation: the node is killed and started again while a mount works. Expectation: the
+/// mount waits, then goes on; nothing is lost and nothing fails.
+#[test]
+fn a_mount_outlives_its_node() {
+    let mut place = Place::new();
+    let (node, address) = serve(&mut place, "127.0.0.1:0");
+    place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt", "--data", "client"]).good();
+    fs::write(place.path("mnt/before"), "before").unwrap();
+    let open = fs::OpenOptions::new().read(true).write(true).create_new(true).open(place.path("mnt/open")).unwrap();
+    place.signal(node, libc::SIGKILL);
+    let path = place.path("mnt/during");
+    let writer = std::thread::spawn(move || fs::write(path, "during"));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let (node, _) = serve(&mut place, &address);
+    writer.join().unwrap().unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&open, b"still open", 0).unwrap();
+    drop(open);
+    for (name, content) in [("before", "before"), ("during", "during"), ("open", "still open")] {
+        assert_eq!(fs::read_to_string(place.path("mnt").join(name)).unwrap(), content);
+    }
+    place.ebb(&["fsck", "mnt"]).good();
+    place.ebb(&["umount", "mnt"]).good();
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
+    assert_eq!(fs::read_to_string(place.path("backing/during")).unwrap(), "during");
+}
+
+#[test]
+fn what_the_node_does_not_have_is_refused() {
+    let mut place = Place::new();
+    let (node, address) = serve(&mut place, "127.0.0.1:0");
+    let mount = |what: &str| place.ebb(&["mount", &format!("ebb://{address}/{what}"), "mnt", "--data", "client"]);
+    mount("other").refused(1, "serves the volume \"volume\"");
+    mount("volume/no/such").refused(1, "subdirectory no: no such file or directory");
+    mount("volume").good();
+    fs::write(place.path("mnt/file"), "").unwrap();
+    place.ebb(&["umount", "mnt"]).good();
+    let mount = |what: &str| place.ebb(&["mount", &format!("ebb://{address}/{what}"), "mnt", "--data", "client"]);
+    mount("volume/file").refused(1, "not a directory");
+    assert_eq!(place.signal(node, libc::SIGINT), 0);
+}

@@ -1,0 +1,128 @@
+//! How a mount ends while all is well, or not quite.
+
+use crate::place::{Place, kill, until};
+use crate::switch::Switch;
+use std::fs::{self, File};
+use std::time::Duration;
+
+#[test]
+fn a_mount_in_use_is_not_taken_away() {
+    let place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let open = File::open(place.path("mnt/file")).unwrap();
+    let told = place.ebb(&["umount", "mnt"]).refused(1, "in use by");
+    assert!(told.err.contains(&std::process::id().to_string()), "{told:?}");
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    drop(open);
+    place.umount();
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+}
+
+/// Lazily, it goes out of sight at once, and on with its last user.
+#[test]
+fn a_lazy_end_waits_for_the_last_user() {
+    let place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let open = File::open(place.path("mnt/file")).unwrap();
+    let daemon = place.record("mnt").daemon;
+    place.ebb(&["umount", "mnt", "--lazy", "--no-wait"]).good();
+    assert!(!place.is_mounted("mnt"));
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "content");
+    assert!(daemon.is_alive());
+    drop(open);
+    until("the daemon ends", || !daemon.is_alive());
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+}
+
+#[test]
+fn a_signal_is_a_clean_end() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let place = Place::new();
+        place.mount_with(&["--flush-interval", "1h"]);
+        fs::write(place.path("mnt/file"), "content").unwrap();
+        let daemon = place.record("mnt").daemon;
+        kill(daemon.pid, signal);
+        until("the daemon ends", || !daemon.is_alive());
+        assert!(!place.is_mounted("mnt"));
+        assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+        place.ebb(&["umount", "mnt"]).refused(2, "is no mount of ebb");
+    }
+}
+
+#[test]
+fn in_the_foreground_a_signal_ends_it_with_success() {
+    let place = Place::new();
+    let (url, data) = (place.url().to_owned(), place.text("data"));
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_ebb"))
+        .args(["mount", &url, &place.text("mnt"), "--data", &data, "--foreground"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    until("it is mounted", || place.is_mounted("mnt") && place.ebb(&["status", "mnt"]).status == 0);
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    kill(child.id(), libc::SIGTERM);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+}
+
+/// Situation: the bucket has gone away, and the machine is to be shut down. Danger: the
+/// end waits for ever, or data that never reached the bucket is forgotten. Expectation: a
+/// second signal ends it at once, whoever unmounts is told what is left and where, and
+/// the next mount goes on with it.
+#[test]
+fn a_second_signal_does_not_wait_for_the_bucket() {
+    let switch = Switch::default();
+    let place = Place::behind(&switch);
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::write(place.path("mnt/file"), "not in the bucket").unwrap();
+    switch.close();
+    let daemon = place.record("mnt").daemon;
+    kill(daemon.pid, libc::SIGTERM);
+    until("it is unmounted", || !place.is_mounted("mnt"));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(daemon.is_alive(), "it waits for the bucket");
+    kill(daemon.pid, libc::SIGTERM);
+    until("the daemon ends", || !daemon.is_alive());
+    let told = place.ebb(&["umount", "mnt"]).refused(1, "have not reached the bucket");
+    assert!(told.err.contains(&place.text("data")), "{told:?}");
+    switch.open();
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "not in the bucket");
+    place.umount();
+    place.drop_cache();
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "not in the bucket");
+    place.umount();
+}
+
+/// The bucket comes back while `ebb umount` waits for it.
+#[test]
+fn unmounting_waits_for_a_bucket_that_is_away() {
+    let switch = Switch::default();
+    let place = Place::behind(&switch);
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    switch.close();
+    let later = switch.clone();
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        later.open();
+    });
+    assert!(place.umount().out.contains("everything is in the bucket"));
+    opener.join().unwrap();
+    place.drop_cache();
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    place.umount();
+}
+
+#[test]
+fn the_outcome_can_be_had_as_json() {
+    let place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let told = place.ebb(&["umount", "mnt", "--json"]).good().json();
+    assert_eq!((&told["unmounted"], &told["flushed"], &told["left"]), (&true.into(), &true.into(), &serde_json::Value::Null));
+}

@@ -1,0 +1,11 @@
+//! The binary on real mounts. Needs root and /dev/fuse, and fails without: a machine that
+//! cannot mount has shown nothing.
+
+mod asked;
+mod crashes;
+mod detached;
+mod ends;
+mod place;
+mod refused;
+mod session;
+mod switch;

@@ -1,0 +1,223 @@
+//! A place for one test: storage, mount point and data directory, gone when the test ends,
+//! however it ends.
+
+use crate::switch::Switch;
+use ebb_cli::places::{MountRecord, RunDir};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// No command of a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Place {
+    pub dir: PathBuf,
+    /// Besides the environment of the test.
+    environment: Vec<(&'static str, String)>,
+    url: String,
+    children: Vec<Child>,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Done {
+    pub status: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Done {
+    #[track_caller]
+    pub fn good(self) -> Done {
+        assert_eq!(self.status, 0, "{self:?}");
+        self
+    }
+
+    /// Failed with this status and one line that begins with `ebb: ` and holds `text`.
+    #[track_caller]
+    pub fn refused(self, status: i32, text: &str) -> Done {
+        let last = self.err.trim_end().lines().last().unwrap_or_default();
+        let one_line =
+            last.starts_with("ebb: ") && last.contains(text) && !self.err.contains("panicked") && !self.err.contains("backtrace");
+        assert!(self.status == status && one_line, "expected {status} and {text:?}: {self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl Place {
+    /// Over a directory of this machine.
+    pub fn new() -> Place {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("ebb-test-{}-{count}", std::process::id()));
+        for name in ["mnt", "mnt2", "backing"] {
+            fs::create_dir_all(dir.join(name)).unwrap();
+        }
+        let url = format!("file://{}", dir.join("backing").display());
+        Place { dir, environment: Vec::new(), url, children: Vec::new() }
+    }
+
+    /// Over an S3 server in this process.
+    pub fn over_s3() -> Place {
+        Place::over(ebb_s3_server::start().unwrap())
+    }
+
+    /// Over one that can go away.
+    pub fn behind(switch: &Switch) -> Place {
+        Place::over(switch.before(&ebb_s3_server::start().unwrap()))
+    }
+
+    fn over(endpoint: String) -> Place {
+        let mut place = Place::new();
+        place.environment = vec![
+            ("EBB_ENDPOINT", endpoint),
+            ("AWS_ACCESS_KEY_ID", ebb_s3_server::ACCESS_KEY.into()),
+            ("AWS_SECRET_ACCESS_KEY", ebb_s3_server::SECRET_KEY.into()),
+        ];
+        place.url = format!("s3://{}/prefix", ebb_s3_server::BUCKET);
+        place
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ebb"));
+        command.args(args).envs(self.environment.iter().cloned()).current_dir(&self.dir);
+        command.env_remove("RUST_BACKTRACE").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub fn ebb(&self, args: &[impl AsRef<OsStr>]) -> Done {
+        wait(self.command(args).spawn().unwrap())
+    }
+
+    /// Starts a command that stays, and gives it once it has said what it serves.
+    pub fn start(&mut self, args: &[&str]) -> (usize, String) {
+        let log = fs::File::create(self.path("started.log")).unwrap();
+        let mut child = self.command(args).stderr(log).spawn().unwrap();
+        let mut line = String::new();
+        let mut byte = [0];
+        let out = child.stdout.as_mut().unwrap();
+        while out.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+            line.push(byte[0] as char);
+        }
+        self.children.push(child);
+        (self.children.len() - 1, line)
+    }
+
+    /// Ends a started command, and gives its exit status.
+    pub fn signal(&mut self, child: usize, signal: i32) -> i32 {
+        kill(self.children[child].id(), signal);
+        self.children[child].wait().unwrap().code().unwrap_or(-1)
+    }
+
+    #[track_caller]
+    pub fn mount(&self) {
+        self.mount_with(&[]);
+    }
+
+    #[track_caller]
+    pub fn mount_with(&self, more: &[&str]) {
+        let args = [&["mount", self.url(), "mnt", "--data", "data"], more].concat();
+        self.ebb(&args).good();
+    }
+
+    #[track_caller]
+    pub fn umount(&self) -> Done {
+        self.ebb(&["umount", "mnt"]).good()
+    }
+
+    pub fn record(&self, mountpoint: &str) -> MountRecord {
+        RunDir::of_user().unwrap().read(&self.path(mountpoint)).unwrap().expect("the mount has a record")
+    }
+
+    /// SIGKILL, and waits until nothing is left of the process.
+    pub fn kill(&self, mountpoint: &str) {
+        let daemon = self.record(mountpoint).daemon;
+        kill(daemon.pid, libc::SIGKILL);
+        let began = Instant::now();
+        while Path::new("/proc").join(daemon.pid.to_string()).exists() {
+            assert!(began.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn is_mounted(&self, mountpoint: &str) -> bool {
+        fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {} ", self.text(mountpoint)))
+    }
+
+    /// Forgets everything that is not in the bucket.
+    pub fn drop_cache(&self) {
+        fs::remove_dir_all(self.path("data")).unwrap();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for mountpoint in ["mnt", "mnt2"] {
+            let Ok(Some(record)) = RunDir::of_user().and_then(|run| run.read(&self.path(mountpoint))) else { continue };
+            if record.daemon.is_alive() {
+                kill(record.daemon.pid, libc::SIGKILL);
+            }
+            self.ebb(&["umount", "--lazy", "--no-wait", mountpoint]);
+        }
+        for child in &mut self.children {
+            child.kill().ok();
+            child.wait().ok();
+        }
+        fs::remove_dir_all(&self.dir).ok();
+    }
+}
+
+pub fn kill(pid: u32, signal: i32) {
+    // SAFETY: kill takes plain integers.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is gone");
+}
+
+#[track_caller]
+pub fn wait(mut child: Child) -> Done {
+    let began = Instant::now();
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if began.elapsed() > PATIENCE => {
+                child.kill().unwrap();
+                panic!("a command has not ended: {:?}", child.wait_with_output());
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut done = Done { status: status.code().unwrap_or(-1), out: String::new(), err: String::new() };
+    child.stdout.take().unwrap().read_to_string(&mut done.out).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut done.err).unwrap();
+    done
+}
+
+/// Until it is so, or too late.
+#[track_caller]
+pub fn until(what: &str, so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !so() {
+        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,93 @@
+//! What cannot be: one line that says what is wrong, and an exit status that says whose
+//! mistake it was.
+
+use crate::place::Place;
+use std::fs;
+
+#[test]
+fn mistakes_of_the_caller() {
+    let place = Place::new();
+    let mount = |source: &str, point: &str, more: &[&str]| place.ebb(&[&["mount", source, point, "--data", "data"], more].concat());
+    mount("ftp://x", "mnt", &[]).refused(2, "its scheme is unknown");
+    mount("gs://bucket", "mnt", &[]).refused(2, "not supported");
+    mount("/plain/path", "mnt", &[]).refused(2, "it has no scheme");
+    mount("ebb://host/volume", "mnt", &[]).refused(2, "it names no port");
+    mount(place.url(), "missing", &[]).refused(2, "does not exist");
+    fs::write(place.path("file"), "").unwrap();
+    mount(place.url(), "file", &[]).refused(2, "is not a directory");
+    mount(place.url(), "mnt", &["-o", "bogus"]).refused(2, "unknown mount option \"bogus\"");
+    mount(place.url(), "mnt", &["--head-term", "1s"]).refused(2, "--head-term must be at least");
+    mount(place.url(), "mnt", &["--cache-size", "1K"]).refused(2, "--cache-size must be at least");
+    mount(place.url(), "mnt", &["--commit-interval", "0"]).refused(2, "--ack=durable");
+    fs::write(place.path("bad.toml"), "cash-size = 1").unwrap();
+    mount(place.url(), "mnt", &["--config", "bad.toml"]).refused(2, "unknown key \"cash-size\"");
+    mount(place.url(), "mnt", &["--config", "none.toml"]).refused(2, "none.toml: ");
+    place.ebb(&["status", "backing"]).refused(2, "is on no mount of ebb");
+    place.ebb(&["umount", "backing"]).refused(2, "is no mount of ebb");
+    place.ebb(&["serve", "--backing", place.url(), "--name", "a/b", "--data", "data"]).refused(2, "cannot be the name of a volume");
+    for unknown in [&["mount", "--frobnicate"][..], &["frobnicate"], &["status"], &["mount", "s3://b", "mnt", "--cache-size", "much"]] {
+        let done = place.ebb(unknown);
+        assert_eq!(done.status, 2, "{done:?}");
+        assert!(done.err.starts_with("error: "), "{done:?}");
+    }
+    assert!(!place.is_mounted("mnt"));
+}
+
+#[test]
+fn failures_of_the_world() {
+    let place = Place::new();
+    let mount = |source: &str, more: &[&str]| place.ebb(&[&["mount", source, "mnt", "--data", "data"], more].concat());
+    mount(&format!("file://{}", place.text("no such")), &[]).refused(1, "there is no such directory");
+    place.ebb(&["status", "127.0.0.1:1"]).refused(1, "cannot be reached");
+    mount("ebb://127.0.0.1:1/volume", &[]).refused(1, "cannot be reached");
+    fs::write(place.path("data is a file"), "").unwrap();
+    place.ebb(&["mount", place.url(), "mnt", "--data", "data is a file"]).refused(1, "the data directory cannot be used");
+    assert!(!place.is_mounted("mnt"));
+}
+
+#[test]
+fn buckets_that_cannot_be_used() {
+    let place = Place::over_s3();
+    let mount = |source: &str, more: &[&str]| place.ebb(&[&["mount", source, "mnt", "--data", "data"], more].concat());
+    mount("s3://no-such-bucket", &[]).refused(1, "no such bucket");
+    mount("s3://bucket", &["--endpoint", "http://127.0.0.1:1"]).refused(1, "cannot be reached");
+    mount("s3://bucket", &["--anonymous"]).refused(1, "access denied");
+    assert!(!place.is_mounted("mnt"));
+}
+
+#[test]
+fn two_daemons_never_share() {
+    let place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    place.ebb(&["mount", place.url(), "mnt", "--data", "data"]).refused(1, "is mounted at");
+    place.ebb(&["mount", place.url(), "mnt2", "--data", "data"]).refused(1, "data directory is in use by process");
+    place.ebb(&["mount", &format!("file://{}", place.text("gone")), "mnt2", "--data", "data"]).refused(1, "in use");
+    // Another data directory, the same bucket: its owner lives.
+    place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--head-term", "3s"]).refused(1, "is served by");
+    // Reading is always allowed.
+    place.ebb(&["flush", "mnt"]).good();
+    place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--take-over", "never"]).good();
+    assert_eq!(fs::read_to_string(place.path("mnt2/file")).unwrap(), "content");
+    place.ebb(&["umount", "mnt2"]).good();
+    place.umount();
+}
+
+#[test]
+fn a_data_directory_is_for_one_volume() {
+    let place = Place::new();
+    place.mount();
+    place.umount();
+    fs::create_dir(place.path("other")).unwrap();
+    let other = format!("file://{}", place.text("other"));
+    place.ebb(&["mount", &other, "mnt", "--data", "data"]).refused(1, "another volume");
+}
+
+#[test]
+fn versions_and_completions_need_no_mount() {
+    let place = Place::new();
+    assert!(place.ebb(&["version"]).good().out.starts_with("ebb "));
+    assert!(place.ebb(&["version", "--json"]).good().json()["version"].is_string());
+    assert!(place.ebb(&["completion", "bash"]).good().out.contains("complete"));
+    assert!(place.ebb(&["--help"]).good().out.contains("Usage"));
+}
