@@ -66,7 +66,9 @@ fn holds(line: &str, word: &str) -> bool {
     let in_name = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
         let (before, after) = (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
-        !(before.is_some_and(in_name) && word.starts_with(in_name)) && !(after.is_some_and(in_name) && word.ends_with(in_name))
+        let longer_before = word.starts_with(in_name) && before.is_some_and(in_name);
+        let longer_after = word.ends_with(in_name) && after.is_some_and(in_name);
+        !longer_before && !longer_after
     })
 }
 

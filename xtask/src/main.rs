@@ -8,11 +8,13 @@ mod licences;
 mod pjdfstest;
 mod rig;
 mod rng;
+mod sim;
 mod tool;
 
 use clap::{Parser, Subcommand};
 use rig::Shape;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Whatever went wrong, for the developer to read.
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -46,6 +48,21 @@ enum Command {
         #[command(subcommand)]
         suite: Suite,
     },
+    /// Run whole volumes in the simulated world.
+    Sim {
+        /// One seed, with all that is known about it.
+        #[arg(long, conflicts_with_all = ["seeds", "minutes"])]
+        seed: Option<u64>,
+        /// How many seeds.
+        #[arg(long)]
+        seeds: Option<u64>,
+        /// For how long.
+        #[arg(long)]
+        minutes: Option<u64>,
+        /// The first seed.
+        #[arg(long, default_value_t = 1)]
+        from: u64,
+    },
     /// Kill daemons under load and look for what they had acknowledged.
     Crash {
         #[arg(long, default_value_t = 20)]
@@ -76,6 +93,9 @@ enum Suite {
     },
 }
 
+/// Seeds of a run that names no number and no time.
+const DEFAULT_SEEDS: u64 = 200;
+
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Arrows => arrows::run(),
@@ -83,6 +103,11 @@ fn main() -> ExitCode {
         Command::Licences => licences::run(),
         Command::Demo { keep, release } => demo::run(keep, release),
         Command::Conformance { suite: Suite::Pjdfstest { mount, least, release } } => pjdfstest::run(&shapes(mount), least, release),
+        Command::Sim { seed: Some(seed), .. } => sim::one(seed),
+        Command::Sim { seeds, minutes, from, .. } => {
+            let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
+            sim::many(from, seeds.or(time.is_none().then_some(DEFAULT_SEEDS)), time)
+        }
         Command::Crash { rounds, mount, seed, release } => crash::run(rounds, &shapes(mount), seed, release),
     };
     match outcome {

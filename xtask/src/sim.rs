@@ -1,0 +1,92 @@
+//! Whole volumes in the simulated world: as many seeds as are asked for, on all cores.
+
+use crate::Outcome;
+use ebb_sim::volume::run as run_seed;
+use std::panic::catch_unwind;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Every so many seeds are run twice: two runs of one seed must agree on every event.
+const TWICE_EVERY: u64 = 20;
+
+/// More broken seeds are counted and not told.
+const TOLD: usize = 10;
+
+/// One seed, twice, with all that is known about it.
+pub fn one(seed: u64) -> Outcome<()> {
+    let report = run_seed(seed).map_err(|broken| broken.to_string())?;
+    let again = run_seed(seed).map_err(|broken| broken.to_string())?;
+    if report != again {
+        return Err(format!("seed {seed}: two runs differ: {report:?} and {again:?}").into());
+    }
+    println!("seed {seed}: {} operations, {}", report.operations, report.scenario);
+    Ok(())
+}
+
+/// Seeds from `first` on, `count` of them or as many as fit `time`.
+pub fn many(first: u64, count: Option<u64>, time: Option<Duration>) -> Outcome<()> {
+    let began = Instant::now();
+    let next = AtomicU64::new(first);
+    let end = first.saturating_add(count.unwrap_or(u64::MAX - first));
+    let tally = Mutex::new(Tally::default());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end || time.is_some_and(|time| began.elapsed() >= time) {
+                return;
+            }
+            let outcome = judged(seed);
+            let mut tally = tally.lock().expect("no worker panics while it holds the tally");
+            tally.add(outcome);
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    std::thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
+    let Tally { seeds, operations, undecided, broken } = tally.into_inner().expect("every worker has ended");
+    println!(
+        "{seeds} seeds from {first}, {operations} operations, {undecided} undecided, {} broken, {:.1} s",
+        broken.len(),
+        began.elapsed().as_secs_f64()
+    );
+    for text in broken.iter().take(TOLD) {
+        println!("{text}\n");
+    }
+    if broken.is_empty() { Ok(()) } else { Err(format!("{} of {seeds} seeds are broken", broken.len()).into()) }
+}
+
+#[derive(Default)]
+struct Tally {
+    seeds: u64,
+    operations: usize,
+    undecided: u64,
+    broken: Vec<String>,
+}
+
+struct Judged {
+    operations: usize,
+    undecided: bool,
+}
+
+impl Tally {
+    fn add(&mut self, outcome: Result<Judged, String>) {
+        self.seeds += 1;
+        match outcome {
+            Ok(judged) => {
+                self.operations += judged.operations;
+                self.undecided += u64::from(judged.undecided);
+            }
+            Err(text) => self.broken.push(text),
+        }
+    }
+}
+
+fn judged(seed: u64) -> Result<Judged, String> {
+    let run = || catch_unwind(|| run_seed(seed)).map_err(|_| format!("seed {seed} panics: cargo xtask sim --seed {seed}"));
+    let short = |broken: ebb_sim::volume::Broken| format!("seed {seed}: {}\nrepeat with: cargo xtask sim --seed {seed}", broken.what);
+    let report = run()?.map_err(short)?;
+    if seed % TWICE_EVERY == 0 && run()?.map_err(short)? != report {
+        return Err(format!("seed {seed}: two runs differ"));
+    }
+    Ok(Judged { operations: report.operations, undecided: report.undecided })
+}
