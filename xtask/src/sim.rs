@@ -85,7 +85,7 @@ fn judged(seed: u64) -> Result<Judged, String> {
     let run = || catch_unwind(|| run_seed(seed)).map_err(|_| format!("seed {seed} panics: cargo xtask sim --seed {seed}"));
     let short = |broken: ebb_sim::volume::Broken| format!("seed {seed}: {}\nrepeat with: cargo xtask sim --seed {seed}", broken.what);
     let report = run()?.map_err(short)?;
-    if seed % TWICE_EVERY == 0 && run()?.map_err(short)? != report {
+    if seed.is_multiple_of(TWICE_EVERY) && run()?.map_err(short)? != report {
         return Err(format!("seed {seed}: two runs differ"));
     }
     Ok(Judged { operations: report.operations, undecided: report.undecided })
