@@ -59,8 +59,10 @@ pub(super) fn rename(from: &File, name: &str, to: &File, new_name: &str) -> Resu
 pub(super) fn rename_new(from: &File, name: &str, to: &File, new_name: &str) -> Result<()> {
     let (old, new) = (text(name)?, text(new_name)?);
     let (from_fd, to_fd) = (from.as_raw_fd(), to.as_raw_fd());
+    // By number, as musl has no function for it.
     // SAFETY: both names are NUL-terminated and outlive the call.
-    let renamed = again(|| unsafe { libc::renameat2(from_fd, old.as_ptr(), to_fd, new.as_ptr(), libc::RENAME_NOREPLACE) }.into());
+    let renamed =
+        again(|| unsafe { libc::syscall(libc::SYS_renameat2, from_fd, old.as_ptr(), to_fd, new.as_ptr(), libc::RENAME_NOREPLACE) as _ });
     match renamed.as_ref().map_err(Error::raw_os_error) {
         Err(Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)) => {}
         _ => return renamed.map(drop),
