@@ -1,0 +1,109 @@
+//! Large files on their way to the bucket, several at a time and while they change.
+
+use bytes::Bytes;
+use ebb_client::{Client, ClientPorts, LocalLink, Options as ClientOptions};
+use ebb_model::*;
+use ebb_node::{Node, Options};
+use ebb_sim::{Process, World};
+use std::rc::Rc;
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+async fn start(process: Process, bucket: Rc<dyn ebb_ports::Bucket>) -> (Rc<Node>, Client) {
+    let options = Options { embedded: true, owner: "uploads".into(), flush_interval: Duration::from_secs(3600), ..Options::default() };
+    let node = Node::open(process.ports.clone(), Some(bucket), options).await.unwrap();
+    let (handle, notices) = (node.clone(), node.clone());
+    let link = LocalLink::new(
+        move |request| handle.handle(request),
+        move |session| {
+            let node = notices.clone();
+            Box::pin(async move { node.next_notice(session).await })
+        },
+    );
+    let client = Client::attach(Rc::new(link), ClientPorts::from(&process.ports), ClientOptions::new("ebb", "uploads")).await.unwrap();
+    (node, client)
+}
+
+async fn end(node: Rc<Node>, client: Client) {
+    client.detach(Duration::from_secs(5)).await.unwrap();
+    node.stop(true).await.unwrap();
+}
+
+async fn make(client: &Client, file: &str, mib: usize) -> Ino {
+    let made = client.make(&Caller::ROOT, Ino::ROOT, &name(file), 0o600, Make::Regular, false).await.unwrap();
+    for at in 0..mib {
+        client.write(&Caller::ROOT, made.ino, (at * MIB) as u64, Bytes::from(vec![at as u8; MIB]), false).await.unwrap();
+    }
+    made.ino
+}
+
+/// More content than uploads may hold in memory, in files each of which takes a part of it:
+/// none waits for memory that another holds and does not give back.
+#[test]
+fn large_files_do_not_wait_for_each_other() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let process = world.machine("a").process("node");
+    let port = process.bucket(&bucket);
+    let inner = process.clone();
+    let done = world.run(process.call(async move {
+        let (node, client) = start(inner, port).await;
+        for file in 0..5 {
+            make(&client, &format!("file{file}"), 40).await;
+        }
+        client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        end(node, client).await;
+    }));
+    done.unwrap().unwrap();
+    for file in 0..5 {
+        let object = &bucket.objects()[&format!("file{file}")];
+        assert_eq!(object.body.len(), 40 * MIB);
+        assert!((0..40).all(|at| object.body[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == at as u8)));
+    }
+}
+
+/// While a file is sent its name goes to another that is to be sent to the same key, or
+/// nobody has it any more: what is in the bucket in the end is what is in the volume.
+#[test]
+fn names_change_while_files_are_sent() {
+    for pause_ms in (0..40).step_by(4) {
+        let world = World::new(pause_ms);
+        let bucket = world.bucket();
+        let process = world.machine("a").process("node");
+        let port = process.bucket(&bucket);
+        let inner = process.clone();
+        let done = world.run(process.call(async move {
+            let root = Caller::ROOT;
+            let (node, client) = start(inner.clone(), port).await;
+            make(&client, "large", 17).await;
+            make(&client, "other", 1).await;
+            make(&client, "gone", 17).await;
+            let flush = client.admin(AdminRequest::Flush { path: vec![] });
+            let change = async {
+                inner.ports.clock.sleep(Duration::from_millis(pause_ms)).await;
+                client.rename(&root, Ino::ROOT, &name("large"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.unwrap();
+                client.rename(&root, Ino::ROOT, &name("other"), Ino::ROOT, &name("large"), RenameMode::Replace).await.unwrap();
+                client.unlink(&root, Ino::ROOT, &name("gone")).await.unwrap();
+                make(&client, "gone", 2).await;
+            };
+            futures_util::future::join(flush, change).await.0.unwrap();
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
+            assert_eq!(report.problems, Vec::<String>::new());
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        let objects = bucket.objects();
+        let sizes: Vec<(&str, usize)> = objects
+            .iter()
+            .filter(|(key, _)| !key.starts_with(".ebb/"))
+            .map(|(key, object)| (key.as_str(), object.body.len() / MIB))
+            .collect();
+        assert_eq!(sizes, [("gone", 2), ("large", 1), ("moved", 17)], "after {pause_ms} ms");
+    }
+}
