@@ -193,6 +193,7 @@ impl Node {
             self.note_clean(ino, start..start + run as u64);
             at += run;
         }
+        self.drop_if_gone(ino);
         Ok(())
     }
 

@@ -41,6 +41,10 @@ impl Node {
     pub(crate) async fn force_log(&self) -> Result<LogIndex, RpcError> {
         let durable = self.replica.log().force().await.map_err(refusal)?;
         self.attachments.notify_others(None, &Notice::Durable { durable });
+        if let Err(error) = self.store.drop_doomed(durable).await {
+            // The space comes back with the next start, which removes what nobody knows.
+            self.trouble("disk", Some(format!("a file of the cache could not be removed: {error}")));
+        }
         Ok(durable)
     }
 }

@@ -117,15 +117,29 @@ impl Node {
                 Effect::Drop { ino } => {
                     self.cache.forget(ino);
                     self.downloads.forget(ino);
-                    self.store.drop_file(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+                    // A power cut may bring the inode back as long as the command is not forced.
+                    self.store.doom(ino, self.replica.log().written());
                 }
                 Effect::Cut { ino, len_bytes } => {
-                    self.store.cut(ino, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+                    let longer = self.store.is_longer(ino, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+                    if longer {
+                        // Or a power cut could bring back the length without the bytes.
+                        self.force_log().await?;
+                        self.store.cut(ino, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+                    }
                 }
             }
         }
         self.flusher.wake();
         Ok(())
+    }
+
+    /// An inode may go while bytes are on their way into its store file, which is then made
+    /// anew. Called after writing, with the inode's lock held exclusively.
+    fn drop_if_gone(&self, ino: Ino) {
+        if self.replica.view().namespace().inode(ino).is_none() {
+            self.store.doom(ino, self.replica.log().written());
+        }
     }
 
     /// What a request is told of the node's disk, which is logged here once.

@@ -216,14 +216,55 @@ impl Node {
                 self.store.clear(ino, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
             }
             self.preserve(ino, offset..offset + len_bytes).await?;
+            self.void_sums(ino, offset, len_bytes).await?;
             let sums = extent::whole_blocks(offset, len_bytes).map(|block| {
                 let start = (block * BLOCK_BYTES - offset) as usize;
                 ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize])
             });
             let sums = sums.collect();
-            self.store.write(ino, offset, data).await.map_err(|error| self.disk_failed(ino, error))?;
-            return self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await;
+            let stored = self.store.write(ino, offset, data).await.map_err(|error| self.disk_failed(ino, error));
+            let written = match stored {
+                Ok(()) => self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await,
+                Err(error) => Err(error),
+            };
+            if written.is_err() {
+                // Behind the end of the file there are zeros.
+                self.store.cut(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
+                self.drop_if_gone(ino);
+            }
+            return written;
         }
+    }
+
+    /// Dirty blocks lose their checksums before they are overwritten in place: a crash
+    /// before the command is safe would leave the sum of what is no longer there, and what
+    /// was forced long ago could not be read any more. Clean blocks would be fetched anew.
+    /// The whole chunk is taken at once, so that a file rewritten in small pieces forces
+    /// the log once per chunk.
+    async fn void_sums(&self, ino: Ino, offset: u64, len_bytes: u64) -> Result<(), RpcError> {
+        let touched = extent::touched_blocks(offset, len_bytes);
+        let summed = |block: &extent::Block| block.dirty && block.sum.is_some();
+        let runs = {
+            let state = self.replica.view();
+            if !touched.clone().any(|block| state.extents().block(ino, block).is_some_and(summed)) {
+                return Ok(());
+            }
+            let per_chunk = CHUNK_BYTES / BLOCK_BYTES;
+            let mut runs = Vec::<Range<u64>>::new();
+            for chunk in touched.start / per_chunk..touched.end.div_ceil(per_chunk) {
+                for (block, _) in state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| summed(block)) {
+                    match runs.last_mut() {
+                        Some(run) if run.end == block => run.end += 1,
+                        _ => runs.push(block..block + 1),
+                    }
+                }
+            }
+            runs
+        };
+        for run in runs {
+            self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: run.start, count: run.end - run.start })).await?;
+        }
+        self.force_log().await.map(drop)
     }
 
     /// Proposes one mutation of a client and carries out what follows from it.
@@ -233,7 +274,9 @@ impl Node {
             .replica
             .propose(|state| {
                 let stamp = match order.replay {
-                    Some(replay) => replay.stamp,
+                    // Versions stay unique and growing, or an upload under way would take
+                    // what is repeated now for something that it has read.
+                    Some(Replay { stamp, .. }) => Stamp { version: stamp.version.max(state.next_version()), ..stamp },
                     None => Stamp { time, version: state.next_version() },
                 };
                 let mutation = choose(state);

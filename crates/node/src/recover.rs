@@ -104,7 +104,6 @@ impl Node {
 
         let (log, recovery) = recover_log(&ports, &serves, &options).await?;
         let recovered = log.written();
-        let power_cut = matches!(recovery.start, Start::PowerCut { .. });
         let fresh = is_empty(&recovery);
         let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
         let (partition, doubtful) = match fresh {
@@ -141,20 +140,24 @@ impl Node {
         if fresh {
             node.write_snapshot().await?;
         }
-        if power_cut {
-            node.doubt(doubtful).await?;
-        }
+        node.store.not_forced(doubtful.keys().copied());
+        // What is removed or cut now must not come back with the next power cut.
+        node.force_log().await?;
         node.drop_strays().await?;
-        node.fill_cache_order();
         node.resume_sessions().await?;
         if node.tenure.is_some() {
             node.settle_uploads().await?;
         }
+        node.doubt(doubtful).await?;
+        node.fill_cache_order();
         node.start();
         Ok(node)
     }
 
-    /// Bytes that were written and not forced may be anything since the power cut.
+    /// Bytes that were written and not forced may be anything since a power cut. Whether
+    /// there was one the log cannot always tell, for a start that did not get this far has
+    /// begun another run; so they are doubted after every end that was not a clean one. What
+    /// an upload is found to have made clean is among them and is fetched again.
     async fn doubt(&self, doubtful: Doubtful) -> Result<(), RpcError> {
         for (ino, ranges) in doubtful {
             for Range { start, end } in ranges {

@@ -8,7 +8,7 @@
 //!   it is dropped or the node starts again and reads what is there.
 
 use bytes::Bytes;
-use ebb_model::Ino;
+use ebb_model::{Ino, LogIndex};
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,6 +43,9 @@ struct State {
     /// Changes are numbered.
     changes: u64,
     failed: BTreeMap<Ino, DiskError>,
+    /// Files of inodes that are gone, in the order of the commands that said so. They go
+    /// once that is forced.
+    doomed: VecDeque<(LogIndex, Ino)>,
 }
 
 impl State {
@@ -61,6 +64,13 @@ impl Store {
     pub async fn open(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         disk.create_dir(DIRECTORY).await?;
         Ok(Store { disk, state: RefCell::default() })
+    }
+
+    /// Bytes of these files were written by an earlier run, which may not have forced them.
+    pub fn not_forced(&self, files: impl IntoIterator<Item = Ino>) {
+        let mut state = self.state.borrow_mut();
+        state.names_changed();
+        files.into_iter().for_each(|ino| state.changed(ino));
     }
 
     /// Reads `len` bytes; what is beyond the end of the store file reads as zeros.
@@ -121,6 +131,35 @@ impl Store {
             Ok(file) => file.punch(offset, len).await,
             Err(DiskError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The store file reaches beyond this length.
+    pub async fn is_longer(&self, ino: Ino, len: u64) -> Result<bool, DiskError> {
+        match self.file(ino, OpenMode::Existing).await {
+            Ok(file) => Ok(file.len().await? > len),
+            Err(DiskError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The inode is gone by the command at `index`: its file goes once that is forced.
+    pub fn doom(&self, ino: Ino, index: LogIndex) {
+        let mut state = self.state.borrow_mut();
+        // Its bytes are of use only if the command is lost, and then as they are.
+        state.unsynced.remove(&ino);
+        state.cut.remove(&ino);
+        state.doomed.push_back((index, ino));
+    }
+
+    /// Removes the files that are doomed by commands up to `durable`.
+    pub async fn drop_doomed(&self, durable: LogIndex) -> Result<(), DiskError> {
+        loop {
+            let next = self.state.borrow_mut().doomed.pop_front_if(|(index, _)| *index <= durable);
+            match next {
+                Some((_, ino)) => self.drop_file(ino).await?,
+                None => return Ok(()),
+            }
         }
     }
 

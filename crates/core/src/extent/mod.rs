@@ -117,6 +117,10 @@ impl Extents {
                 let whole = whole_blocks(offset, len_bytes);
                 for block in touched_blocks(offset, len_bytes) {
                     let sum = if whole.contains(&block) { sums.get((block - whole.start) as usize).copied() } else { None };
+                    // A dirty block that has lost its checksum gets one when it is uploaded,
+                    // so that its checksum has to be made void only once until then.
+                    let rewritten = self.blocks.get(&(ino, block)).is_some_and(|block| block.dirty && block.sum.is_none());
+                    let sum = sum.filter(|_| !rewritten);
                     self.put(ino, block, Block { version: stamp.version, dirty: true, sum });
                 }
             }
