@@ -63,6 +63,7 @@ impl State {
 impl Store {
     pub async fn open(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         disk.create_dir(DIRECTORY).await?;
+        disk.sync_dir("").await?;
         Ok(Store { disk, state: RefCell::default() })
     }
 
