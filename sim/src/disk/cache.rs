@@ -13,6 +13,9 @@ pub const SECTOR_BYTES: u64 = 512;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
+/// Sectors tear between lines of this size, in which memory moves: no device does worse.
+const LINE: usize = 64;
+
 pub(crate) type Sector = Rc<[u8; SECTOR]>;
 
 /// Sparse bytes: a length, and the sectors that are allocated.
@@ -162,7 +165,7 @@ impl CachedFile {
             let chosen = mode.choose(rng, history.len());
             let sector = if mode == CutMode::Mixed && rng.chance(TORN) {
                 let other = rng.index(history.len());
-                torn(&history[chosen], &history[other], 1 + rng.index(SECTOR - 1))
+                torn(&history[chosen], &history[other], LINE * (1 + rng.index(SECTOR / LINE - 1)))
             } else {
                 history[chosen].clone()
             };

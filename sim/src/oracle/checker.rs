@@ -32,13 +32,16 @@ pub struct Permitted {
 pub enum Verdict {
     #[error("no order of operations explains event {event}: {why}")]
     Impossible { event: usize, why: String },
-    #[error("more than {MAX_POSSIBILITIES} states explain the history up to event {event}, too many to go on")]
+    #[error("too many states explain the history up to event {event} to go on")]
     Undecided { event: usize },
 }
 
 /// Where an explanation may stand. Dozens are usual after a kill; thousands mean that the
 /// scenario asks too much at one time.
-const MAX_POSSIBILITIES: usize = 4000;
+const MAX_POSSIBILITIES: usize = 1000;
+
+/// Bounds the whole search: a history that takes longer says little more.
+const MAX_TRIED: usize = 200_000;
 
 #[derive(Clone, PartialEq, Eq)]
 struct Possibility {
@@ -63,6 +66,8 @@ pub struct Checker<'a> {
     gone: BTreeSet<ClientId>,
     possible: Vec<Possibility>,
     event: usize,
+    /// Operations tried so far.
+    tried: usize,
 }
 
 impl<'a> Checker<'a> {
@@ -79,6 +84,7 @@ impl<'a> Checker<'a> {
             gone: BTreeSet::new(),
             possible: vec![Possibility { tree: Rc::new(initial), done: BTreeSet::new(), past: Vec::new() }],
             event: 0,
+            tried: 0,
         }
     }
 
@@ -219,7 +225,8 @@ impl<'a> Checker<'a> {
             } else {
                 found.push(possibility.clone());
             }
-            if found.len() + todo.len() > MAX_POSSIBILITIES {
+            self.tried += self.pending.len();
+            if found.len() + todo.len() > MAX_POSSIBILITIES || self.tried > MAX_TRIED {
                 return Err(Verdict::Undecided { event: self.event });
             }
             if wanted.is_some_and(|wanted| possibility.done.contains(&wanted)) {

@@ -188,7 +188,17 @@ impl Story<'_> {
             // An outage that had begun goes on for a while.
             self.world.sleep(Duration::from_secs(10)).await;
         }
-        let seen = seen.map_err(|error| format!("the tree cannot be read: {error}"))?;
+        let seen = match seen {
+            Ok(seen) => seen,
+            Err(error) => {
+                let status = life.process.call(async move { client.admin(AdminRequest::Status).await }).await;
+                let troubles = match status {
+                    Some(Ok(AdminReply::Status(status))) => status.troubles,
+                    _ => vec![],
+                };
+                return Err(format!("the tree cannot be read: {error}; {troubles:?}"));
+            }
+        };
         self.history.add(Event::Seen { tree: Rc::new(seen.clone()), inos });
         self.known.reset(&seen);
         let report = life.process.call(async move { client.admin(AdminRequest::Fsck).await }).await.ok_or("the process has died")?;
