@@ -49,7 +49,8 @@ impl Store {
             let bucket = std::env::var("EBB_S3_BUCKET").unwrap_or_else(|_| "bucket".into());
             return Ok(Store { url: format!("s3://{bucket}/{prefix}"), environment: vec![("EBB_ENDPOINT", endpoint)], server: None });
         }
-        let mut server = Command::new(binaries.join("ebb-s3-server")).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut server =
+            Command::new(binaries.join("ebb-s3-server")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut endpoint = String::new();
         let out = server.stdout.take().ok_or("the server has no output")?;
         BufReader::new(out).read_line(&mut endpoint)?;
@@ -60,6 +61,10 @@ impl Store {
             ("AWS_REGION", "us-east-1".into()),
         ];
         Ok(Store { url: format!("s3://bucket/{prefix}"), environment, server: Some(server) })
+    }
+
+    pub fn server_pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
     }
 
     pub fn endpoint(&self) -> Option<&str> {

@@ -24,6 +24,9 @@ pub fn run(keep: bool, release: bool) -> Outcome<()> {
         rig.mount("")?;
         rig.keep();
         println!("mounted at {}; `{} umount` it when you are done", rig.mountpoint().display(), binaries.join("ebb").display());
+        if let Some(pid) = rig.store.server_pid() {
+            println!("its S3 server is process {pid}; then remove {}", rig.dir.display());
+        }
     }
     Ok(())
 }
