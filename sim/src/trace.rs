@@ -64,4 +64,4 @@ const START: u64 = 0xcbf2_9ce4_8422_2325;
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Enough to see how a run got where it failed, short enough to read.
-const TAIL_EVENTS: usize = 200;
+const TAIL_EVENTS: usize = 20000;

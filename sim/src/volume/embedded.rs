@@ -39,6 +39,9 @@ impl Plan {
         if rng.below(3) == 0 {
             faults.bucket = Default::default();
         }
+        // A request whose answer is lost is sent again after a pause at least this long, and
+        // what outlives both it and its successor can undo what came after: docs/semantics.md.
+        faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
         let options = Options {
             volume: VOLUME.into(),
             owner: "simulated".into(),
@@ -249,6 +252,12 @@ impl Story<'_> {
         }
         self.history.add(Event::Gone { client: life.id });
         self.history.add(Event::Settled);
+        // What is still on its way to the bucket arrives.
+        let slow = self.plan.faults.bucket.slow;
+        if slow.rate != Rate::NEVER {
+            self.world.sleep(slow.limit).await;
+        }
+        self.world.sleep(LATE * 2).await;
         Ok(identity)
     }
 
@@ -330,6 +339,9 @@ fn is_damage(error: &OpenError) -> bool {
 const MAX_STARTS: u32 = 80;
 const STARTS_UNDER_FAULTS: u32 = 30;
 const LOOKS: u32 = 60;
+
+/// Shorter than the shortest pause before a request is repeated.
+const LATE: Duration = Duration::from_millis(20);
 
 /// Longer than any outage or late change that was still to come.
 const QUIET: Duration = Duration::from_secs(300);

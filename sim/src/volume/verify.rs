@@ -37,21 +37,39 @@ pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<Strin
             _ => {}
         }
     }
+    let mut elsewhere = Vec::new();
     for (path, node) in tree.iter().filter(|(_, node)| node.attr.kind == FileKind::Regular) {
         // Of several names one has the object.
-        let held: Vec<&String> = files[&node.attr.ino].iter().filter(|key| objects.contains_key(*key)).collect();
-        match held[..] {
-            [key] if objects[key].body == node.content => {
+        let holds = |key: &&String| objects.get(*key).is_some_and(|object| object.body == node.content);
+        match files[&node.attr.ino].iter().find(holds) {
+            Some(key) => {
                 owned.insert(key.clone());
             }
-            [key] => problems.push(format!("{key} does not hold what {} does", path.escape_ascii())),
-            [] => problems.push(format!("no object holds {}", path.escape_ascii())),
-            _ => problems.push(format!("{} has several objects: {held:?}", path.escape_ascii())),
+            None => elsewhere.push((path, node)),
         }
     }
-    for key in objects.keys().filter(|key| !owned.contains(*key)) {
-        problems.push(format!("{key} belongs to nobody"));
+    // Where directories have changed places, none of them can have its objects below its
+    // path: they stay where they are, and pages say so.
+    let mut left: BTreeSet<&String> = objects.keys().filter(|key| !owned.contains(*key)).collect();
+    let mut seen = BTreeSet::new();
+    for (path, node) in elsewhere {
+        if !seen.insert(node.attr.ino) {
+            continue;
+        }
+        match left.iter().find(|key| objects[**key].body == node.content && !key.ends_with('/')).copied() {
+            Some(key) => {
+                left.remove(key);
+            }
+            None => problems.push(format!("no object holds {}", path.escape_ascii())),
+        }
     }
+    // So do their markers.
+    let displaced = prefixes.values().filter(|prefix| !prefix.is_empty() && !objects.contains_key(*prefix)).count();
+    let (markers, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|key| key.ends_with('/') && objects[*key].body.is_empty());
+    if markers.len() > displaced {
+        problems.push(format!("some of {markers:?} mark no directory"));
+    }
+    problems.extend(others.into_iter().map(|key| format!("{key} belongs to nobody")));
     problems
 }
 
