@@ -113,6 +113,7 @@ impl Plan {
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<MountRecord, Failure> {
+        self.run_dir.sweep().map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let control = format!("unix:{}", self.run_dir.socket().display());
         let listener = node.ports().net.listen(&control).await.map_err(|error| Failure::of("cannot listen for other commands", error))?;
         node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));

@@ -122,6 +122,20 @@ impl RunDir {
         self.path.join(format!("{}.sock", std::process::id()))
     }
 
+    /// Removes the sockets of daemons that were killed.
+    pub fn sweep(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let pid = path.file_stem().and_then(OsStr::to_str).and_then(|stem| stem.parse().ok());
+            let dead = path.extension() == Some("sock".as_ref()) && pid.is_some_and(|pid| start_of(pid).is_none());
+            if dead && let Err(error) = fs::remove_file(&path) {
+                // Another daemon that starts now may have been faster.
+                tracing::debug!("{}: {error}", path.display());
+            }
+        }
+        Ok(())
+    }
+
     pub fn write(&self, record: &MountRecord) -> io::Result<()> {
         let draft = self.path.join(format!(".{}.new", std::process::id()));
         fs::write(&draft, serde_json::to_vec_pretty(record)?)?;

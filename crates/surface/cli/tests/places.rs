@@ -90,3 +90,17 @@ fn the_mount_point_itself_is_not_asked() {
     assert_eq!(real.file_name(), Some("missing".as_ref()));
     assert_eq!(places::real_mountpoint(Path::new("/")).unwrap(), Path::new("/"));
 }
+
+#[test]
+fn sockets_of_the_dead_are_swept_away() {
+    let place = Place::new();
+    let ours = place.run.socket();
+    // Ids end at 2^22.
+    let dead = ours.with_file_name("99999999.sock");
+    let foreign = ours.with_file_name("other");
+    for path in [&ours, &dead, &foreign] {
+        fs::write(path, "").unwrap();
+    }
+    place.run.sweep().unwrap();
+    assert!(ours.exists() && foreign.exists() && !dead.exists());
+}
