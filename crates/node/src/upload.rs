@@ -269,7 +269,7 @@ impl Node {
                 self.insist(|| self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
             }
             let found = match self.bucket_retry("head", || self.bucket().head(&key)).await {
-                Ok(meta) => tag_of(&meta).filter(|(owner, _)| *owner == self.tag_owner(ino)).map(|(_, version)| (meta.clone(), version)),
+                Ok(meta) => self.version_in(&meta, ino).map(|version| (meta, version)),
                 Err(BucketError::NotFound { .. }) => None,
                 Err(error) => return Err(bucket_refusal(&error)),
             };
@@ -290,6 +290,17 @@ impl Node {
         tag_of(meta).is_some_and(|(owner, _)| owner == self.tag_owner(ino))
     }
 
+    /// The version that the object holds of this file. Of an earlier incarnation it is older
+    /// than everything here: versions of several cannot be compared, and what was sent by
+    /// another node's log says nothing about what this one has to send.
+    fn version_in(&self, meta: &ObjectMeta, ino: Ino) -> Option<Version> {
+        let (owner, version) = tag_of(meta)?;
+        let (incarnation, version) = version.split_once('.')?;
+        let mine = incarnation.parse() == Ok(self.incarnation.0);
+        (owner == self.tag_owner(ino)).then_some(())?;
+        Some(if mine { Version(version.parse().ok()?) } else { Version(0) })
+    }
+
     fn tag_owner(&self, ino: Ino) -> String {
         format!("{}/{:016x}", self.cluster, ino.0)
     }
@@ -300,7 +311,7 @@ impl Node {
         let attr = state.namespace().attr(ino).map_err(|_| FlushError::Later)?;
         let version = Version(state.next_version().0 - 1);
         let tags = vec![
-            (TAG.into(), format!("{}/{}", self.tag_owner(ino), version.0)),
+            (TAG.into(), format!("{}/{}.{}", self.tag_owner(ino), self.incarnation.0, version.0)),
             // Hints for other tools: rclone and s3fs write and read the same.
             ("mtime".into(), format!("{}.{:09}", attr.mtime.secs, attr.mtime.nanos)),
             ("mode".into(), format!("{}", 0o100000 | u32::from(attr.mode))),
@@ -369,10 +380,9 @@ const PARTS_AT_ONCE: usize = 8;
 /// Another writer that changes the object between every look and put is given up on for this cycle.
 pub(crate) const MAX_CONFLICTS: usize = 8;
 
-/// Whose content an object of ours is, and at which version.
-fn tag_of(meta: &ObjectMeta) -> Option<(String, Version)> {
-    let (owner, version) = tag(&meta.tags)?.rsplit_once('/')?;
-    Some((owner.to_owned(), Version(version.parse().ok()?)))
+/// Whose content an object of ours is, and at which version of which incarnation.
+fn tag_of(meta: &ObjectMeta) -> Option<(&str, &str)> {
+    tag(&meta.tags)?.rsplit_once('/')
 }
 
 fn tag(tags: &ObjectTags) -> Option<&str> {
