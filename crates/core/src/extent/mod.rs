@@ -186,8 +186,12 @@ impl Extents {
             file.home = Some(Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) });
         });
         for (block, state) in self.list(ino, 0..u64::MAX) {
-            if state.dirty && state.version <= version {
-                self.put(ino, block, Block { dirty: false, ..state });
+            match state.sum {
+                _ if !state.dirty || state.version > version => {}
+                Some(_) => self.put(ino, block, Block { dirty: false, ..state }),
+                // What was sent had one. Since then a write was about to replace it, or the
+                // power failed: nobody knows what is here, but the object has it.
+                None => self.take(ino, block),
             }
         }
     }
