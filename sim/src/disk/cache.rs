@@ -14,7 +14,9 @@ pub const SECTOR_BYTES: u64 = 512;
 const SECTOR: usize = SECTOR_BYTES as usize;
 
 /// Sectors tear between lines of this size, in which memory moves: no device does worse.
-const LINE: usize = 64;
+pub(crate) const LINE_BYTES: u64 = 64;
+
+const LINE: usize = LINE_BYTES as usize;
 
 pub(crate) type Sector = Rc<[u8; SECTOR]>;
 

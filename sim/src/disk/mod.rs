@@ -9,6 +9,7 @@ use crate::rng::Rng;
 use crate::trace::fingerprint;
 use bytes::Bytes;
 use cache::CutMode;
+use cache::LINE_BYTES;
 pub use cache::SECTOR_BYTES;
 use ebb_ports::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, PortFuture};
 use names::{CachedRef, Names, failed};
@@ -305,7 +306,9 @@ impl DiskFile for OpenFile {
             let (file, path) = (self.file.clone(), self.path.clone());
             self.port
                 .submit(DiskOperation::Write, move |port, fails| {
-                    let wanted = if fails { port.disk.shared.rng.index(data.len() + 1) } else { data.len() };
+                    // A write that fails has come to the end of some line of memory.
+                    let part = |len: usize| len.saturating_sub(((offset + len as u64) % LINE_BYTES) as usize);
+                    let wanted = if fails { part(port.disk.shared.rng.index(data.len() + 1)) } else { data.len() };
                     let written = file.borrow_mut().write(offset, &data[..wanted], port.disk.room_bytes());
                     let result = if written < wanted {
                         Err(DiskError::NoSpace)
