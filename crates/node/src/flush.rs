@@ -363,7 +363,9 @@ impl Node {
         planned: impl FnOnce(&Partition) -> bool,
     ) -> Result<(), FlushError> {
         self.begin(ino, to, planned).await?;
-        let moved = match self.keep_other(ino, to, None).await {
+        // An earlier copy of the same may stand there: of an object without our tag only its
+        // own tag tells.
+        let moved = match self.keep_other(ino, to, Some(etag)).await {
             Ok(()) => self.insist(|| self.bucket().copy(from, to, Some(etag))).await,
             Err(error) => Err(error),
         };
