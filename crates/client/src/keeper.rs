@@ -63,7 +63,8 @@ fn spawn_until_ended(shared: &Rc<Shared>, task: impl Future<Output = ()> + 'stat
 
 /// Renews the session, and attaches again whenever that, or anybody's request, fails.
 async fn keep(shared: Rc<Shared>) {
-    loop {
+    // A node in this process may answer at once, for ever, so the end is looked for here too.
+    while !shared.has_ended() {
         match shared.attachment() {
             Some(attachment) => {
                 let due = (shared.heard.get() + shared.term.get() / 3).saturating_sub(shared.ports.clock.monotonic());
