@@ -24,6 +24,8 @@ pub struct Permitted {
     pub io: bool,
     /// TimedOut, AccessDenied, NoSpace: the bucket is away.
     pub bucket: bool,
+    /// Sessions end while their clients live: what they held open goes without a name.
+    pub expiry: bool,
     /// Every answer was forced before it was given.
     pub durable_answers: bool,
 }
@@ -244,7 +246,13 @@ impl<'a> Checker<'a> {
     /// Lets one operation take effect.
     fn take(&self, possibility: &Possibility, id: OpId) -> Result<Possibility, Mismatch> {
         let pending = &self.pending[&id];
-        let mut tree = possibility.tree.step(pending.client, id, &pending.op, pending.outcome.as_ref())?;
+        let lost_hold = self.permitted.expiry
+            && pending.outcome == Some(Outcome::Failed(FsError::Stale))
+            && possibility.tree.is_about_nameless(&pending.op);
+        let mut tree = match lost_hold {
+            true => Tree::clone(&possibility.tree),
+            false => possibility.tree.step(pending.client, id, &pending.op, pending.outcome.as_ref())?,
+        };
         if self.gone.contains(&pending.client) {
             tree.client_gone(pending.client);
         }

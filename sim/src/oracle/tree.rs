@@ -152,6 +152,11 @@ impl Tree {
         Ok(next)
     }
 
+    /// The operation is about an inode without a name.
+    pub fn is_about_nameless(&self, op: &Op) -> bool {
+        addressed(op).into_iter().any(|ino| self.by_ino.get(&ino).is_some_and(|id| self.nodes[id].links == 0))
+    }
+
     /// Nothing is open by the client any more.
     pub fn client_gone(&mut self, client: ClientId) {
         let held: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| node.opens.contains_key(&client)).map(|(id, _)| *id).collect();

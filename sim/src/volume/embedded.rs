@@ -1,122 +1,45 @@
 //! Node and client in one process: process kills, power cuts and clean stops at any
 //! moment, on one data directory or, after a clean stop, on an empty one elsewhere.
 
+use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
-use super::rig::{VOLUME, attach_embedded, open, walk};
+use super::rig::{attach_embedded, open, walk};
 use super::verify::{bucket_holds, differences};
-use super::workload::{Known, Pace, Worker};
-use crate::oracle::{ClientId, Event, History, Identity, Permitted, SeenTree, Tree};
+use super::workload::{Known, Worker};
+use crate::oracle::{ClientId, Event, History, Identity, SeenTree};
 use crate::{FaultPlan, Process, Rate, Rng, SimBucket, World};
 use ebb_client::Client;
 use ebb_model::*;
-use ebb_node::{Node, OpenError, Options, Stopped};
+use ebb_node::{Node, OpenError, Stopped};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What the seed has chosen.
-#[derive(Clone, Debug)]
-struct Plan {
-    faults: FaultPlan,
-    options: Options,
-    lives: u64,
-    workers: u64,
-    pace: Pace,
-    life_limit: Duration,
-    found: bool,
-}
-
-impl Plan {
-    fn draw(rng: &Rng) -> Plan {
-        let mut faults = FaultPlan::random(&rng.split("faults"));
-        if rng.below(4) != 0 {
-            faults.disk.read_error = Rate::NEVER;
-            faults.disk.write_error = Rate::NEVER;
-            faults.disk.sync_error = Rate::NEVER;
-            faults.disk.name_error = Rate::NEVER;
-        }
-        if rng.below(3) == 0 {
-            faults.bucket = Default::default();
-        }
-        // A request whose answer is lost is sent again after a pause at least this long, and
-        // what outlives both it and its successor can undo what came after: docs/semantics.md.
-        faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
-        let options = Options {
-            volume: VOLUME.into(),
-            owner: "simulated".into(),
-            embedded: true,
-            head_term: Duration::from_secs(10),
-            session_term: Duration::from_secs(10),
-            ack_durable: rng.below(8) == 0,
-            flush_interval: Duration::from_secs(rng.below(6)),
-            flush_parallel: 1 + rng.index(4),
-            cache_bytes: [1 << 30, 2 << 20, 40 << 20][rng.index(3)],
-            dirty_bytes: [1 << 30, 1 << 20, 20 << 20][rng.index(3)],
-            space_timeout: Duration::from_secs(20),
-            bucket_timeout: Duration::from_secs(20),
-            read_ahead_bytes: [0, 1 << 20, 16 << 20][rng.index(3)],
-            snapshot_operations: [20, 100, 100_000][rng.index(3)],
-            segment_bytes: [32 << 10, 64 << 10, 256 << 10][rng.index(3)],
-            ..Options::default()
-        };
-        Plan {
-            faults,
-            options,
-            lives: 1 + rng.below(5),
-            workers: 1 + rng.below(3),
-            pace: Pace {
-                operations: 5 + rng.below(40),
-                pause_limit: Duration::from_millis([1, 20, 200][rng.index(3)]),
-                far: [Rate::NEVER, Rate::one_in(40)][rng.index(2)],
-            },
-            life_limit: Duration::from_millis([50, 1000, 10_000][rng.index(3)]),
-            found: rng.below(2) == 0,
-        }
-    }
-
-    fn permitted(&self) -> Permitted {
-        let disk = self.faults.disk;
-        let fails = [disk.read_error, disk.write_error, disk.sync_error, disk.name_error].iter().any(|rate| *rate != Rate::NEVER);
-        let bucket = self.faults.bucket != Default::default() || self.options.cache_bytes < 1 << 30 || self.options.dirty_bytes < 1 << 30;
-        Permitted { io: fails, bucket, durable_answers: self.options.ack_durable }
-    }
-}
-
+/// Runs the story of a seed.
 pub fn run(seed: u64) -> Result<Report, Broken> {
     let rng = Rng::new(seed).split("embedded");
-    let plan = Plan::draw(&rng);
+    let mut plan = Plan::draw(&rng);
+    plan.options.embedded = true;
+    let lives = 1 + rng.below(5);
+    let life_limit = Duration::from_millis([50, 1000, 10_000][rng.index(3)]);
     let world = World::with_faults(seed, plan.faults);
-    let bucket = world.bucket();
-    let found: Vec<(&str, &[u8])> =
-        if plan.found { vec![("a", b"found"), ("d/a", b"below"), ("d/b/c", b"deep"), ("e/a/b/c", b"deeper")] } else { vec![] };
-    for (key, body) in &found {
-        bucket.put_as_outsider(key, body.to_vec(), vec![]).expect("outsiders meet no faults");
-    }
-    let initial = Tree::with_objects(found);
+    let initial = plan.fill(&world.bucket());
     let history = History::new(&world);
-    let scenario = format!("embedded {plan:?}");
+    let scenario = format!("embedded, {lives} lives of at most {life_limit:?}, {plan:?}");
     let permitted = plan.permitted();
-    let mut story =
-        Story { world: &world, bucket, history: history.clone(), known: Known::default(), plan, rng, clients: 0, home: Home::first() };
-    let ended = world.run(story.tell());
+    let mut story = Story::new(&world, history.clone(), plan, rng, Home { machine: "a".into(), data: "data0".into() });
+    let ended = world.run(story.tell(lives, life_limit));
     judge(&world, seed, scenario, ended, &history.events(), initial, permitted)
 }
 
 /// Where the volume is served.
-#[derive(Clone)]
-struct Home {
-    machine: String,
-    data: String,
+pub struct Home {
+    pub machine: String,
+    pub data: String,
 }
 
-impl Home {
-    fn first() -> Home {
-        Home { machine: "a".into(), data: "data0".into() }
-    }
-}
-
-struct Story<'a> {
+pub struct Story<'a> {
     world: &'a World,
     bucket: SimBucket,
     history: History,
@@ -136,12 +59,16 @@ struct Life {
 }
 
 impl Story<'_> {
-    async fn tell(&mut self) -> Result<(), String> {
+    pub fn new(world: &World, history: History, plan: Plan, rng: Rng, home: Home) -> Story<'_> {
+        Story { world, bucket: world.bucket(), history, known: Known::default(), plan, rng, clients: FIRST_CLIENT, home }
+    }
+
+    async fn tell(&mut self, lives: u64, life_limit: Duration) -> Result<(), String> {
         let mut inos = Identity::Kept;
-        for _ in 0..self.plan.lives {
+        for _ in 0..lives {
             let life = self.begin().await?;
             self.look(&life, inos).await?;
-            inos = self.live(life).await?;
+            inos = self.live(life, life_limit).await?;
         }
         self.end(inos).await
     }
@@ -214,7 +141,7 @@ impl Story<'_> {
     }
 
     /// Lets clients work until something ends it.
-    async fn live(&mut self, life: Life) -> Result<Identity, String> {
+    async fn live(&mut self, life: Life, limit: Duration) -> Result<Identity, String> {
         for worker in 0..self.plan.workers {
             let worker = Worker {
                 client: life.client.clone(),
@@ -228,7 +155,6 @@ impl Story<'_> {
             };
             life.process.spawn(worker.work());
         }
-        let limit = self.plan.life_limit;
         self.world.sleep(self.rng.duration(Duration::ZERO, limit)).await;
         if self.rng.below(3) == 0 {
             let path = vec![];
@@ -289,7 +215,7 @@ impl Story<'_> {
     }
 
     /// In calm everything comes to rest in the bucket, and the bucket alone gives it back.
-    async fn end(&mut self, inos: Identity) -> Result<(), String> {
+    pub async fn end(&mut self, inos: Identity) -> Result<(), String> {
         self.plan.faults = FaultPlan::default();
         self.world.set_faults(self.plan.faults);
         self.world.net().heal();
@@ -340,8 +266,8 @@ const MAX_STARTS: u32 = 80;
 const STARTS_UNDER_FAULTS: u32 = 30;
 const LOOKS: u32 = 60;
 
-/// Shorter than the shortest pause before a request is repeated.
-const LATE: Duration = Duration::from_millis(20);
+/// Above the numbers of clients that came before.
+const FIRST_CLIENT: u32 = 1000;
 
 /// Longer than any outage or late change that was still to come.
 const QUIET: Duration = Duration::from_secs(300);

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use crate::oracle::{SeenNode, SeenTree};
 
-pub const PORT: u16 = 7000;
+const PORT: u16 = 7000;
 pub const VOLUME: &str = "ebb";
 
 /// Opens a node in a process. It lives and dies with the process.
@@ -44,10 +44,11 @@ async fn attach(process: &Process, link: Rc<dyn Link>, name: String) -> Option<R
 }
 
 /// Serves clients over the network until the process ends.
-pub async fn serve(process: &Process, node: &Rc<Node>) {
+pub async fn serve(process: &Process, machine: &str, node: &Rc<Node>) {
     let (net, node) = (process.ports.net.clone(), node.clone());
+    let address = format!("{machine}:{PORT}");
     process.spawn(async move {
-        let listener = net.listen(&format!("0.0.0.0:{PORT}")).await.expect("the port is free: its last owner is dead");
+        let listener = net.listen(&address).await.expect("the port is free: its last owner is dead");
         wire::serve(node, listener).await;
     });
 }

@@ -1,0 +1,242 @@
+//! A node on one machine, clients on others. Two kinds of trouble are told apart, because
+//! what may be lost differs: in [`Trouble::Cuts`] the node's machine loses power and the
+//! clients, who live on, repeat what was lost; in [`Trouble::Isolation`] clients die, freeze
+//! and are cut off until their sessions expire, and the node's machine keeps its power.
+
+use super::embedded::{Home, Story};
+use super::plan::{LATE, Plan};
+use super::report::{Broken, Report, judge};
+use super::rig::{attach_wire, open, serve, walk};
+use super::workload::{Known, Worker};
+use crate::oracle::{ClientId, Event, History, Identity};
+use crate::{FaultPlan, Process, Rate, Rng, World};
+use ebb_client::Client;
+use ebb_model::*;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    Cuts,
+    Isolation,
+}
+
+const SERVER: &str = "server";
+const PROGRAM: &str = "node";
+const DATA: &str = "data0";
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Runs the story of a seed.
+pub fn run(seed: u64) -> Result<Report, Broken> {
+    let rng = Rng::new(seed).split("detached");
+    let trouble = [Trouble::Cuts, Trouble::Isolation][rng.index(2)];
+    let clients = 1 + rng.below(3) as u32;
+    let rounds = 1 + rng.below(6);
+    let mut plan = Plan::draw(&rng);
+    plan.workers = 1 + rng.below(2);
+    plan.pace.operations += 20;
+    if trouble == Trouble::Cuts {
+        // A session that cannot come back within its term takes what it had not made
+        // durable with it: that is the other kind of trouble.
+        plan.options.session_term = 60 * SECOND;
+        plan.faults.net.partition = Rate::NEVER;
+        plan.faults.bucket.gone = Rate::NEVER;
+        plan.faults.bucket.forbidden = Rate::NEVER;
+    }
+    let world = World::with_faults(seed, plan.faults);
+    let initial = plan.fill(&world.bucket());
+    let history = History::new(&world);
+    let scenario = format!("detached, {clients} clients, {rounds} rounds of {trouble:?}, {plan:?}");
+    let mut permitted = plan.permitted();
+    // The outcome of what was under way when a session expired stays unknown.
+    permitted.io |= trouble == Trouble::Isolation;
+    permitted.expiry = trouble == Trouble::Isolation;
+    let mut story =
+        Detached { world: &world, history: history.clone(), known: Known::default(), plan, rng, trouble, clients: vec![], begun: 0 };
+    let ended = world.run(story.tell(clients, rounds));
+    judge(&world, seed, scenario, ended, &history.events(), initial, permitted)
+}
+
+struct Attached {
+    process: Process,
+    client: Client,
+    id: ClientId,
+    machine: String,
+    leaving: Rc<Cell<bool>>,
+}
+
+struct Detached<'a> {
+    world: &'a World,
+    history: History,
+    known: Known,
+    plan: Plan,
+    rng: Rng,
+    trouble: Trouble,
+    clients: Vec<Attached>,
+    begun: u32,
+}
+
+impl Detached<'_> {
+    async fn tell(&mut self, clients: u32, rounds: u64) -> Result<(), String> {
+        let mut server = self.start().await?;
+        for _ in 0..clients {
+            self.attach().await?;
+        }
+        for _ in 0..rounds {
+            self.world.sleep(self.rng.duration(Duration::ZERO, 3 * SECOND)).await;
+            server = self.disturb(server).await?;
+        }
+        self.world.sleep(self.rng.duration(Duration::ZERO, 5 * SECOND)).await;
+        self.rest().await?;
+        server.kill();
+        for attached in std::mem::take(&mut self.clients) {
+            attached.process.kill();
+            self.history.add(Event::Gone { client: attached.id });
+        }
+        self.history.add(Event::Settled);
+        let mut plan = self.plan.clone();
+        plan.options.embedded = true;
+        let home = Home { machine: SERVER.into(), data: DATA.into() };
+        let rng = self.rng.split("end");
+        Story::new(self.world, self.history.clone(), plan, rng, home).end(Identity::Kept).await
+    }
+
+    /// Starts the node, however often that takes.
+    async fn start(&self) -> Result<Process, String> {
+        for attempt in 0..MAX_STARTS {
+            let process = self.world.machine(SERVER).process_on(PROGRAM, DATA);
+            match open(&process, &self.world.bucket(), &self.plan.options).await {
+                Some(Ok(node)) => {
+                    serve(&process, SERVER, &node).await;
+                    self.history.note("the node serves");
+                    return Ok(process);
+                }
+                Some(Err(error)) => self.history.note(format!("the node does not start: {error}")),
+                None => return Err("the node has died".into()),
+            }
+            process.kill();
+            if attempt > STARTS_UNDER_FAULTS {
+                self.world.set_faults(FaultPlan::default());
+            }
+            self.world.sleep(SECOND).await;
+        }
+        Err("the node does not start".into())
+    }
+
+    async fn attach(&mut self) -> Result<(), String> {
+        for _ in 0..MAX_STARTS {
+            self.begun += 1;
+            let machine = format!("client{}", self.begun);
+            let process = self.world.machine(&machine).process("mount");
+            match attach_wire(&process, SERVER).await {
+                Some(Ok(client)) => {
+                    let attached = Attached { process, client, id: ClientId(self.begun), machine, leaving: Rc::default() };
+                    self.history.note(format!("client {} begins", self.begun));
+                    for worker in 0..self.plan.workers {
+                        let worker = Worker {
+                            client: attached.client.clone(),
+                            id: attached.id,
+                            history: self.history.clone(),
+                            known: self.known.clone(),
+                            rng: self.world.rng(&format!("{} worker {worker}", attached.process.name())),
+                            executor: self.world.executor().clone(),
+                            pace: self.plan.pace,
+                            leaving: attached.leaving.clone(),
+                        };
+                        attached.process.spawn(worker.work());
+                    }
+                    self.clients.push(attached);
+                    return Ok(());
+                }
+                Some(Err(error)) => self.history.note(format!("attach: {error}")),
+                None => return Err("a client has died".into()),
+            }
+            process.kill();
+            self.world.sleep(SECOND).await;
+        }
+        Err("no client can attach".into())
+    }
+
+    async fn disturb(&mut self, server: Process) -> Result<Process, String> {
+        let which = self.rng.index(self.clients.len());
+        let machine = self.clients[which].machine.clone();
+        match (self.rng.below(6), self.trouble) {
+            (0, _) => {
+                self.history.note("the node is killed");
+                server.kill();
+                return self.restart().await;
+            }
+            (1, _) => {
+                self.history.note(format!("connections of {machine} break"));
+                self.world.net().reset(SERVER, &machine);
+            }
+            (2, _) => self.world.machine(&machine).jump_wall(self.rng.below(7200) as i64 - 3600),
+            (_, Trouble::Cuts) => {
+                self.history.note("power cut of the node's machine");
+                self.world.machine(SERVER).power_cut();
+                return self.restart().await;
+            }
+            (3, Trouble::Isolation) => {
+                let until = self.rng.duration(Duration::ZERO, 20 * SECOND);
+                self.history.note(format!("{machine} is cut off for {until:?}"));
+                self.world.net().partition(SERVER, &machine);
+                self.world.sleep(until).await;
+                self.world.net().heal();
+            }
+            (4, Trouble::Isolation) => {
+                self.history.note(format!("{machine} freezes"));
+                self.clients[which].process.pause(self.rng.duration(Duration::ZERO, 20 * SECOND));
+            }
+            (_, Trouble::Isolation) => {
+                let attached = self.clients.swap_remove(which);
+                attached.process.kill();
+                self.history.note(format!("{machine} is killed"));
+                self.history.add(Event::Gone { client: attached.id });
+                self.attach().await?;
+            }
+        }
+        Ok(server)
+    }
+
+    async fn restart(&self) -> Result<Process, String> {
+        let slow = self.plan.faults.bucket.slow;
+        if slow.rate != Rate::NEVER {
+            self.world.sleep(slow.limit).await;
+        }
+        self.world.sleep(LATE * 2 + self.rng.duration(Duration::ZERO, 2 * SECOND)).await;
+        self.start().await
+    }
+
+    /// In calm every client comes to its end, and what one of them sees then is what is there.
+    async fn rest(&mut self) -> Result<(), String> {
+        self.world.set_faults(FaultPlan::default());
+        self.world.net().heal();
+        self.world.sleep(CALM).await;
+        for attached in &self.clients {
+            attached.leaving.set(true);
+        }
+        self.world.sleep(CALM).await;
+        let Some(last) = self.clients.last() else { return Ok(()) };
+        let client = last.client.clone();
+        let seen = last.process.call(async move { walk(&client).await }).await.ok_or("the client has died")?;
+        let seen = seen.map_err(|error| format!("the tree cannot be read: {error}"))?;
+        self.history.add(Event::Seen { tree: Rc::new(seen), inos: Identity::Kept });
+        for attached in &self.clients {
+            let client = attached.client.clone();
+            let left = attached.process.call(async move { client.detach(60 * SECOND).await }).await;
+            match left {
+                Some(Ok(())) => {}
+                Some(Err(FsError::Io)) if self.plan.disk_fails() || self.trouble == Trouble::Isolation => {}
+                other => return Err(format!("client {} does not leave in good order: {other:?}", attached.id.0)),
+            }
+        }
+        Ok(())
+    }
+}
+
+const MAX_STARTS: u32 = 60;
+const STARTS_UNDER_FAULTS: u32 = 30;
+
+/// Longer than whatever was waited for: outages, sessions of the dead, uploads.
+const CALM: Duration = Duration::from_secs(150);

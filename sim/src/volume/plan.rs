@@ -1,0 +1,89 @@
+//! What the seed has chosen for a run.
+
+use super::rig::VOLUME;
+use super::workload::Pace;
+use crate::oracle::{Permitted, Tree};
+use crate::{FaultPlan, Rate, Rng, SimBucket};
+use ebb_node::Options;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub faults: FaultPlan,
+    pub options: Options,
+    pub workers: u64,
+    pub pace: Pace,
+    /// The bucket is not empty at the beginning.
+    found: bool,
+}
+
+/// Objects that others have put into the bucket before.
+const FOUND: [(&str, &[u8]); 4] = [("a", b"found"), ("d/a", b"below"), ("d/b/c", b"deep"), ("e/a/b/c", b"deeper")];
+
+impl Plan {
+    pub fn draw(rng: &Rng) -> Plan {
+        let mut faults = FaultPlan::random(&rng.split("faults"));
+        if rng.below(4) != 0 {
+            faults.disk.read_error = Rate::NEVER;
+            faults.disk.write_error = Rate::NEVER;
+            faults.disk.sync_error = Rate::NEVER;
+            faults.disk.name_error = Rate::NEVER;
+        }
+        if rng.below(3) == 0 {
+            faults.bucket = Default::default();
+        }
+        // A request whose answer is lost is sent again after a pause at least this long, and
+        // what outlives both it and its successor can undo what came after: docs/semantics.md.
+        faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
+        let options = Options {
+            volume: VOLUME.into(),
+            owner: "simulated".into(),
+            head_term: Duration::from_secs(10),
+            session_term: Duration::from_secs(10),
+            ack_durable: rng.below(8) == 0,
+            flush_interval: Duration::from_secs(rng.below(6)),
+            flush_parallel: 1 + rng.index(4),
+            cache_bytes: [1 << 30, 2 << 20, 40 << 20][rng.index(3)],
+            dirty_bytes: [1 << 30, 1 << 20, 20 << 20][rng.index(3)],
+            space_timeout: Duration::from_secs(20),
+            bucket_timeout: Duration::from_secs(20),
+            read_ahead_bytes: [0, 1 << 20, 16 << 20][rng.index(3)],
+            snapshot_operations: [20, 100, 100_000][rng.index(3)],
+            segment_bytes: [32 << 10, 64 << 10, 256 << 10][rng.index(3)],
+            ..Options::default()
+        };
+        Plan {
+            faults,
+            options,
+            workers: 1 + rng.below(3),
+            pace: Pace {
+                operations: 5 + rng.below(40),
+                pause_limit: Duration::from_millis([1, 20, 200][rng.index(3)]),
+                far: [Rate::NEVER, Rate::one_in(40)][rng.index(2)],
+            },
+            found: rng.below(2) == 0,
+        }
+    }
+
+    pub fn permitted(&self) -> Permitted {
+        let bucket = self.faults.bucket != Default::default() || self.options.cache_bytes < 1 << 30 || self.options.dirty_bytes < 1 << 30;
+        Permitted { io: self.disk_fails(), bucket, expiry: false, durable_answers: self.options.ack_durable }
+    }
+
+    pub fn disk_fails(&self) -> bool {
+        let disk = self.faults.disk;
+        [disk.read_error, disk.write_error, disk.sync_error, disk.name_error].iter().any(|rate| *rate != Rate::NEVER)
+    }
+
+    /// Fills the bucket, and says what the volume is then.
+    pub fn fill(&self, bucket: &SimBucket) -> Tree {
+        let found: &[(&str, &[u8])] = if self.found { &FOUND } else { &[] };
+        for (key, body) in found {
+            bucket.put_as_outsider(key, body.to_vec(), vec![]).expect("outsiders meet no faults");
+        }
+        Tree::with_objects(found.iter().copied())
+    }
+}
+
+/// Shorter than the shortest pause before a request is repeated.
+pub const LATE: Duration = Duration::from_millis(20);
