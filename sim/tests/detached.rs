@@ -24,7 +24,7 @@ fn options() -> Options {
 async fn serve(world: &World) -> Process {
     let process = world.machine("server").process("node");
     let node = rig::open(&process, &world.bucket(), &options()).await.expect("the process lives").expect("the volume is there");
-    rig::serve(&process, &node).await;
+    rig::serve(&process, "server", &node).await;
     process
 }
 
