@@ -62,6 +62,9 @@ enum Command {
         /// The first seed.
         #[arg(long, default_value_t = 1)]
         from: u64,
+        /// Leave out the seeds of the other deployment.
+        #[arg(long, value_enum)]
+        only: Option<sim::Only>,
     },
     /// Kill daemons under load and look for what they had acknowledged.
     Crash {
@@ -104,9 +107,9 @@ fn main() -> ExitCode {
         Command::Demo { keep, release } => demo::run(keep, release),
         Command::Conformance { suite: Suite::Pjdfstest { mount, least, release } } => pjdfstest::run(&shapes(mount), least, release),
         Command::Sim { seed: Some(seed), .. } => sim::one(seed),
-        Command::Sim { seeds, minutes, from, .. } => {
+        Command::Sim { seeds, minutes, from, only, .. } => {
             let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
-            sim::many(from, seeds.or(time.is_none().then_some(DEFAULT_SEEDS)), time)
+            sim::many(from, seeds.or(time.is_none().then_some(DEFAULT_SEEDS)), time, only)
         }
         Command::Crash { rounds, mount, seed, release } => crash::run(rounds, &shapes(mount), seed, release),
     };

@@ -1,7 +1,8 @@
 //! Whole volumes in the simulated world: as many seeds as are asked for, on all cores.
 
 use crate::Outcome;
-use ebb_sim::volume::run as run_seed;
+use clap::ValueEnum;
+use ebb_sim::volume::{Deployment, deployment, run as run_seed};
 use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +25,23 @@ pub fn one(seed: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Seeds from `first` on, `count` of them or as many as fit `time`.
-pub fn many(first: u64, count: Option<u64>, time: Option<Duration>) -> Outcome<()> {
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Only {
+    Embedded,
+    Detached,
+}
+
+impl Only {
+    fn takes(self, seed: u64) -> bool {
+        match self {
+            Only::Embedded => deployment(seed) == Deployment::Embedded,
+            Only::Detached => deployment(seed) == Deployment::Detached,
+        }
+    }
+}
+
+/// Seeds from `first` on, `count` of them or as many as fit `time`; `only` leaves some out.
+pub fn many(first: u64, count: Option<u64>, time: Option<Duration>, only: Option<Only>) -> Outcome<()> {
     let began = Instant::now();
     let next = AtomicU64::new(first);
     let end = first.saturating_add(count.unwrap_or(u64::MAX - first));
@@ -35,6 +51,9 @@ pub fn many(first: u64, count: Option<u64>, time: Option<Duration>) -> Outcome<(
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= end || time.is_some_and(|time| began.elapsed() >= time) {
                 return;
+            }
+            if only.is_some_and(|only| !only.takes(seed)) {
+                continue;
             }
             let outcome = judged(seed);
             let mut tally = tally.lock().expect("no worker panics while it holds the tally");

@@ -11,10 +11,24 @@ mod workload;
 
 pub use report::{Broken, Report};
 
+/// How node and clients are put together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deployment {
+    /// In one process.
+    Embedded,
+    /// On machines of their own.
+    Detached,
+}
+
+/// Which deployment a seed is about: each has every other seed.
+pub fn deployment(seed: u64) -> Deployment {
+    if seed.is_multiple_of(2) { Deployment::Embedded } else { Deployment::Detached }
+}
+
 /// Runs the scenario of a seed.
 pub fn run(seed: u64) -> Result<Report, Broken> {
-    match seed % 2 {
-        0 => embedded::run(seed / 2),
-        _ => detached::run(seed / 2),
+    match deployment(seed) {
+        Deployment::Embedded => embedded::run(seed / 2),
+        Deployment::Detached => detached::run(seed / 2),
     }
 }
