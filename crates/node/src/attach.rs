@@ -53,6 +53,10 @@ impl Node {
         let sole = self.attachments.is_alone(session);
         let shares = !sole && (!returns || self.attachments.shares(session));
         self.attachments.insert(session, self.ports.clock.monotonic(), read_only, shares);
+        if !sole {
+            // From now on nothing is answered before it is safe; what was before is made so.
+            self.force_all().await?;
+        }
         Ok(Reply::Attached(Attached {
             session,
             start: self.run,

@@ -198,7 +198,7 @@ impl Node {
         };
         let now = self.ports.clock.monotonic();
         self.flusher.pauses.borrow_mut().retain(|_, until| *until > now);
-        if !self.may_write() {
+        if !self.may_flush() {
             return false;
         }
         match oldest {
@@ -216,6 +216,12 @@ impl Node {
         let now = self.ports.clock.wall();
         // A clock that was set back must not keep a file from the bucket.
         now < since || now.secs - since.secs >= self.options.flush_interval.as_secs() as i64
+    }
+
+    /// Nothing new goes to the bucket before clients that are still to come back have
+    /// repeated what a power cut took: dirty blocks may lack their bytes.
+    fn may_flush(&self) -> bool {
+        !self.attachments.awaits_any() && self.may_write()
     }
 
     /// The bucket is this node's to write.
@@ -240,7 +246,7 @@ impl Node {
     /// One round over what is due: everything below `root`, or what is old enough.
     async fn flush_cycle(self: &Rc<Self>, root: Option<Ino>) -> Result<Progress, ()> {
         let _turn = self.flusher.cycling.lock().await;
-        if !self.may_write() {
+        if !self.may_flush() {
             return Err(());
         }
         let all = root.is_some() || self.flusher.urgent.take();

@@ -8,7 +8,8 @@ use crate::replica::refusal;
 use ebb_model::*;
 
 impl Node {
-    /// Forces everything that was answered so far.
+    /// Forces everything that was answered so far, and tells clients that they need not keep
+    /// it any longer.
     pub(crate) async fn force_all(&self) -> Result<LogIndex, RpcError> {
         let upto = self.replica.log().written();
         match self.store.sync(None).await {
@@ -22,10 +23,16 @@ impl Node {
                 return Err(RpcError::Refused(FsError::Io));
             }
         }
-        self.force_log().await
+        self.force_log().await?;
+        if upto > self.safe.get() {
+            self.safe.set(upto);
+            self.attachments.notify_others(None, &Notice::Durable { durable: upto });
+        }
+        Ok(self.safe.get())
     }
 
-    /// Forces the bytes of one file and every operation answered so far.
+    /// Forces the bytes of one file and every operation answered so far. The answer is what
+    /// clients need not keep: bytes of other files may not be safe yet.
     pub(crate) async fn fsync(&self, ino: Ino) -> Result<LogIndex, RpcError> {
         let upto = self.replica.log().written();
         let synced = self.store.sync(Some(ino)).await.map_err(|error| {
@@ -35,12 +42,13 @@ impl Node {
         if synced {
             self.commit(Command::Extent(ExtentCommand::Synced { ino: Some(ino), upto })).await?;
         }
-        self.force_log().await
+        self.force_log().await?;
+        Ok(self.safe.get())
     }
 
+    /// Forces every command so far, which says nothing of the bytes that commands speak of.
     pub(crate) async fn force_log(&self) -> Result<LogIndex, RpcError> {
         let durable = self.replica.log().force().await.map_err(refusal)?;
-        self.attachments.notify_others(None, &Notice::Durable { durable });
         if let Err(error) = self.store.drop_doomed(durable).await {
             // The space comes back with the next start, which removes what nobody knows.
             self.trouble("disk", Some(format!("a file of the cache could not be removed: {error}")));

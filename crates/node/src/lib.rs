@@ -23,6 +23,7 @@ mod options;
 mod preserve;
 mod read;
 mod recover;
+mod repeat;
 mod replica;
 mod serve;
 mod session;
@@ -82,6 +83,8 @@ pub struct Node {
     run: u64,
     /// Index of the log when this run began.
     recovered: LogIndex,
+    /// What was answered up to here survives a power cut with all its bytes.
+    safe: Cell<LogIndex>,
     /// Index of the last snapshot.
     snapshot_at: Cell<LogIndex>,
     stopping: Cell<bool>,

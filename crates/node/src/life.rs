@@ -35,7 +35,7 @@ impl Node {
     async fn force_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(self.options.commit_interval).await;
-            if self.replica.log().durable() < self.replica.log().written() {
+            if self.safe.get() < self.replica.log().written() {
                 let forced = self.force_all().await;
                 self.trouble(
                     "force",

@@ -19,6 +19,9 @@ const LIST_LIMIT: usize = 1000;
 /// Directories above each other that are brought in for one name: far above what a path can have.
 const MAX_DEPTH: usize = 4096;
 
+/// More ids than clients can have been given in the time that a power cut takes back.
+const LOST_IDS: u32 = 1 << 17;
+
 impl Node {
     /// Makes sure that the namespace knows whether `dir` has `name`.
     pub(crate) async fn resolve(&self, dir: Ino, name: &Name) -> Result<(), RpcError> {
@@ -208,11 +211,18 @@ impl Node {
         let mut upto: Option<Name> = None;
         loop {
             let (mut not_shown, mut current, mut more) = (0, false, false);
+            let awaits = self.attachments.awaits_any();
             let (_, applied) = self
                 .replica
                 .propose(|state| {
                     current = state.backing().load_plan(state.namespace(), dir).is_some_and(|plan| plan.epoch == epoch);
-                    let mut draw = state.namespace().next_inos(dir);
+                    let mut next = state.namespace().next_inos(dir);
+                    let mut draw = || {
+                        let ino = next();
+                        // Clients that are still to come back bring ids that were drawn before.
+                        let above = ino.counter().checked_add(LOST_IDS).filter(|_| awaits);
+                        above.map_or(ino, |counter| Ino::new(ino.incarnation(), ino.slot(), counter))
+                    };
                     let found = state.backing().interpret(state.namespace(), &listing, &mut draw);
                     not_shown = found.not_shown;
                     let (mut entries, hidden) = (found.entries, found.hidden);

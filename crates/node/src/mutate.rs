@@ -35,7 +35,13 @@ impl Node {
                 {
                     self.attachments.open(tx.session, attr.ino);
                 }
-                if self.options.ack_durable {
+                let mut answer = answer;
+                if let Ok(mutated) = &mut answer
+                    && mutated.index <= self.recovered
+                {
+                    self.repeat_bytes(&mutation, mutated).await?;
+                }
+                if self.answers_durably(tx.session) {
                     self.force_all().await?;
                 }
                 return answer.map(Reply::Mutated);
@@ -61,12 +67,18 @@ impl Node {
         self.under_way.borrow_mut().insert(tx);
         let answer = self.execute(tx, caller, mutation, replay).await;
         let forced = match &answer {
-            Ok(_) if self.options.ack_durable => self.force_all().await.map(drop),
+            Ok(_) if self.answers_durably(tx.session) => self.force_all().await.map(drop),
             _ => Ok(()),
         };
         self.under_way.borrow_mut().remove(&tx);
         forced?;
         answer.map(Reply::Mutated)
+    }
+
+    /// With several clients nothing is answered that a power cut could take back: one would
+    /// act on it, and another repeat it too late. A client that is alone repeats it in order.
+    fn answers_durably(&self, session: SessionId) -> bool {
+        self.options.ack_durable || !self.attachments.is_alone(session)
     }
 
     /// Whether this node, before a power cut, can have chosen what a client sends back. Time

@@ -132,6 +132,7 @@ impl Node {
             troubles: Default::default(),
             run: ports.entropy.next_u64(),
             recovered,
+            safe: Cell::new(LogIndex(0)),
             snapshot_at: Cell::new(snapshot_at),
             stopping: Default::default(),
             ports,
@@ -350,6 +351,10 @@ async fn replay(mut recovery: Recovery) -> Result<(Partition, Doubtful), OpenErr
             }
             Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) => {
                 unsynced.entry(*ino).or_default().push((index, *first..*first + sums.len() as u64));
+            }
+            // Doubted once, or about to be written when the node went down.
+            Command::Extent(ExtentCommand::Unsynced { ino, first, count }) => {
+                unsynced.entry(*ino).or_default().push((index, *first..first.saturating_add(*count)));
             }
             Command::Extent(ExtentCommand::Synced { ino: Some(ino), upto }) => {
                 if let Some(writes) = unsynced.get_mut(ino) {

@@ -38,6 +38,29 @@ impl Node {
         if self.is_stopping() && !matches!(request, Request::Detach { .. } | Request::Close { .. } | Request::Admin(AdminRequest::Status)) {
             return Err(RpcError::NotServing("the node is stopping".into()));
         }
+        let shows = matches!(
+            request,
+            Request::Lookup { .. }
+                | Request::GetAttr { .. }
+                | Request::ReadLink { .. }
+                | Request::ReadDir { .. }
+                | Request::GetXattr { .. }
+                | Request::ListXattr { .. }
+                | Request::Read { .. }
+        );
+        // What a client that is still to come back was answered is not there yet.
+        if shows && self.attachments.awaits_any() {
+            return Err(RpcError::Overloaded);
+        }
+        let reply = self.reply(request).await?;
+        // Nobody acts on what another's power cut may take back (DESIGN §3).
+        if shows && self.attachments.is_shared() && self.replica.log().durable() < self.replica.log().written() {
+            self.force_log().await?;
+        }
+        Ok(reply)
+    }
+
+    async fn reply(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
         match request {
             Request::Attach { volume, client, previous, read_only } => self.attach(volume, client, previous, read_only).await,
             Request::Detach { session } => self.detach(session).await,

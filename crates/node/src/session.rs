@@ -137,6 +137,11 @@ impl Attachments {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.connection == Some(connection))
     }
 
+    /// Several sessions are attached.
+    pub fn is_shared(&self) -> bool {
+        self.table.borrow().len() > 1
+    }
+
     /// No session other than this one is attached.
     pub fn is_alone(&self, session: SessionId) -> bool {
         self.table.borrow().keys().all(|id| *id == session)

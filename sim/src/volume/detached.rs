@@ -227,7 +227,9 @@ impl Detached<'_> {
             let left = attached.process.call(async move { client.detach(60 * SECOND).await }).await;
             match left {
                 Some(Ok(())) => {}
-                Some(Err(FsError::Io)) if self.plan.disk_fails() || self.trouble == Trouble::Isolation => {}
+                Some(Err(FsError::Io)) if self.plan.disk_fails() => {}
+                // What was under way or held open when a session expired.
+                Some(Err(FsError::Io | FsError::Stale)) if self.trouble == Trouble::Isolation => {}
                 other => return Err(format!("client {} does not leave in good order: {other:?}", attached.id.0)),
             }
         }

@@ -28,7 +28,7 @@ pub fn deployment(seed: u64) -> Deployment {
 /// Runs the scenario of a seed.
 pub fn run(seed: u64) -> Result<Report, Broken> {
     match deployment(seed) {
-        Deployment::Embedded => embedded::run(seed / 2),
-        Deployment::Detached => detached::run(seed / 2),
+        Deployment::Embedded => embedded::run(seed),
+        Deployment::Detached => detached::run(seed),
     }
 }
