@@ -20,6 +20,7 @@ mod locks;
 pub mod log;
 mod mutate;
 mod options;
+mod planted;
 mod preserve;
 mod read;
 mod recover;
@@ -35,6 +36,7 @@ pub mod wire;
 
 pub use life::Stopped;
 pub use options::Options;
+pub use planted::Planted;
 pub use recover::OpenError;
 
 use cache::Cache;

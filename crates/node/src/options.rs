@@ -1,6 +1,7 @@
 //! What a node can be told. Defaults are here and nowhere else; `docs/configuration.md`
 //! lists them with their flags.
 
+use crate::Planted;
 use crate::head::TakeOver;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct Options {
     /// Operations after which a snapshot is written, so that a restart has no more to replay.
     pub snapshot_operations: u64,
     pub segment_bytes: u64,
+    /// For the simulation alone: see [`Planted`].
+    pub planted: Option<Planted>,
 }
 
 impl Default for Options {
@@ -67,6 +70,7 @@ impl Default for Options {
             read_ahead_bytes: 64 << 20,
             snapshot_operations: 200_000,
             segment_bytes: 16 << 20,
+            planted: None,
         }
     }
 }

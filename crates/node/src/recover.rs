@@ -9,7 +9,7 @@ use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
 use crate::replica::{Replica, refusal};
 use crate::store::Store;
-use crate::{Node, Options, random_u128};
+use crate::{Node, Options, Planted, random_u128};
 use ebb_core::backing::page_key;
 use ebb_core::extent::touched_blocks;
 use ebb_core::partition::{Inconsistent, Partition, SnapshotItem};
@@ -204,7 +204,8 @@ impl Node {
         };
         // Whatever the snapshot speaks of is forced before it counts.
         self.force_all().await?;
-        self.replica.log().snapshot(at, version, frames(&state)).await.map_err(refusal)?;
+        let kept = |item: &SnapshotItem| !(self.has(Planted::LostSession) && matches!(item, SnapshotItem::Session { .. }));
+        self.replica.log().snapshot(at, version, frames(state.items().filter(kept))).await.map_err(refusal)?;
         self.snapshot_at.set(at);
         Ok(())
     }
@@ -213,8 +214,8 @@ impl Node {
 /// Items of one frame of a snapshot.
 const ITEMS_PER_FRAME: usize = 512;
 
-fn frames(state: &Partition) -> impl Iterator<Item = Vec<u8>> {
-    let mut items = state.items().peekable();
+fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator<Item = Vec<u8>> {
+    let mut items = items.peekable();
     let mut cut_off = Vec::<Vec<SnapshotItem>>::new();
     std::iter::from_fn(move || {
         let mut frame = match cut_off.pop() {

@@ -1,10 +1,10 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
-use crate::Node;
 use crate::flush::FlushError;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::signal::Signal;
+use crate::{Node, Planted};
 use bytes::{Bytes, BytesMut};
 use ebb_core::backing::FlushStep;
 use ebb_core::extent::{Segment, Source};
@@ -82,7 +82,10 @@ impl Node {
             self.put_parts(ino, key, replaces).await
         };
         match sent {
-            Ok((Content { version, size_bytes: len_bytes, .. }, etag)) => {
+            Ok((Content { mut version, size_bytes: len_bytes, .. }, etag)) => {
+                if self.has(Planted::EarlyClean) {
+                    version = Version(self.replica.view().next_version().0 - 1);
+                }
                 self.end(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version }).await?;
                 self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
                 self.flusher.count(len_bytes);

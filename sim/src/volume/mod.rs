@@ -9,6 +9,8 @@ pub mod rig;
 mod verify;
 mod workload;
 
+use ebb_node::Planted;
+
 pub use report::{Broken, Report};
 
 /// How node and clients are put together.
@@ -27,8 +29,13 @@ pub fn deployment(seed: u64) -> Deployment {
 
 /// Runs the scenario of a seed.
 pub fn run(seed: u64) -> Result<Report, Broken> {
+    run_planted(seed, None)
+}
+
+/// Runs the scenario of a seed with a node that has a bug.
+pub fn run_planted(seed: u64, bug: Option<Planted>) -> Result<Report, Broken> {
     match deployment(seed) {
-        Deployment::Embedded => embedded::run(seed),
-        Deployment::Detached => detached::run(seed),
+        Deployment::Embedded => embedded::run(seed, bug),
+        Deployment::Detached => detached::run(seed, bug),
     }
 }

@@ -1,0 +1,31 @@
+//! The simulation finds bugs: each of these is planted into the node and must break a seed
+//! among the first few hundred, while the node as it is keeps that seed whole.
+
+use ebb_node::Planted;
+use ebb_sim::volume::{Broken, run, run_planted};
+
+const WITHIN_SEEDS: u64 = 500;
+
+fn finds(bug: Planted) {
+    let broken = (1..=WITHIN_SEEDS).find_map(|seed| run_planted(seed, Some(bug)).err());
+    let Some(Broken { seed, what, .. }) = broken else { panic!("{bug:?} breaks none of {WITHIN_SEEDS} seeds") };
+    println!("{bug:?} is found by seed {seed}: {what}");
+    if let Err(broken) = run(seed) {
+        panic!("the node breaks seed {seed} without the bug: {broken}");
+    }
+}
+
+#[test]
+fn finds_a_skipped_fsync() {
+    finds(Planted::SkippedFsync);
+}
+
+#[test]
+fn finds_a_lost_session_entry() {
+    finds(Planted::LostSession);
+}
+
+#[test]
+fn finds_a_flush_that_cleans_too_early() {
+    finds(Planted::EarlyClean);
+}
