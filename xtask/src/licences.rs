@@ -1,8 +1,7 @@
 //! Licences of everything that is linked in: each dependency offers one that is allowed.
 //!
 //! In place of cargo-deny, whose own build takes longer than all checks together.
-//! `deny.toml` holds the list in cargo-deny's format, so that whoever has it can use it;
-//! advisories need its database and are checked by `cargo deny check` by hand.
+//! `deny.toml` holds the list in cargo-deny's format, so that whoever has it can use it.
 
 use crate::{Outcome, tool};
 use serde_json::Value;

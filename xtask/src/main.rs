@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask --help`.
 
+mod advisories;
 mod arrows;
 mod bans;
 mod crash;
@@ -13,6 +14,7 @@ mod tool;
 
 use clap::{Parser, Subcommand};
 use rig::Shape;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -34,6 +36,12 @@ enum Command {
     Bans,
     /// Check the licences of all dependencies against deny.toml.
     Licences,
+    /// Check the versions of all dependencies against what advisories.toml knows.
+    Advisories {
+        /// Write advisories.toml anew from this checkout of the RustSec database.
+        #[arg(long, value_name = "DIR")]
+        database: Option<PathBuf>,
+    },
     /// Run the main job end to end on a real mount, and verify every byte of it.
     Demo {
         /// Leave the mount and its server running.
@@ -104,6 +112,7 @@ fn main() -> ExitCode {
         Command::Arrows => arrows::run(),
         Command::Bans => bans::run(),
         Command::Licences => licences::run(),
+        Command::Advisories { database } => advisories::run(database),
         Command::Demo { keep, release } => demo::run(keep, release),
         Command::Conformance { suite: Suite::Pjdfstest { mount, least, release } } => pjdfstest::run(&shapes(mount), least, release),
         Command::Sim { seed: Some(seed), .. } => sim::one(seed),
