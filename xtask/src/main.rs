@@ -9,6 +9,7 @@ mod licences;
 mod pjdfstest;
 mod rig;
 mod rng;
+mod scale;
 mod sim;
 mod tool;
 
@@ -74,6 +75,13 @@ enum Command {
         #[arg(long, value_enum)]
         only: Option<sim::Only>,
     },
+    /// Mount a bucket of very many objects: how long until it can be used, and what it takes.
+    Scale {
+        #[arg(long, default_value_t = 1_000_000)]
+        keys: u64,
+        #[arg(long)]
+        release: bool,
+    },
     /// Kill daemons under load and look for what they had acknowledged.
     Crash {
         #[arg(long, default_value_t = 20)]
@@ -120,6 +128,7 @@ fn main() -> ExitCode {
             let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
             sim::many(from, seeds.or(time.is_none().then_some(DEFAULT_SEEDS)), time, only)
         }
+        Command::Scale { keys, release } => scale::run(keys, release),
         Command::Crash { rounds, mount, seed, release } => crash::run(rounds, &shapes(mount), seed, release),
     };
     match outcome {

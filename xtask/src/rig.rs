@@ -44,13 +44,14 @@ pub struct Store {
 impl Store {
     /// The S3 server of the developers, or the one that EBB_S3_ENDPOINT names (its bucket is
     /// EBB_S3_BUCKET, `bucket` by default; credentials from the environment).
-    fn s3(binaries: &Path, prefix: &str) -> Outcome<Store> {
+    fn s3(binaries: &Path, prefix: &str, fill: u64) -> Outcome<Store> {
         if let Ok(endpoint) = std::env::var("EBB_S3_ENDPOINT") {
             let bucket = std::env::var("EBB_S3_BUCKET").unwrap_or_else(|_| "bucket".into());
             return Ok(Store { url: format!("s3://{bucket}/{prefix}"), environment: vec![("EBB_ENDPOINT", endpoint)], server: None });
         }
-        let mut server =
-            Command::new(binaries.join("ebb-s3-server")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let mut server = Command::new(binaries.join("ebb-s3-server"));
+        server.args(["--fill", prefix, &fill.to_string()]);
+        let mut server = server.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut endpoint = String::new();
         let out = server.stdout.take().ok_or("the server has no output")?;
         BufReader::new(out).read_line(&mut endpoint)?;
@@ -88,12 +89,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Rig {
     pub fn new(shape: Shape, binaries: &Path) -> Outcome<Rig> {
+        Rig::filled(shape, binaries, 0)
+    }
+
+    /// With that many objects in the S3 server, 100,000 to a directory.
+    pub fn filled(shape: Shape, binaries: &Path, fill: u64) -> Outcome<Rig> {
         let dir = std::env::temp_dir().join(format!("ebb-{}-{}", shape.name(), std::process::id()));
         for name in ["", "mnt", "backing"] {
             fs::create_dir_all(dir.join(name))?;
         }
         let store = if shape.is_s3() {
-            Store::s3(binaries, &format!("run-{}", std::process::id()))?
+            Store::s3(binaries, &format!("run-{}", std::process::id()), fill)?
         } else {
             Store { url: format!("file://{}", dir.join("backing").display()), environment: Vec::new(), server: None }
         };
@@ -176,6 +182,15 @@ impl Rig {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
+    }
+
+    /// What the mount's process holds in memory.
+    pub fn resident_bytes(&self) -> Outcome<u64> {
+        let daemon = self.daemon().ok_or("there is no daemon")?;
+        let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("the kernel does not say")?;
+        let kib: u64 = line.trim_end_matches("kB").trim().parse()?;
+        Ok(kib << 10)
     }
 
     fn daemon(&self) -> Option<ebb_cli::places::Process> {

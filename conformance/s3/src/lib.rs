@@ -4,7 +4,10 @@
 
 mod operations;
 
+use bytes::Bytes;
 use ebb_bucket::Memory;
+use ebb_ports::{Bucket, Condition};
+use futures_util::FutureExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use s3s::auth::SimpleAuth;
@@ -24,13 +27,27 @@ pub(crate) struct Server(Mutex<Memory>);
 pub fn start() -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("http://{}", listener.local_addr()?);
-    std::thread::Builder::new().name("s3-server".into()).spawn(move || run(listener))?;
+    std::thread::Builder::new().name("s3-server".into()).spawn(move || run(listener, Memory::new()))?;
     Ok(address)
 }
 
+/// Objects in a directory of a filled bucket.
+const DIRECTORY: u64 = 100_000;
+
+/// A bucket with `count` objects below `prefix`: `PREFIX/d00/f00000` and so on.
+pub fn filled(prefix: &str, count: u64) -> Memory {
+    let bucket = Memory::new();
+    for number in 0..count {
+        let key = format!("{prefix}/d{:02}/f{:05}", number / DIRECTORY, number % DIRECTORY);
+        let put = bucket.put(&key, Bytes::from_static(b"one of many\n"), Condition::Always, Vec::new());
+        put.now_or_never().expect("memory never waits").expect("the key is plain");
+    }
+    bucket
+}
+
 /// Serves for as long as connections can be accepted.
-pub fn run(listener: TcpListener) -> io::Result<()> {
-    let mut builder = S3ServiceBuilder::new(Server(Mutex::default()));
+pub fn run(listener: TcpListener, bucket: Memory) -> io::Result<()> {
+    let mut builder = S3ServiceBuilder::new(Server(Mutex::new(bucket)));
     builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
     let service = builder.build();
     listener.set_nonblocking(true)?;

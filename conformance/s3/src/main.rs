@@ -1,14 +1,26 @@
-//! `ebb-s3-server [HOST:PORT]`: says where it listens, and serves until it is killed.
+//! `ebb-s3-server [HOST:PORT] [--fill PREFIX COUNT]`: says where it listens, and serves until
+//! it is killed. `--fill` puts that many small objects there before, 100,000 to a directory.
 
-use std::io::Write;
+use std::io::{Error, Write};
 use std::net::TcpListener;
 
 fn main() -> std::io::Result<()> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".into());
+    let mut address = "127.0.0.1:0".to_owned();
+    let mut fill = None;
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        if arg == "--fill" {
+            let (prefix, count) = args.next().zip(args.next()).ok_or_else(|| Error::other("--fill PREFIX COUNT"))?;
+            fill = Some((prefix, count.parse().map_err(Error::other)?));
+        } else {
+            address = arg;
+        }
+    }
     let listener = TcpListener::bind(address)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "http://{}", listener.local_addr()?)?;
     out.flush()?;
     drop(out);
-    ebb_s3_server::run(listener)
+    let (prefix, count) = fill.unwrap_or_default();
+    ebb_s3_server::run(listener, ebb_s3_server::filled(&prefix, count))
 }
