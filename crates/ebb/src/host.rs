@@ -7,6 +7,7 @@ use crate::signals::Signals;
 use ebb_bucket::OpenError;
 use ebb_cli::args;
 use ebb_cli::places::Left;
+use ebb_node::head::{HeadError, TakeOver};
 use ebb_node::{Node, Options, Stopped};
 use std::path::Path;
 use std::rc::Rc;
@@ -15,36 +16,71 @@ use std::time::Duration;
 /// What takes longer to open says why.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Opens the storage and a node over it. A signal ends the wait.
+/// Who serves a volume.
+pub enum Host {
+    Here(Rc<Node>),
+    /// Another node, which was to be joined, at this address.
+    Elsewhere(String),
+}
+
+/// Opens the storage and a node over it, which serves other mounts at `listen` under the name
+/// of its volume. A signal ends the wait.
 pub async fn open(
     url: &str,
     bucket: &args::Bucket,
     data_dir: &Path,
-    options: Options,
+    listen: Option<&str>,
+    mut options: Options,
     report: &mut Report,
     signals: &mut Signals,
-) -> Result<Rc<Node>, Failure> {
+) -> Result<Host, Failure> {
     let ports = ebb_os::ports(data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
     // Before the storage is asked, which may take its time.
     ports.disk.lock().map_err(|error| Failure::of(data_dir.display(), error))?;
+    let listener = match listen {
+        Some(address) => {
+            let listener = ports.net.listen(address).await.map_err(|error| Failure::of("cannot listen", error))?;
+            options.address = format!("ebb://{}/{}", reached_at(&listener.address()), options.volume);
+            Some(listener)
+        }
+        None => None,
+    };
     let bucket = settings::bucket(bucket, options.read_only);
     let opening = async {
         let bucket = ebb_bucket::open(url, &bucket).await.map_err(|error| match error {
             OpenError::Url { .. } | OpenError::Settings { .. } => Failure::Usage(error.to_string()),
             error => Failure::Failed(error.to_string()),
         })?;
-        Node::open(ports, Some(bucket), options).await.map_err(|error| Failure::of(data_dir.display(), error))
+        let joins = options.take_over == TakeOver::Join;
+        match Node::open(ports, Some(bucket), options).await {
+            Ok(node) => {
+                if let Some(listener) = listener {
+                    node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
+                }
+                Ok(Host::Here(node))
+            }
+            Err(ebb_node::OpenError::Head(HeadError::Held { address, .. })) if joins && !address.is_empty() => Ok(Host::Elsewhere(address)),
+            Err(error) => Err(Failure::of(data_dir.display(), error)),
+        }
     };
     tokio::pin!(opening);
     tokio::select! {
-        node = &mut opening => return node,
+        host = &mut opening => return host,
         () = signals.next() => return Err(interrupted()),
         () = tokio::time::sleep(PATIENCE) => {}
     }
-    report.note(&format!("opening {url}: waiting to see whether the node that served it last still lives, if it is not this one"));
+    report.note(&format!("opening {url}: waiting for the storage, or to see whether another node that served it still lives"));
     tokio::select! {
-        node = &mut opening => node,
+        host = &mut opening => host,
         () = signals.next() => Err(interrupted()),
+    }
+}
+
+/// An address that others can use: a listener at all addresses is found by the host's name.
+fn reached_at(address: &str) -> String {
+    match address.strip_prefix("0.0.0.0:").or_else(|| address.strip_prefix("[::]:")) {
+        Some(port) => format!("{}:{port}", settings::host_name()),
+        None => address.to_owned(),
     }
 }
 

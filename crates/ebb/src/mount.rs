@@ -2,7 +2,7 @@
 
 use crate::daemon::{self, Report};
 use crate::failure::Failure;
-use crate::host;
+use crate::host::{self, Host};
 use crate::settings;
 use crate::signals::Signals;
 use crate::source::Source;
@@ -13,6 +13,7 @@ use ebb_client::{Client, ClientPorts, Link, LocalLink, WireLink};
 use ebb_fuse::{Mount, MountError, MountOptions, Session, Volume};
 use ebb_model::{FileKind, Ino, Name};
 use ebb_node::Node;
+use ebb_node::head::TakeOver;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -20,6 +21,9 @@ use std::time::Duration;
 
 /// How long files that are open keep working after a signal.
 const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a node that is to be joined may take to answer.
+const REACH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a node may take to force what it acknowledged.
 const DETACH_PATIENCE: Duration = Duration::from_secs(60);
@@ -32,6 +36,7 @@ struct Plan {
     mountpoint: PathBuf,
     options: MountOptions,
     data_dir: PathBuf,
+    listen: Option<String>,
     node: args::Node,
     bucket: args::Bucket,
     run_dir: RunDir,
@@ -80,7 +85,11 @@ impl Plan {
         let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&key));
         let data_dir = std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.display(), error))?;
         let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        Ok(Plan { text: args.source, source, mountpoint, options, data_dir, node: args.node, bucket: args.bucket, run_dir })
+        let (listen, node, bucket) = (args.listen, args.node, args.bucket);
+        if listen.is_some() && matches!(source, Source::Served { .. }) {
+            return Err(Failure::Usage("--listen is for what this mount serves itself: others can mount an ebb:// source as it is".into()));
+        }
+        Ok(Plan { text: args.source, source, mountpoint, options, data_dir, listen, node, bucket, run_dir })
     }
 
     async fn mount(self, report: &mut Report) -> Result<(), Failure> {
@@ -91,12 +100,26 @@ impl Plan {
         }
     }
 
-    /// Node and mount in one process (O-5).
+    /// Node and mount in one process (O-5), or a client of the node that has the volume already.
     async fn embedded(&self, url: &str, report: &mut Report, signals: &mut Signals) -> Result<(), Failure> {
-        let options =
-            ebb_node::Options { embedded: true, ..settings::node(&self.node, &self.text, &self.data_dir, self.options.read_only) };
+        let settings = settings::node(&self.node, &self.volume(), &self.data_dir, self.options.read_only);
+        let mut options = ebb_node::Options { embedded: self.listen.is_none(), ..settings };
         let read_only = options.read_only;
-        let node = host::open(url, &self.bucket, &self.data_dir, options, report, signals).await?;
+        let listen = self.listen.as_deref();
+        let node = loop {
+            match host::open(url, &self.bucket, &self.data_dir, listen, options.clone(), report, signals).await? {
+                Host::Here(node) => break node,
+                Host::Elsewhere(address) => match Source::parse(&address)? {
+                    Source::Served { address, volume, subdirectory } if self.reaches(&address).await? => {
+                        return self.detached(&address, &volume, &subdirectory, report, signals).await;
+                    }
+                    _ => {
+                        report.note(&format!("{url} is served at {address}, which cannot be reached"));
+                        options.take_over = TakeOver::IfAbandoned;
+                    }
+                },
+            }
+        };
         let outcome = self.over_node(&node, read_only, report, signals).await;
         let left = host::stop(&node, signals).await;
         match outcome {
@@ -104,6 +127,18 @@ impl Plan {
             Err(failure) => Err(failure),
             Ok(record) => self.end(record, left),
         }
+    }
+
+    /// What others call the volume: the last part of its source.
+    fn volume(&self) -> String {
+        let last = self.text.rsplit('/').find(|part| !part.is_empty() && !part.ends_with(':'));
+        last.unwrap_or(&self.text).to_owned()
+    }
+
+    async fn reaches(&self, address: &str) -> Result<bool, Failure> {
+        let ports = ebb_os::ports(&self.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
+        let reached = tokio::time::timeout(REACH_PATIENCE, ports.net.connect(address)).await;
+        Ok(matches!(reached, Ok(Ok(_))))
     }
 
     async fn over_node(
@@ -125,7 +160,9 @@ impl Plan {
                 Box::pin(async move { teller.next_notice(session).await })
             },
         );
-        let client = self.attach(Rc::new(link), ClientPorts::from(node.ports()), &self.text, read_only).await?;
+        // After a restart it comes back under the same name, which ends its session of before.
+        let name = "the mount of the node itself".to_owned();
+        let client = self.attach(Rc::new(link), ClientPorts::from(node.ports()), node.volume(), name, read_only).await?;
         let record = self.record(control, true);
         let outcome = self.serve(client.clone(), Ino::ROOT, record, report, signals).await;
         if let Err(error) = client.detach(DETACH_PATIENCE).await {
@@ -146,8 +183,9 @@ impl Plan {
         let ports = ebb_os::ports(&self.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
         let link = WireLink::new(ports.net.clone(), ClientPorts::from(&ports), address.into());
         report.note(&format!("attaching to {address}"));
+        let name = format!("{} process {} at {}", settings::host_name(), std::process::id(), self.mountpoint.display());
         let client = tokio::select! {
-            client = self.attach(Rc::new(link), ClientPorts::from(&ports), volume, self.options.read_only) => client?,
+            client = self.attach(Rc::new(link), ClientPorts::from(&ports), volume, name, self.options.read_only) => client?,
             () = signals.next() => return Err(Failure::Failed("interrupted".into())),
         };
         let outcome = match directory(&client, subdirectory).await {
@@ -168,8 +206,7 @@ impl Plan {
         }
     }
 
-    async fn attach(&self, link: Rc<dyn Link>, ports: ClientPorts, volume: &str, read_only: bool) -> Result<Client, Failure> {
-        let name = format!("{} process {} at {}", settings::host_name(), std::process::id(), self.mountpoint.display());
+    async fn attach(&self, link: Rc<dyn Link>, ports: ClientPorts, volume: &str, name: String, read_only: bool) -> Result<Client, Failure> {
         let options = ebb_client::Options { read_only, ..ebb_client::Options::new(volume, name) };
         Client::attach(link, ports, options).await.map_err(|error| Failure::of(&self.text, error))
     }

@@ -2,6 +2,7 @@
 
 use crate::daemon::Report;
 use crate::failure::Failure;
+use crate::host::Host;
 use crate::signals::Signals;
 use crate::{host, log, output, settings, supervisor};
 use ebb_cli::{args, places};
@@ -15,16 +16,12 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&args.backing));
     let options = settings::node(&args.node, &args.name, &data_dir, false);
-    let node = host::open(&args.backing, &args.bucket, &data_dir, options, &mut Report::Log, &mut signals).await?;
-    let listener = match node.ports().net.listen(&args.listen).await {
-        Ok(listener) => listener,
-        Err(error) => {
-            host::stop(&node, &mut signals).await;
-            return Err(Failure::of("cannot listen", error));
-        }
+    let listen = Some(args.listen.as_str());
+    let node = match host::open(&args.backing, &args.bucket, &data_dir, listen, options, &mut Report::Log, &mut signals).await? {
+        Host::Here(node) => node,
+        Host::Elsewhere(address) => return Err(Failure::Failed(format!("{} is served at {address}: mount that", args.backing))),
     };
-    output::print(&format!("serving ebb://{}/{} over {}\n", listener.address(), args.name, args.backing))?;
-    node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
+    output::print(&format!("serving {} over {}\n", node.address(), args.backing))?;
     supervisor::ready();
     signals.next().await;
     tracing::info!("stopping: writing what is dirty to the bucket; a second signal ends without waiting");

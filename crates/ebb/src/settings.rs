@@ -18,6 +18,7 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         read_only: read_only || args.take_over == args::TakeOver::Never,
         take_over: match args.take_over {
             args::TakeOver::Now => TakeOver::Now,
+            args::TakeOver::Join => TakeOver::Join,
             args::TakeOver::IfAbandoned | args::TakeOver::Never => TakeOver::IfAbandoned,
         },
         head_term: args.head_term.0,

@@ -19,6 +19,8 @@ pub struct Head {
     pub run: u64,
     /// For people: host, process and data directory of the owner.
     pub owner: String,
+    /// `ebb://host:port/volume` where the owner listens for other mounts; empty if it does not.
+    pub address: String,
     /// When the owner took over, to the second.
     pub started: Time,
     /// The owner renews well within this time, or is gone.
@@ -65,6 +67,7 @@ pub fn encode(head: &Head) -> Bytes {
         node: format!("{:032x}", head.node),
         run: format!("{:016x}", head.run),
         owner: head.owner.clone(),
+        address: head.address.clone(),
         started_secs: head.started.secs,
         term_secs: head.term_secs,
         beat: head.beat,
@@ -86,6 +89,7 @@ pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
         run: json::from_hex(Format::Head, "run id", &content.run, 16)? as u64,
         incarnation: Incarnation(content.incarnation),
         owner: content.owner,
+        address: content.address,
         started: Time::from_secs(content.started_secs),
         term_secs: content.term_secs,
         beat: content.beat,
@@ -103,6 +107,8 @@ struct Content {
     node: String,
     run: String,
     owner: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    address: String,
     started_secs: i64,
     term_secs: u32,
     beat: u64,

@@ -26,12 +26,15 @@ pub enum TakeOver {
     IfAbandoned,
     /// Take it without waiting: somebody has made sure that the owner is dead.
     Now,
+    /// Leave it to its owner where that listens for other mounts; otherwise as `IfAbandoned`.
+    Join,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum HeadError {
-    #[error("{backing} is served by {owner}: mount it read-only, join that node, or stop it first")]
-    Held { backing: String, owner: String },
+    /// `address` is empty where the owner does not listen for other mounts.
+    #[error("{backing} is served by {owner}: mount it read-only, {}or stop that node first", joining(address))]
+    Held { backing: String, owner: String, address: String },
     #[error(
         "{backing} cannot say who serves it, for the store has no conditional requests: \
          make sure that no other node serves it and start with --take-over=now"
@@ -41,6 +44,21 @@ pub enum HeadError {
     Unreadable { backing: String, what: String },
     #[error("{backing}: {error}")]
     Store { backing: String, error: BucketError },
+}
+
+fn joining(address: &str) -> String {
+    if address.is_empty() { String::new() } else { format!("join it (--take-over=join, or mount {address}), ") }
+}
+
+/// Who asks for the head.
+pub struct Candidate {
+    /// The data directory.
+    pub node: u128,
+    /// For people.
+    pub owner: String,
+    /// Where others can mount the volume from it, if they can.
+    pub address: String,
+    pub term: Duration,
 }
 
 /// The right to write to the bucket.
@@ -63,19 +81,13 @@ struct State {
 
 impl Tenure {
     /// Takes over the head, or finds it in the hands of `node` from before a restart.
-    pub async fn acquire(
-        bucket: Rc<dyn Bucket>,
-        ports: Ports,
-        node: u128,
-        owner: String,
-        term: Duration,
-        take_over: TakeOver,
-    ) -> Result<Tenure, HeadError> {
+    pub async fn acquire(bucket: Rc<dyn Bucket>, ports: Ports, candidate: Candidate, take_over: TakeOver) -> Result<Tenure, HeadError> {
         let backing = bucket.describe();
         let store = |error| HeadError::Store { backing: backing.clone(), error };
         if !bucket.capabilities().conditional_put && take_over != TakeOver::Now {
             return Err(HeadError::Undecidable { backing });
         }
+        let Candidate { node, owner, address, term } = candidate;
         let run = ports.entropy.next_u64();
         let mut watched: Option<(ETag, Duration)> = None;
         loop {
@@ -86,6 +98,7 @@ impl Tenure {
                 node,
                 run,
                 owner: owner.clone(),
+                address: address.clone(),
                 started: Time::from_secs(ports.clock.wall().secs),
                 term_secs: term.as_secs().max(1) as u32,
                 beat,
@@ -102,6 +115,8 @@ impl Tenure {
                     let seen_at = ports.clock.monotonic();
                     let incarnation = if found.node == node {
                         found.incarnation
+                    } else if take_over == TakeOver::Join && !found.released && !found.address.is_empty() {
+                        return Err(HeadError::Held { backing, owner: found.owner, address: found.address });
                     } else {
                         let abandoned = found.released
                             || take_over == TakeOver::Now
@@ -109,7 +124,7 @@ impl Tenure {
                                 Some((seen, since)) if *seen == etag => {
                                     asked.saturating_sub(*since) > Duration::from_secs(found.term_secs.into())
                                 }
-                                Some(_) => return Err(HeadError::Held { backing, owner: found.owner }),
+                                Some(_) => return Err(HeadError::Held { backing, owner: found.owner, address: found.address }),
                                 None => {
                                     watched = Some((etag.clone(), seen_at));
                                     false

@@ -101,6 +101,11 @@ impl Node {
         &self.options.volume
     }
 
+    /// Where other mounts find this node; empty if they cannot.
+    pub fn address(&self) -> &str {
+        &self.options.address
+    }
+
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
     }

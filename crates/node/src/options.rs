@@ -11,6 +11,8 @@ pub struct Options {
     pub volume: String,
     /// For people: host, process and data directory.
     pub owner: String,
+    /// `ebb://host:port/volume` where other mounts find this node; empty if they cannot.
+    pub address: String,
     /// Owner of the root directory and of objects without a record.
     pub uid: u32,
     pub gid: u32,
@@ -52,6 +54,7 @@ impl Default for Options {
         Options {
             volume: "ebb".into(),
             owner: String::new(),
+            address: String::new(),
             uid: 0,
             gid: 0,
             read_only: false,

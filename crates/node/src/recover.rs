@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::fetch::Downloads;
 use crate::flush::Flusher;
-use crate::head::{HeadError, Tenure};
+use crate::head::{Candidate, HeadError, Tenure};
 use crate::identity::{self, IdentityError};
 use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
@@ -64,8 +64,9 @@ impl Node {
         let identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
         let tenure = match &bucket {
             Some(bucket) if !options.read_only => {
-                let (node, owner, term) = (identity.node, options.owner.clone(), options.head_term);
-                Some(Rc::new(Tenure::acquire(bucket.clone(), ports.clone(), node, owner, term, options.take_over).await?))
+                let (owner, address) = (options.owner.clone(), options.address.clone());
+                let candidate = Candidate { node: identity.node, owner, address, term: options.head_term };
+                Some(Rc::new(Tenure::acquire(bucket.clone(), ports.clone(), candidate, options.take_over).await?))
             }
             _ => None,
         };

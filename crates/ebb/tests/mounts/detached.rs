@@ -87,3 +87,44 @@ fn what_the_node_does_not_have_is_refused() {
     mount("volume/file").refused(1, "not a directory");
     assert_eq!(place.signal(node, libc::SIGINT), 0);
 }
+
+/// Situation: a second machine mounts the same storage, and is to join. Expectation: it works
+/// through the first one's node, also over a death of that node; once the first is gone for
+/// good, the next mount takes the volume over.
+#[test]
+fn a_second_mount_of_the_storage_joins_the_first() {
+    let place = Place::new();
+    let url = place.url().to_owned();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let first = ["mount", &url, "mnt", "--data", "data", "--listen", &address, "--head-term", "3s", "--session-term", "3s"];
+    let second = ["mount", &url, "mnt2", "--data", "data2", "--take-over", "join"];
+    place.ebb(&first).good();
+    fs::write(place.path("mnt/file"), "one").unwrap();
+    // Without being told to join it is refused, and told how.
+    place.ebb(&second[..5]).refused(1, "--take-over=join");
+    place.ebb(&second).good();
+    assert_eq!(fs::read_to_string(place.path("mnt2/file")).unwrap(), "one");
+    fs::write(place.path("mnt2/file"), "two, and longer").unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "two, and longer");
+
+    place.kill("mnt");
+    place.ebb(&first).good();
+    fs::write(place.path("mnt2/after"), "three").unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt/after")).unwrap(), "three");
+
+    place.ebb(&["umount", "mnt2"]).good();
+    place.kill("mnt");
+    // What has not reached the bucket is in the first one's data directory only.
+    place.ebb(&second).good();
+    fs::write(place.path("mnt2/own"), "four").unwrap();
+    place.ebb(&["umount", "mnt2"]).good();
+    assert_eq!(fs::read_to_string(place.path("backing/own")).unwrap(), "four");
+}
+
+#[test]
+fn only_what_a_mount_serves_can_be_listened_for() {
+    let place = Place::new();
+    place.ebb(&["mount", "ebb://127.0.0.1:1/v", "mnt", "--data", "data", "--listen", "127.0.0.1:0"]).refused(2, "--listen is for");
+    place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--listen", "nowhere"]).refused(1, "cannot listen");
+}

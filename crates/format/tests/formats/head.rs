@@ -10,6 +10,7 @@ fn sample() -> Head {
         node: 0xfeed << 112 | 1,
         run: 0xbeef,
         owner: "host \"a\", pid 7, /var/lib/ebb".into(),
+        address: String::new(),
         started: Time::from_secs(1_795_000_000),
         term_secs: 30,
         beat: 99,
@@ -19,7 +20,9 @@ fn sample() -> Head {
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
     let released = Head { released: true, ..sample() };
-    vec![("held".into(), head::encode(&sample()).to_vec()), ("released".into(), head::encode(&released).to_vec())]
+    let listens = Head { address: "ebb://host:7170/volume".into(), ..sample() };
+    let heads = [("held", sample()), ("released", released), ("listens", listens)];
+    heads.map(|(name, head)| (name.into(), head::encode(&head).to_vec())).into()
 }
 
 pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
@@ -29,13 +32,14 @@ pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn a_head_is_read_as_it_was_written(ids: (u128, u128, u64), incarnation: u16, owner: String, times: (i64, u32, u64), released: bool) {
+    fn a_head_is_read_as_it_was_written(ids: (u128, u128, u64), incarnation: u16, owner: String, address: String, times: (i64, u32, u64), released: bool) {
         let head = Head {
             cluster: ClusterId(ids.0),
             incarnation: Incarnation(incarnation),
             node: ids.1,
             run: ids.2,
             owner,
+            address,
             started: Time::from_secs(times.0),
             term_secs: times.1,
             beat: times.2,

@@ -52,6 +52,10 @@ pub struct Mount {
     /// Stay in the foreground, log to standard error, unmount on SIGTERM and SIGINT.
     #[arg(long, env = "EBB_FOREGROUND")]
     pub foreground: bool,
+    /// Let other machines mount the volume from this one: they find the address in the
+    /// bucket, with `--take-over=join`. Whoever reaches it can read and write the volume.
+    #[arg(long, value_name = "HOST:PORT", env = "EBB_LISTEN")]
+    pub listen: Option<String>,
     #[command(flatten)]
     pub node: Node,
     #[command(flatten)]
@@ -169,6 +173,9 @@ pub enum TakeOver {
     IfAbandoned,
     /// Take the volume at once: you have made sure that the other node is dead.
     Now,
+    /// Mount the volume from that node if it listens for other mounts (`--listen`) and can be
+    /// reached; otherwise as if-abandoned.
+    Join,
     /// Mount read-only, without taking over.
     Never,
 }
