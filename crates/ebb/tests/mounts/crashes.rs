@@ -56,3 +56,30 @@ fn a_dead_mount_is_told_in_json() {
     assert_eq!(told.json()["flushed"], false);
     assert_eq!(told.json()["data_dir"], place.text("data"));
 }
+
+/// Situation: a node dies with files that never reached the bucket, and another one takes the
+/// volume over. Expectation: the first data directory is refused, and what it holds can be read
+/// as docs/operation.md says.
+#[test]
+fn what_another_node_has_overtaken_can_still_be_read() {
+    let place = Place::new();
+    let url = place.url().to_owned();
+    let old = ["mount", &url, "mnt", "--data", "old", "--flush-interval", "1h", "--head-term", "3s"];
+    place.ebb(&old).good();
+    fs::write(place.path("mnt/sent"), "in the bucket").unwrap();
+    place.ebb(&["flush", "mnt"]).good();
+    fs::write(place.path("mnt/unsent"), "only here").unwrap();
+    place.kill("mnt");
+    place.ebb(&["umount", "mnt"]);
+    place.ebb(&["mount", &url, "mnt2", "--data", "new"]).good();
+    assert!(!place.path("mnt2/unsent").exists());
+    place.ebb(&["umount", "mnt2"]).good();
+
+    place.ebb(&old).refused(1, "docs/operation.md");
+    place.ebb(&["mount", &url, "mnt", "--data", "old", "--take-over", "never"]).good();
+    let dirty = place.ebb(&["ls-dirty", "mnt"]).good().out;
+    assert!(dirty.contains("unsent") && !dirty.contains("/sent"), "{dirty}");
+    assert_eq!(fs::read_to_string(place.path("mnt/unsent")).unwrap(), "only here");
+    assert_eq!(fs::read_to_string(place.path("mnt/sent")).unwrap(), "in the bucket");
+    place.ebb(&["umount", "mnt"]).good();
+}
