@@ -155,7 +155,14 @@ fn size(operation: &Operation) -> usize {
     let data = match &operation.mutation {
         Write { data, .. } | Append { data, .. } => data.len(),
         SetXattr { name, value, .. } => name.len() + value.len(),
-        Make { .. } | Link { .. } | Unlink { .. } | Rmdir { .. } | Rename { .. } | SetAttr { .. } | RemoveXattr { .. } => 0,
+        Make { .. }
+        | Link { .. }
+        | Unlink { .. }
+        | Rmdir { .. }
+        | Rename { .. }
+        | SetAttr { .. }
+        | RemoveXattr { .. }
+        | Fallocate { .. } => 0,
     };
     data + OPERATION_BYTES
 }

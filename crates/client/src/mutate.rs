@@ -157,7 +157,12 @@ impl Shared {
             Link { ino, parent, .. } => (parent, Some(ino)),
             Unlink { parent, .. } | Rmdir { parent, .. } => (parent, None),
             Rename { from, to, .. } => (from, Some(to)),
-            SetAttr { ino, .. } | SetXattr { ino, .. } | RemoveXattr { ino, .. } | Write { ino, .. } | Append { ino, .. } => (ino, None),
+            SetAttr { ino, .. }
+            | SetXattr { ino, .. }
+            | RemoveXattr { ino, .. }
+            | Write { ino, .. }
+            | Append { ino, .. }
+            | Fallocate { ino, .. } => (ino, None),
         };
         for ino in [Some(first), second].into_iter().flatten() {
             self.errors.set(ino, error);

@@ -168,6 +168,20 @@ impl Client {
         self.write_pieces(caller, data, |_, data| ClientMutation::Append { ino, data, drop_set_id }).await
     }
 
+    /// fallocate(2) of `span`, offset and length. With `keep_size` the file does not grow.
+    pub async fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        span: (u64, u64),
+        what: Allocation,
+        keep_size: bool,
+        drop_set_id: bool,
+    ) -> Result<Attr, FsError> {
+        let (offset, len_bytes) = span;
+        self.change(caller, ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id }).await
+    }
+
     async fn change(&self, caller: &Caller, mutation: ClientMutation) -> Result<Attr, FsError> {
         self.shared.mutate(caller, mutation).await?.attr.ok_or_else(wrong_reply)
     }

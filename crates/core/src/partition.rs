@@ -8,12 +8,13 @@
 //! - Every version in the state is at most `version`.
 
 use crate::backing::{Backing, BackingItem};
-use crate::extent::{ExtentItem, Extents};
+use crate::extent::{self, ExtentItem, Extents};
 pub use crate::namespace::Inconsistent;
 use crate::namespace::{Change, Namespace, NamespaceItem};
 use crate::session::{Session, Sessions, Verdict};
 use ebb_model::*;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 #[derive(Clone)]
 pub struct Partition {
@@ -42,6 +43,8 @@ pub enum Effect {
     Drop { ino: Ino },
     /// The file was cut: bytes from `len_bytes` on are not to be seen again.
     Cut { ino: Ino, len_bytes: u64 },
+    /// These blocks have become holes: their space is to be given back.
+    Punch { ino: Ino, blocks: Range<u64> },
 }
 
 /// The outcome of a command.
@@ -222,6 +225,10 @@ impl Partition {
         let mut effects = Vec::new();
         for change in changes {
             self.backing.observe(change, &self.namespace, &self.extents);
+            if let Change::Zeroed { ino, range, .. } = change {
+                let runs = self.extents.resident_runs(*ino, extent::whole_blocks(range.start, range.end - range.start));
+                effects.extend(runs.into_iter().map(|blocks| Effect::Punch { ino: *ino, blocks }));
+            }
             self.extents.observe(change);
             touched.extend(change.inodes());
             match *change {

@@ -83,7 +83,7 @@ impl World {
     fn step(&mut self, mut dice: Dice) {
         self.clock += 1;
         let caller = dice.of(&callers());
-        match dice.below(20) {
+        match dice.below(21) {
             0 => self.release(&mut dice),
             1 => self.ask(&caller, &mut dice),
             other => {
@@ -124,6 +124,15 @@ impl World {
                 mode: dice.of(&[XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
             },
             18 => Mutation::RemoveXattr { ino: self.any(dice), name: Bytes::from_static(dice.of(&XATTRS)) },
+            19 => Mutation::Fallocate {
+                ino: self.any(dice),
+                offset: dice.of(&[0, 100, 1 << 20, MAX_FILE_BYTES, u64::MAX]),
+                len_bytes: dice.of(&[1, 0, 70_000, 1 << 30]),
+                what: dice.of(&[Allocation::Reserve, Allocation::Zero]),
+                keep_size: dice.of(&[false, true]),
+                edges: vec![],
+                drop_set_id: dice.of(&[false, true]),
+            },
             _ => Mutation::Write {
                 ino: self.any(dice),
                 offset: dice.of(&[0, 100, 1 << 20, MAX_FILE_BYTES, u64::MAX]),
@@ -339,6 +348,10 @@ impl Follower {
                 Change::Gone { ino, .. } => {
                     assert!(!self.primary.contains_key(&ino) && namespace.inode(ino).is_none());
                     self.sizes.remove(&ino);
+                }
+                Change::Zeroed { ino, range, .. } => {
+                    let size = self.sizes.get(&ino).copied().unwrap_or(0);
+                    assert!(range.start < size && range.end <= size.next_multiple_of(BLOCK_BYTES));
                 }
                 Change::Touched { ino, .. } => assert!(namespace.inode(ino).is_some()),
             }

@@ -118,3 +118,12 @@ pub enum RenameMode {
     /// RENAME_EXCHANGE
     Exchange,
 }
+
+/// What fallocate(2) does to a range of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Allocation {
+    /// Mode 0: there is to be room for it.
+    Reserve,
+    /// FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE: zeros, which take no room.
+    Zero,
+}

@@ -2,7 +2,9 @@
 //! state gives the same state and the same answers on every replica and after every
 //! restart, so a command carries everything that is not in the state: time, identity, choice.
 
-use crate::{Caller, Cookie, FileKind, Ino, LogIndex, Name, RenameMode, Replay, SessionId, SetAttr, Time, TxId, Version, XattrMode};
+use crate::{
+    Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, RenameMode, Replay, SessionId, SetAttr, Time, TxId, Version, XattrMode,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +89,17 @@ pub enum Mutation {
         offset: u64,
         len_bytes: u64,
         sums: Vec<u32>,
+        drop_set_id: bool,
+    },
+    /// `edges`: blocks that are zeroed in part, and hold in the store file what they are to
+    /// hold. Blocks that are zeroed whole become holes.
+    Fallocate {
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+        what: Allocation,
+        keep_size: bool,
+        edges: Vec<u64>,
         drop_set_id: bool,
     },
 }

@@ -166,6 +166,14 @@ pub enum ClientMutation {
         data: Bytes,
         drop_set_id: bool,
     },
+    Fallocate {
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+        what: Allocation,
+        keep_size: bool,
+        drop_set_id: bool,
+    },
 }
 
 /// What the node had chosen for an operation that it answered.

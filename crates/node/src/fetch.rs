@@ -182,6 +182,8 @@ impl Node {
                 _ => return Ok(()),
             }
         };
+        // Some may have become holes meanwhile, and stay so.
+        let fills: Vec<_> = fills.into_iter().filter(|fill| fill.home_bytes > 0).collect();
         let mut at = 0;
         while at < fills.len() {
             let run = fills[at..].iter().zip(fills[at].block..).take_while(|(fill, block)| fill.block == *block).count();

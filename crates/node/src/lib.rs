@@ -9,6 +9,7 @@ mod admin;
 mod attach;
 mod bucket;
 mod cache;
+mod fallocate;
 mod fetch;
 mod flush;
 mod force;
@@ -136,6 +137,15 @@ impl Node {
                         // Or a power cut could bring back the length without the bytes.
                         self.force_log().await?;
                         self.store.cut(ino, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+                    }
+                }
+                Effect::Punch { ino, blocks } => {
+                    // Or a power cut could bring back the blocks without their bytes.
+                    self.force_log().await?;
+                    let (start, len) = (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
+                    if let Err(error) = self.store.punch(ino, start, len).await {
+                        // What is a hole reads as zeros all the same.
+                        self.trouble("disk", Some(format!("the space of a hole could not be given back: {error}")));
                     }
                 }
             }

@@ -101,7 +101,8 @@ impl Node {
         | ClientMutation::SetXattr { ino, .. }
         | ClientMutation::RemoveXattr { ino, .. }
         | ClientMutation::Write { ino, .. }
-        | ClientMutation::Append { ino, .. } = mutation
+        | ClientMutation::Append { ino, .. }
+        | ClientMutation::Fallocate { ino, .. } = mutation
         {
             self.see_all_names(ino).await?;
         }
@@ -181,6 +182,9 @@ impl Node {
                 let offset = order.replay.and_then(|replay| replay.offset);
                 self.write(&order, ino, offset, data, drop_set_id).await
             }
+            ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
+                self.fallocate(&order, ino, (offset, len_bytes), (what, keep_size), drop_set_id).await
+            }
         }
     }
 
@@ -203,15 +207,7 @@ impl Node {
         self.reserve(len_bytes).await?;
         loop {
             let guard = self.locks.lock(ino, Mode::Exclusive).await;
-            let size = {
-                let state = self.replica.view();
-                let attr = state.namespace().attr(ino)?;
-                match attr.kind {
-                    FileKind::Regular => attr.size_bytes,
-                    FileKind::Directory => return Err(FsError::IsDirectory.into()),
-                    _ => return Err(FsError::Invalid.into()),
-                }
-            };
+            let size = self.file_size(ino)?;
             let offset = offset.unwrap_or(size);
             if offset.checked_add(len_bytes).is_none_or(|end| end > MAX_FILE_BYTES) {
                 return Err(FsError::TooLarge.into());
@@ -253,7 +249,7 @@ impl Node {
     /// was forced long ago could not be read any more. Clean blocks would be fetched anew.
     /// The whole chunk is taken at once, so that a file rewritten in small pieces forces
     /// the log once per chunk.
-    async fn void_sums(&self, ino: Ino, offset: u64, len_bytes: u64) -> Result<(), RpcError> {
+    pub(crate) async fn void_sums(&self, ino: Ino, offset: u64, len_bytes: u64) -> Result<(), RpcError> {
         let touched = extent::touched_blocks(offset, len_bytes);
         let summed = |block: &extent::Block| block.dirty && block.sum.is_some();
         let runs = {
@@ -280,7 +276,7 @@ impl Node {
     }
 
     /// Proposes one mutation of a client and carries out what follows from it.
-    async fn order(&self, order: &Order, choose: impl FnOnce(&Partition) -> Mutation) -> Result<Mutated, RpcError> {
+    pub(crate) async fn order(&self, order: &Order, choose: impl FnOnce(&Partition) -> Mutation) -> Result<Mutated, RpcError> {
         let time = self.ports.clock.wall();
         let (_, applied) = self
             .replica

@@ -13,6 +13,9 @@ use std::ops::Range;
 /// again while writers of the file wait.
 const MAX_PRESERVED_BYTES: u64 = 32 << 20;
 
+/// What a block that was zeros is kept as.
+static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
+
 #[derive(Default)]
 pub struct Preserved {
     uploads: RefCell<BTreeMap<Ino, Upload>>,
@@ -24,6 +27,14 @@ struct Upload {
     next: u64,
     blocks: BTreeMap<u64, Bytes>,
     broken: bool,
+}
+
+/// Whether another block can be set aside.
+enum Room {
+    /// It is there already.
+    Kept,
+    Full,
+    Free,
 }
 
 impl Preserved {
@@ -47,6 +58,24 @@ impl Preserved {
         self.uploads.borrow().get(&ino).and_then(|upload| upload.blocks.get(&block).cloned())
     }
 
+    /// Blocks of a range that the upload has still to read; `None` if there is no upload that
+    /// needs them.
+    fn needed(&self, ino: Ino, range: &Range<u64>) -> Option<Range<u64>> {
+        let uploads = self.uploads.borrow();
+        let upload = uploads.get(&ino).filter(|upload| !upload.broken)?;
+        let end = range.end.min(upload.size_bytes).div_ceil(BLOCK_BYTES);
+        let start = (range.start / BLOCK_BYTES).max(upload.next);
+        (start < end).then_some(start..end)
+    }
+
+    fn room(&self, ino: Ino, block: u64) -> Room {
+        match self.uploads.borrow().get(&ino) {
+            Some(upload) if upload.blocks.contains_key(&block) => Room::Kept,
+            Some(upload) if (upload.blocks.len() as u64 + 1) * BLOCK_BYTES > MAX_PRESERVED_BYTES => Room::Full,
+            _ => Room::Free,
+        }
+    }
+
     /// Something that the upload still needed is gone.
     pub fn is_broken(&self, ino: Ino) -> bool {
         self.uploads.borrow().get(&ino).is_some_and(|upload| upload.broken)
@@ -56,35 +85,55 @@ impl Preserved {
 impl Node {
     /// Called before bytes of a file are overwritten, with the inode's lock held exclusively.
     pub(crate) async fn preserve(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
-        let wanted: Vec<u64> = {
-            let uploads = self.flusher.preserved.uploads.borrow();
-            let Some(upload) = uploads.get(&ino).filter(|upload| !upload.broken) else { return Ok(()) };
-            let end = range.end.min(upload.size_bytes).div_ceil(BLOCK_BYTES);
-            let blocks = (range.start / BLOCK_BYTES).max(upload.next)..end;
-            blocks.filter(|block| !upload.blocks.contains_key(block)).collect()
-        };
-        for block in wanted {
-            let present = self.replica.view().extents().block(ino, block).is_some();
-            let room = {
-                let uploads = self.flusher.preserved.uploads.borrow();
-                uploads.get(&ino).is_some_and(|upload| (upload.blocks.len() as u64 + 1) * BLOCK_BYTES <= MAX_PRESERVED_BYTES)
-            };
-            let kept = if present && room {
-                let start = block * BLOCK_BYTES;
-                self.read_local(ino, &(start..start + BLOCK_BYTES)).await?
-            } else {
-                None
-            };
-            let mut uploads = self.flusher.preserved.uploads.borrow_mut();
-            let Some(upload) = uploads.get_mut(&ino) else { return Ok(()) };
-            match kept {
-                Some(bytes) => {
-                    upload.blocks.insert(block, bytes);
-                }
-                None => upload.broken = true,
+        let Some(blocks) = self.flusher.preserved.needed(ino, &range) else { return Ok(()) };
+        for block in blocks {
+            if !self.set_aside(ino, block).await? {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// Called before bytes of a file become zeros, likewise. What is zeros already, of which
+    /// there may be much, needs no copy.
+    pub(crate) async fn preserve_zeroed(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
+        let Some(blocks) = self.flusher.preserved.needed(ino, &range) else { return Ok(()) };
+        let mut at = blocks.start;
+        loop {
+            let data = self.replica.view().extents().seek_data(ino, at * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
+            let Some(block) = data.map(|offset| offset / BLOCK_BYTES) else { return Ok(()) };
+            if !self.set_aside(ino, block).await? {
+                return Ok(());
+            }
+            at = block + 1;
+        }
+    }
+
+    /// False if the upload is given up.
+    async fn set_aside(&self, ino: Ino, block: u64) -> Result<bool, RpcError> {
+        let (present, zero) = {
+            let state = self.replica.view();
+            (state.extents().block(ino, block).is_some(), state.extents().is_zero(ino, block))
+        };
+        let kept = match self.flusher.preserved.room(ino, block) {
+            Room::Kept => return Ok(true),
+            Room::Full => None,
+            Room::Free if zero => Some(Bytes::from_static(&ZEROS)),
+            Room::Free if present => {
+                let start = block * BLOCK_BYTES;
+                self.read_local(ino, &(start..start + BLOCK_BYTES)).await?
+            }
+            Room::Free => None,
+        };
+        let mut uploads = self.flusher.preserved.uploads.borrow_mut();
+        let Some(upload) = uploads.get_mut(&ino) else { return Ok(false) };
+        match kept {
+            Some(bytes) => {
+                upload.blocks.insert(block, bytes);
+            }
+            None => upload.broken = true,
+        }
+        Ok(!upload.broken)
     }
 
     /// Called before the size of a file is set: a cut takes away what an upload needs.

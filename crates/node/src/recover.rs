@@ -351,6 +351,10 @@ async fn replay(mut recovery: Recovery) -> Result<(Partition, Doubtful), OpenErr
             Command::Client { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. } => {
                 unsynced.entry(*ino).or_default().push((index, touched_blocks(*offset, *len_bytes)));
             }
+            Command::Client { mutation: Mutation::Fallocate { ino, edges, .. }, .. } => {
+                let blocks = edges.iter().map(|block| (index, *block..block.saturating_add(1)));
+                unsynced.entry(*ino).or_default().extend(blocks);
+            }
             Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) => {
                 unsynced.entry(*ino).or_default().push((index, *first..*first + sums.len() as u64));
             }

@@ -14,15 +14,17 @@ impl Node {
     /// blocks that are dirty can lack them: the others are the bucket's. Operations of one
     /// client come in their order, so that the last one stays.
     pub(crate) async fn repeat_bytes(&self, mutation: &ClientMutation, done: &mut Mutated) -> Result<(), RpcError> {
-        let (ino, offset, data) = match mutation {
+        let (ino, offset, bytes) = match mutation {
             ClientMutation::Write { ino, data, .. } | ClientMutation::Append { ino, data, .. } => {
                 let Some(offset) = done.replay.offset else { return Ok(()) };
-                (*ino, offset, data.clone())
+                (*ino, offset, Repeated::Data(data.clone()))
             }
             // Bytes behind the cut are gone, up to the end of the block in which it was.
             ClientMutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } => {
-                let zeros = size.next_multiple_of(BLOCK_BYTES) - size;
-                (*ino, *size, Bytes::from(vec![0; zeros as usize]))
+                (*ino, *size, Repeated::Zeros(size.next_multiple_of(BLOCK_BYTES) - size))
+            }
+            ClientMutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
+                (*ino, *offset, Repeated::Zeros(*len_bytes))
             }
             _ => return Ok(()),
         };
@@ -30,10 +32,10 @@ impl Node {
         let pieces: Vec<Range<u64>> = {
             let state = self.replica.view();
             let Ok(attr) = state.namespace().attr(ino) else { return Ok(()) };
-            let end = (offset + data.len() as u64).min(attr.size_bytes);
-            let dirty = |block: &u64| state.extents().block(ino, *block).is_some_and(|block| block.dirty);
-            let blocks = touched_blocks(offset, end.saturating_sub(offset)).filter(dirty);
-            blocks.map(|block| offset.max(block * BLOCK_BYTES)..end.min((block + 1) * BLOCK_BYTES)).collect()
+            let end = offset.saturating_add(bytes.len_bytes()).min(attr.size_bytes);
+            let blocks = touched_blocks(offset, end.saturating_sub(offset));
+            let dirty = state.extents().dirty_runs(ino, blocks).into_iter().flatten();
+            dirty.map(|block| offset.max(block * BLOCK_BYTES)..end.min((block + 1) * BLOCK_BYTES)).collect()
         };
         for piece in pieces {
             let block = piece.start / BLOCK_BYTES;
@@ -42,9 +44,31 @@ impl Node {
             // bytes until this command is safe.
             done.index = self.commit(Command::Extent(unsynced)).await?;
             self.force_log().await?;
-            let bytes = data.slice((piece.start - offset) as usize..(piece.end - offset) as usize);
+            let bytes = bytes.slice(piece.start - offset..piece.end - offset);
             self.store.write(ino, piece.start, bytes).await.map_err(|error| self.disk_failed(ino, error))?;
         }
         Ok(())
+    }
+}
+
+/// What an operation leaves behind in the store file.
+enum Repeated {
+    Data(Bytes),
+    Zeros(u64),
+}
+
+impl Repeated {
+    fn len_bytes(&self) -> u64 {
+        match self {
+            Repeated::Data(data) => data.len() as u64,
+            Repeated::Zeros(len_bytes) => *len_bytes,
+        }
+    }
+
+    fn slice(&self, range: Range<u64>) -> Bytes {
+        match self {
+            Repeated::Data(data) => data.slice(range.start as usize..range.end as usize),
+            Repeated::Zeros(_) => Bytes::from(vec![0; (range.end - range.start) as usize]),
+        }
     }
 }

@@ -146,7 +146,7 @@ impl Node {
 
     /// A bucket has no size of its own: a volume over one states [`BUCKET_BYTES`], less what
     /// is cached of it. Without a bucket the cache is all there is.
-    fn stat_volume(&self) -> VolumeStat {
+    pub(crate) fn stat_volume(&self) -> VolumeStat {
         let state = self.replica.view();
         let files = state.namespace().len() as u64;
         let total_bytes = if self.bucket.is_some() { BUCKET_BYTES } else { self.options.cache_bytes };

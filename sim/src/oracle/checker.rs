@@ -11,7 +11,7 @@
 
 use super::history::{ClientId, Event, Identity, Op, OpId, Outcome};
 use super::tree::{Mismatch, Tree};
-use ebb_model::{ClientMutation, FsError};
+use ebb_model::{Allocation, ClientMutation, FsError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -184,6 +184,12 @@ impl<'a> Checker<'a> {
         let (ino, offset, data) = match mutation {
             ClientMutation::Write { ino, offset, data, .. } => (*ino, Some(*offset), data),
             ClientMutation::Append { ino, data, .. } => (*ino, None, data),
+            ClientMutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
+                for possibility in &mut self.possible {
+                    Rc::make_mut(&mut possibility.tree).smear_zeros(*ino, *offset, *len_bytes);
+                }
+                return;
+            }
             _ => return,
         };
         for possibility in &mut self.possible {

@@ -47,6 +47,22 @@ impl Content {
         self.size = self.size.max(offset + data.len() as u64);
     }
 
+    /// Makes a range zeros; the size stays.
+    pub fn zero(&mut self, offset: u64, len_bytes: u64) {
+        let end = offset.saturating_add(len_bytes).min(self.size);
+        let touched: Vec<u64> =
+            self.pages.range(offset / PAGE as u64..end.div_ceil(PAGE as u64).max(offset / PAGE as u64)).map(|(index, _)| *index).collect();
+        for index in touched {
+            let start = index * PAGE as u64;
+            let (from, to) = (offset.max(start) - start, end.min(start + PAGE as u64) - start);
+            let page = Rc::make_mut(self.pages.get_mut(&index).expect("was found"));
+            page[from as usize..to as usize].fill(0);
+            if page.iter().all(|byte| *byte == 0) {
+                self.pages.remove(&index);
+            }
+        }
+    }
+
     pub fn resize(&mut self, size: u64) {
         if size < self.size {
             self.pages.split_off(&size.div_ceil(PAGE as u64));

@@ -342,6 +342,9 @@ impl Tree {
             }
             ClientMutation::Write { ino, offset, data, .. } => self.write(asked, *ino, Some(*offset), data),
             ClientMutation::Append { ino, data, .. } => self.write(asked, *ino, None, data),
+            ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, .. } => {
+                self.fallocate(asked, *ino, (*offset, *len_bytes), *what, *keep_size)
+            }
         }
     }
 
@@ -471,6 +474,31 @@ impl Tree {
         self.expect_attr(asked, id)
     }
 
+    fn fallocate(&mut self, asked: &Asked<'_>, ino: Ino, span: (u64, u64), what: Allocation, keep_size: bool) -> Result<(), Mismatch> {
+        let id = match self.at(ino) {
+            Ok(id) => id,
+            Err(errors) => return asked.expect_one_of(&errors),
+        };
+        match self.nodes[&id].kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return asked.expect_one_of(&[FsError::IsDirectory]),
+            _ => return asked.expect_one_of(&[FsError::Invalid]),
+        }
+        let (offset, len_bytes) = span;
+        let node = self.change(id);
+        node.remember();
+        let size = if keep_size { node.content.size() } else { node.content.size().max(offset + len_bytes) };
+        for content in std::iter::once(&mut node.content).chain(&mut node.smeared) {
+            if what == Allocation::Zero {
+                content.zero(offset, len_bytes);
+            }
+            content.resize(size);
+        }
+        node.mtime = None;
+        node.changed = true;
+        self.expect_attr(asked, id)
+    }
+
     /// A write that failed: its bytes may be there or not, its length is not.
     pub fn smear_write(&mut self, ino: Ino, offset: Option<u64>, data: &[u8]) {
         let Ok(id) = self.at(ino) else { return };
@@ -479,6 +507,15 @@ impl Tree {
         let size = touched.size();
         touched.write(offset.unwrap_or(size), data);
         touched.resize(size);
+        add_new(&mut node.smeared, &touched);
+    }
+
+    /// As [`Tree::smear_write`], of zeros that take the place of what is there.
+    pub fn smear_zeros(&mut self, ino: Ino, offset: u64, len_bytes: u64) {
+        let Ok(id) = self.at(ino) else { return };
+        let node = self.change(id);
+        let mut touched = node.content.clone();
+        touched.zero(offset, len_bytes);
         add_new(&mut node.smeared, &touched);
     }
 
@@ -768,7 +805,8 @@ fn addressed(op: &Op) -> Vec<Ino> {
             | ClientMutation::SetXattr { ino, .. }
             | ClientMutation::RemoveXattr { ino, .. }
             | ClientMutation::Write { ino, .. }
-            | ClientMutation::Append { ino, .. } => vec![*ino],
+            | ClientMutation::Append { ino, .. }
+            | ClientMutation::Fallocate { ino, .. } => vec![*ino],
         },
         Op::Lookup { parent: ino, .. } | Op::ReadDir { dir: ino, .. } => vec![*ino],
         Op::GetAttr { ino }

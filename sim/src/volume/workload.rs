@@ -146,6 +146,9 @@ impl Worker {
                 ClientMutation::Append { ino, data, drop_set_id } => {
                     attr(client.append(root, ino, data, drop_set_id).await.map(|written| written.attr))
                 }
+                ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
+                    attr(client.fallocate(root, ino, (offset, len_bytes), what, keep_size, drop_set_id).await)
+                }
             },
             Op::Lookup { parent, name } => attr(client.lookup(parent, &name).await),
             Op::GetAttr { ino } => attr(client.getattr(ino).await),
@@ -178,7 +181,8 @@ impl Worker {
         let rng = &self.rng;
         Some(match rng.below(100) {
             0..18 => Op::Mutate(self.make()),
-            18..36 => Op::Mutate(ClientMutation::Write {
+            33..36 => Op::Mutate(self.fallocate()?),
+            18..33 => Op::Mutate(ClientMutation::Write {
                 ino: self.known.file(rng)?,
                 offset: self.offset(),
                 data: self.data(),
@@ -229,6 +233,20 @@ impl Worker {
         };
         let mode = [0o644, 0o600, 0o755, 0o700][rng.index(4)];
         ClientMutation::Make { parent: self.known.dir(rng), name: self.name(), mode, what, open: opened }
+    }
+
+    fn fallocate(&self) -> Option<ClientMutation> {
+        let rng = &self.rng;
+        let (what, keep_size) = ([Allocation::Reserve, Allocation::Zero, Allocation::Zero][rng.index(3)], rng.below(3) != 0);
+        let len_bytes = [1 + rng.below(100_000), BLOCK_BYTES * (1 + rng.below(3)), 1 << 20][rng.index(3)];
+        Some(ClientMutation::Fallocate {
+            ino: self.known.file(rng)?,
+            offset: self.offset(),
+            len_bytes,
+            what,
+            keep_size,
+            drop_set_id: false,
+        })
     }
 
     fn attributes(&self) -> SetAttr {

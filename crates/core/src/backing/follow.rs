@@ -14,7 +14,7 @@ impl Backing {
             Change::Linked { parent, ino, stamp, .. } => self.linked(namespace, *parent, *ino, *stamp),
             Change::Unlinked { parent, name, ino, primary, stamp } => self.unlinked(namespace, (*parent, name), *ino, *primary, *stamp),
             Change::Touched { ino, stamp } => self.record(namespace, *ino, stamp.time),
-            Change::Written { ino, stamp, .. } | Change::Resized { ino, stamp, .. } => {
+            Change::Written { ino, stamp, .. } | Change::Zeroed { ino, stamp, .. } | Change::Resized { ino, stamp, .. } => {
                 self.content_changed(namespace, *ino, *stamp);
                 self.record(namespace, *ino, stamp.time);
             }

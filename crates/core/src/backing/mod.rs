@@ -298,7 +298,8 @@ impl Backing {
             Mutation::SetAttr { ino, .. }
             | Mutation::SetXattr { ino, .. }
             | Mutation::RemoveXattr { ino, .. }
-            | Mutation::Write { ino, .. } => self.admit_change(*ino),
+            | Mutation::Write { ino, .. }
+            | Mutation::Fallocate { ino, .. } => self.admit_change(*ino),
         }
     }
 

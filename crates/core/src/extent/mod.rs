@@ -3,7 +3,8 @@
 //! A file's store file is sparse, at natural offsets, in blocks of [`BLOCK_BYTES`]. A block
 //! is absent from this map (whatever the store file holds there is not to be read), clean
 //! (the home object has it too) or dirty. What an absent block holds is said by the file's
-//! home: bytes below [`Home::valid_bytes`] are the object's, all others are zeros.
+//! home: bytes below [`Home::valid_bytes`] are the object's, all others are zeros, and so are
+//! blocks that are holes.
 //!
 //! Laws:
 //! - The block map changes only by [`Extents::apply`], [`Extents::observe`] and what the
@@ -15,15 +16,18 @@
 //!   overwritten never come back from an old one.
 //! - A file that nothing is known of has no entry; counters are the sums of what is there.
 
+mod holes;
 mod plan;
+mod seek;
 mod snapshot;
 
-pub use plan::{Fill, ResidentChunk, Segment, Source, touched_blocks, whole_blocks};
+pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, touched_blocks, whole_blocks};
 pub use snapshot::ExtentItem;
 
 use crate::namespace::Change;
 use crate::tree::Tree;
 use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, Version};
+use holes::Holes;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -31,6 +35,7 @@ use std::ops::Range;
 pub struct Extents {
     blocks: Tree<(Ino, u64), Block>,
     files: Tree<Ino, FileMap>,
+    holes: Holes,
     resident_blocks: u64,
     dirty_blocks: u64,
 }
@@ -74,7 +79,7 @@ impl Extents {
                     return;
                 }
                 for (block, sum) in (first..MAX_BLOCKS).zip(sums) {
-                    if !self.blocks.contains_key(&(ino, block)) {
+                    if !self.blocks.contains_key(&(ino, block)) && !self.holes.contains(ino, block) {
                         self.put(ino, block, Block { version: Version(0), dirty: false, sum: Some(*sum) });
                     }
                 }
@@ -124,13 +129,29 @@ impl Extents {
                     self.put(ino, block, Block { version: stamp.version, dirty: true, sum });
                 }
             }
+            Change::Zeroed { ino, ref range, ref edges, stamp } => self.zero(ino, range, edges, stamp.version),
             Change::Resized { ino, old_bytes, new_bytes, stamp } if new_bytes < old_bytes => self.cut(ino, new_bytes, stamp.version),
             Change::Gone { ino, .. } => {
                 self.drop_blocks(ino, 0);
+                self.holes.remove(ino, 0..u64::MAX);
                 self.files.remove(&ino);
             }
             _ => {}
         }
+    }
+
+    fn zero(&mut self, ino: Ino, range: &Range<u64>, edges: &[u64], version: Version) {
+        let len_bytes = range.end.saturating_sub(range.start);
+        let whole = whole_blocks(range.start, len_bytes);
+        for block in [range.start / BLOCK_BYTES, range.end / BLOCK_BYTES] {
+            if edges.contains(&block) && !whole.contains(&block) {
+                self.put(ino, block, Block { version, dirty: true, sum: None });
+            }
+        }
+        for (block, _) in self.list(ino, whole.clone()) {
+            self.take(ino, block);
+        }
+        self.holes.insert(ino, whole.start..whole.end.min(self.home_blocks(ino)));
     }
 
     fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
@@ -141,6 +162,7 @@ impl Extents {
                 self.put(ino, boundary, Block { version, dirty: true, sum: None });
             }
         }
+        self.holes.remove(ino, len_bytes.div_ceil(BLOCK_BYTES)..u64::MAX);
         self.change(ino, |file| {
             if let Some(home) = &mut file.home {
                 home.valid_bytes = home.valid_bytes.min(len_bytes);
@@ -154,6 +176,7 @@ impl Extents {
 
     /// The file's content is the object's, which has just become known.
     pub fn set_home(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
+        self.holes.remove(ino, 0..u64::MAX);
         self.change(ino, |file| file.home = Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
     }
 
@@ -173,6 +196,7 @@ impl Extents {
 
     /// The object is gone; what was not fetched of it reads as zeros.
     pub fn forget_home(&mut self, ino: Ino) {
+        self.holes.remove(ino, 0..u64::MAX);
         self.change(ino, |file| file.home = None);
     }
 
@@ -180,11 +204,13 @@ impl Extents {
     /// older than [`Extents::upload_begun`]: a copy of the home, or the home itself, found
     /// by a node that did not get to send anything.
     pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
+        let zeros_from = self.home_blocks(ino);
         self.change(ino, |file| {
             let cuts = file.cuts.take().unwrap_or_default();
             let since = cuts.iter().filter(|(cut, _)| *cut > version).map(|(_, len)| *len);
             file.home = Some(Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) });
         });
+        self.keep_zeros(ino, zeros_from);
         for (block, state) in self.list(ino, 0..u64::MAX) {
             match state.sum {
                 _ if !state.dirty || state.version > version => {}
@@ -194,6 +220,19 @@ impl Extents {
                 None => self.take(ino, block),
             }
         }
+    }
+
+    /// A new home begins to count for what is absent. What it did not count for before, from
+    /// block `from` on, was zeros and stays so, whatever the object has there.
+    fn keep_zeros(&mut self, ino: Ino, from: u64) {
+        let end = self.home_blocks(ino);
+        self.holes.remove(ino, end..u64::MAX);
+        let mut at = from;
+        for (block, _) in self.list(ino, from..end.max(from)) {
+            self.holes.insert(ino, at..block);
+            at = block + 1;
+        }
+        self.holes.insert(ino, at..end.max(at));
     }
 
     /// The home object was copied: the same bytes under another tag.
@@ -213,10 +252,14 @@ impl Extents {
                 self.take(ino, block);
             }
         }
+        if !keep_length {
+            self.holes.remove(ino, 0..u64::MAX);
+        }
         self.change(ino, |file| {
             let limit = if keep_length { file.home.as_ref().map_or(0, |home| home.valid_bytes) } else { u64::MAX };
             file.home = Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) });
         });
+        self.holes.remove(ino, self.home_blocks(ino)..u64::MAX);
     }
 
     pub fn home(&self, ino: Ino) -> Option<&Home> {
@@ -271,7 +314,25 @@ impl Extents {
         if counted != (self.resident_blocks, self.dirty_blocks) {
             problems.push("blocks of all files are miscounted".into());
         }
+        let mut before = None;
+        for (ino, run) in self.holes.iter() {
+            if run.is_empty() || run.start >= self.home_blocks(ino) {
+                problems.push(format!("inode {ino}: the hole {run:?} needs not be remembered"));
+            }
+            if before.is_some_and(|(other, end)| other == ino && end >= run.start) {
+                problems.push(format!("inode {ino}: the hole {run:?} begins in another"));
+            }
+            if self.blocks.range((ino, run.start)..(ino, run.end.max(run.start))).next().is_some() {
+                problems.push(format!("inode {ino}: a block in the hole {run:?} is there"));
+            }
+            before = Some((ino, run.end));
+        }
         problems
+    }
+
+    /// How many blocks of a file the home counts for, if they are absent and no holes.
+    fn home_blocks(&self, ino: Ino) -> u64 {
+        self.home(ino).map_or(0, |home| home.valid_bytes.div_ceil(BLOCK_BYTES))
     }
 
     fn list(&self, ino: Ino, blocks: Range<u64>) -> Vec<(u64, Block)> {
@@ -288,6 +349,7 @@ impl Extents {
     }
 
     fn put(&mut self, ino: Ino, block: u64, state: Block) {
+        self.holes.remove(ino, block..block.saturating_add(1));
         let old = self.blocks.insert((ino, block), state);
         self.count(ino, old, Some(state));
     }

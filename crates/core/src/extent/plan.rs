@@ -54,6 +54,15 @@ impl Fill {
     }
 }
 
+/// A block of which a part is to become zeros.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Edge {
+    /// These bytes of it are to be overwritten.
+    Present { bytes: Range<u64>, dirty: bool },
+    /// It has bytes of the object there, and is to be filled first.
+    Missing(Fill),
+}
+
 const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 
 impl Extents {
@@ -72,6 +81,8 @@ impl Extents {
             let block_end = (at / BLOCK_BYTES + 1).saturating_mul(BLOCK_BYTES).min(end);
             if self.blocks.contains_key(&(ino, at / BLOCK_BYTES)) {
                 push(Source::Local, at..block_end);
+            } else if self.holes.contains(ino, at / BLOCK_BYTES) {
+                push(Source::Zero, at..block_end);
             } else {
                 let border = valid_bytes.clamp(at, block_end);
                 push(Source::Remote, at..border);
@@ -84,9 +95,8 @@ impl Extents {
 
     /// How the absent ones of `blocks` are filled.
     pub fn fills(&self, ino: Ino, blocks: Range<u64>) -> Vec<Fill> {
-        let valid_bytes = self.valid_bytes(ino);
         let absent = blocks.filter(|block| !self.blocks.contains_key(&(ino, *block)));
-        absent.map(|block| Fill { block, home_bytes: home_bytes(valid_bytes, block) }).collect()
+        absent.map(|block| Fill { block, home_bytes: self.home_bytes(ino, block) }).collect()
     }
 
     /// Absent blocks that the write covers in part, at most two, to be filled before it. No
@@ -97,14 +107,47 @@ impl Extents {
         let mut partial = vec![touched.start, touched.end.saturating_sub(1)];
         partial.dedup();
         partial.retain(|block| touched.contains(block) && !whole.contains(block) && !self.blocks.contains_key(&(ino, *block)));
-        let valid_bytes = self.valid_bytes(ino);
         let fill = |block: u64| {
-            let home_bytes = home_bytes(valid_bytes, block);
+            let home_bytes = self.home_bytes(ino, block);
             let start = block * BLOCK_BYTES;
             let replaced = offset <= start && offset.saturating_add(len_bytes) >= start + home_bytes;
             Fill { block, home_bytes: if replaced { 0 } else { home_bytes } }
         };
         partial.into_iter().map(fill).collect()
+    }
+
+    /// The blocks of a range that are to be zeroed in part, at most two: those that need it.
+    pub fn edges(&self, ino: Ino, range: &Range<u64>) -> Vec<Edge> {
+        let mut blocks = vec![range.start / BLOCK_BYTES, range.end / BLOCK_BYTES];
+        blocks.dedup();
+        let edge = |block: u64| {
+            let start = block * BLOCK_BYTES;
+            let bytes = range.start.max(start)..range.end.min(start + BLOCK_BYTES);
+            if bytes.is_empty() || bytes == (start..start + BLOCK_BYTES) {
+                return None;
+            }
+            if let Some(state) = self.block(ino, block) {
+                return Some(Edge::Present { bytes, dirty: state.dirty });
+            }
+            let home_bytes = self.home_bytes(ino, block);
+            (start + home_bytes > bytes.start).then_some(Edge::Missing(Fill { block, home_bytes }))
+        };
+        blocks.into_iter().filter_map(edge).collect()
+    }
+
+    /// Runs of present blocks.
+    pub fn resident_runs(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
+        runs(self.list(ino, blocks).into_iter().map(|(block, _)| block))
+    }
+
+    /// Runs of blocks that are present and nowhere else.
+    pub fn dirty_runs(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
+        runs(self.list(ino, blocks).into_iter().filter(|(_, state)| state.dirty).map(|(block, _)| block))
+    }
+
+    /// Whether the block is absent and zeros.
+    pub fn is_zero(&self, ino: Ino, block: u64) -> bool {
+        !self.blocks.contains_key(&(ino, block)) && self.home_bytes(ino, block) == 0
     }
 
     /// Blocks of one chunk that are present, for verification.
@@ -115,14 +158,7 @@ impl Extents {
 
     /// Runs of clean blocks of one chunk: what evicting it makes absent.
     pub fn clean_runs(&self, ino: Ino, chunk: u64) -> Vec<Range<u64>> {
-        let mut runs = Vec::<Range<u64>>::new();
-        for (block, _) in self.chunk_blocks(ino, chunk).filter(|(_, state)| !state.dirty) {
-            match runs.last_mut() {
-                Some(run) if run.end == block => run.end += 1,
-                _ => runs.push(block..block + 1),
-            }
-        }
-        runs
+        runs(self.chunk_blocks(ino, chunk).filter(|(_, state)| !state.dirty).map(|(block, _)| block))
     }
 
     /// Chunks that have any block, with their resident and dirty bytes, in order: what a
@@ -143,6 +179,26 @@ impl Extents {
     fn valid_bytes(&self, ino: Ino) -> u64 {
         self.home(ino).map_or(0, |home| home.valid_bytes)
     }
+
+    /// How many leading bytes of an absent block are the object's.
+    pub(super) fn home_bytes(&self, ino: Ino, block: u64) -> u64 {
+        if self.holes.contains(ino, block) {
+            return 0;
+        }
+        self.valid_bytes(ino).saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES)
+    }
+}
+
+/// Runs of numbers that come in order.
+fn runs(blocks: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+    let mut runs = Vec::<Range<u64>>::new();
+    for block in blocks {
+        match runs.last_mut() {
+            Some(run) if run.end == block => run.end += 1,
+            _ => runs.push(block..block + 1),
+        }
+    }
+    runs
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,8 +207,4 @@ pub struct ResidentChunk {
     pub chunk: u64,
     pub resident_bytes: u64,
     pub dirty_bytes: u64,
-}
-
-fn home_bytes(valid_bytes: u64, block: u64) -> u64 {
-    valid_bytes.saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES)
 }

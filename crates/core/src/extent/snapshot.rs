@@ -7,9 +7,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExtentItem {
     /// Comes before its blocks.
-    File { ino: Ino, map: FileMap },
+    File {
+        ino: Ino,
+        map: FileMap,
+    },
     /// Blocks without a gap.
-    Run { ino: Ino, first: u64, blocks: Vec<Block> },
+    Run {
+        ino: Ino,
+        first: u64,
+        blocks: Vec<Block>,
+    },
+    Hole {
+        ino: Ino,
+        first: u64,
+        end: u64,
+    },
 }
 
 /// Longest run in one item: a chunk's worth.
@@ -29,7 +41,8 @@ impl Extents {
             }
             Some(ExtentItem::Run { ino, first, blocks: run })
         });
-        files.chain(runs)
+        let holes = self.holes.iter().map(|(ino, run)| ExtentItem::Hole { ino, first: run.start, end: run.end });
+        files.chain(runs).chain(holes)
     }
 
     /// Takes one value of a snapshot. Counters are taken as they are: [`Extents::check`] at the end.
@@ -45,6 +58,7 @@ impl Extents {
                     self.blocks.insert((ino, at), block);
                 }
             }
+            ExtentItem::Hole { ino, first, end } => self.holes.insert(ino, first..end),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! must see, what the store file holds, and what the object holds.
 
 use super::*;
+use crate::namespace::zero_span;
 use ebb_model::{FileKind, Stamp, Time};
 use proptest::prelude::*;
 
@@ -33,6 +34,10 @@ enum Step {
         len: usize,
     },
     Resize(usize),
+    Zero {
+        at: usize,
+        len: usize,
+    },
     Fetch(usize),
     Evict(usize),
     Sum(usize),
@@ -50,6 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..CELLS, 1..10usize).prop_map(|(at, len)| Step::Write { at, len: len.min(CELLS - at) }),
         3 => (0..=CELLS).prop_map(Step::Resize),
+        4 => (0..CELLS, 1..16usize).prop_map(|(at, len)| Step::Zero { at, len }),
         3 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::Fetch),
         3 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::Evict),
         1 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::Sum),
@@ -146,9 +152,44 @@ impl World {
                 }
                 self.size = size;
             }
+            Step::Zero { at, len } => {
+                let span = zero_span(at as u64 * CELL, len as u64 * CELL, self.size as u64 * CELL);
+                if at >= self.size {
+                    return;
+                }
+                for edge in self.extents.edges(INO, &span) {
+                    if let Edge::Missing(fill) = edge {
+                        self.step(Step::Fetch(fill.block as usize));
+                    }
+                }
+                let mut edges = Vec::new();
+                for edge in self.extents.edges(INO, &span) {
+                    let Edge::Present { bytes, .. } = edge else { panic!("{edge:?} was fetched") };
+                    edges.push(bytes.start / BLOCK_BYTES);
+                    self.store[(bytes.start / CELL) as usize..(bytes.end / CELL) as usize].fill(0);
+                }
+                let (start, end) = ((span.start / CELL) as usize, (span.end / CELL) as usize);
+                self.truth[start..end].fill(0);
+                let stamp = self.stamp();
+                let whole = whole_blocks(span.start, span.end - span.start);
+                for block in whole.clone() {
+                    // What is punched later, or never if the node dies before.
+                    self.store[cells_of(block)].fill(u64::MAX);
+                }
+                self.extents.observe(&Change::Zeroed { ino: INO, range: span, edges, stamp });
+                assert!(whole.into_iter().all(|block| self.extents.is_zero(INO, block)));
+            }
             Step::Fetch(block) => {
                 let Some((etag, ..)) = self.object.clone() else { return };
                 let block = block as u64;
+                if self.extents.is_zero(INO, block) {
+                    // Nobody fetches a hole, and an answer that was on its way is not taken.
+                    if self.extents.home(INO).is_some_and(|home| home.valid_bytes > block * BLOCK_BYTES) {
+                        self.extents.apply(&ExtentCommand::Present { ino: INO, etag, first: block, sums: vec![1] });
+                        assert!(self.extents.is_zero(INO, block));
+                    }
+                    return;
+                }
                 for fill in self.extents.fills(INO, block..block + 1) {
                     self.fill(fill);
                 }
@@ -233,6 +274,7 @@ impl World {
     fn check(&self) {
         assert_eq!(self.extents.check(), Vec::<String>::new());
         assert_eq!(self.read(), self.truth[..self.size]);
+        self.check_seeks();
         assert!(self.extents.home(INO).is_none_or(|home| home.valid_bytes <= self.size as u64 * CELL));
         for (block, state) in
             (0..).map_while(|block| (block < (CELLS / CELLS_PER_BLOCK) as u64).then(|| (block, self.extents.block(INO, block))))
@@ -257,6 +299,23 @@ impl World {
         };
         assert_eq!(restored.items().collect::<Vec<_>>(), self.extents.items().collect::<Vec<_>>());
         assert_eq!(restored.check(), Vec::<String>::new());
+    }
+}
+
+impl World {
+    /// Cell by cell, from where reads come.
+    fn check_seeks(&self) {
+        let size_bytes = self.size as u64 * CELL;
+        let plan = self.extents.plan_read(INO, 0..u64::MAX, size_bytes);
+        let is_data = |cell: usize| plan.iter().any(|part| part.range.contains(&(cell as u64 * CELL)) && part.source != Source::Zero);
+        for from in 0..self.size {
+            let data = (from..self.size).find(|cell| is_data(*cell)).map(|cell| cell as u64 * CELL);
+            let hole = (from..self.size).find(|cell| !is_data(*cell)).unwrap_or(self.size) as u64 * CELL;
+            assert_eq!(self.extents.seek_data(INO, from as u64 * CELL, size_bytes), data, "data from cell {from}");
+            assert_eq!(self.extents.seek_hole(INO, from as u64 * CELL, size_bytes), Some(hole), "a hole from cell {from}");
+        }
+        assert_eq!(self.extents.seek_data(INO, size_bytes, size_bytes), None);
+        assert_eq!(self.extents.seek_hole(INO, size_bytes, size_bytes), None);
     }
 }
 

@@ -20,6 +20,7 @@
 mod access;
 mod check;
 mod entry;
+mod fallocate;
 mod hold;
 mod install;
 mod item;
@@ -34,6 +35,7 @@ mod unlink;
 mod write;
 mod xattr;
 
+pub use fallocate::zero_span;
 pub use item::{Inconsistent, NamespaceItem};
 pub use readdir::FIRST_COOKIE;
 
@@ -42,6 +44,7 @@ use bytes::Bytes;
 use ebb_model::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 #[derive(Clone)]
 pub struct Namespace {
@@ -122,6 +125,9 @@ impl Namespace {
             Mutation::Write { ino, offset, len_bytes, sums, drop_set_id } => {
                 self.write(caller, stamp, *ino, (*offset, *len_bytes), sums, *drop_set_id, changes).map(Some)
             }
+            Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id } => {
+                self.fallocate(caller, stamp, *ino, (*offset, *len_bytes), (*what, *keep_size), edges, *drop_set_id, changes).map(Some)
+            }
         }
     }
 }
@@ -138,6 +144,10 @@ pub enum Change {
     Touched { ino: Ino, stamp: Stamp },
     /// Bytes were written; they are in the store file.
     Written { ino: Ino, offset: u64, len_bytes: u64, sums: Vec<u32>, stamp: Stamp },
+    /// A range became zeros: `edges` are blocks that the store file has so, whole blocks of
+    /// the range become holes. One that reaches the end of the file takes all of its last
+    /// block along.
+    Zeroed { ino: Ino, range: Range<u64>, edges: Vec<u64>, stamp: Stamp },
     /// The size was set.
     Resized { ino: Ino, old_bytes: u64, new_bytes: u64, stamp: Stamp },
     /// The inode has neither name nor holder and has been removed.
@@ -149,9 +159,11 @@ impl Change {
     pub fn inodes(&self) -> impl Iterator<Item = Ino> {
         let (first, second) = match *self {
             Change::Linked { parent, ino, .. } | Change::Unlinked { parent, ino, .. } => (ino, Some(parent)),
-            Change::Touched { ino, .. } | Change::Written { ino, .. } | Change::Resized { ino, .. } | Change::Gone { ino, .. } => {
-                (ino, None)
-            }
+            Change::Touched { ino, .. }
+            | Change::Written { ino, .. }
+            | Change::Zeroed { ino, .. }
+            | Change::Resized { ino, .. }
+            | Change::Gone { ino, .. } => (ino, None),
         };
         std::iter::once(first).chain(second)
     }

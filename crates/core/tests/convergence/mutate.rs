@@ -2,7 +2,8 @@
 
 use super::world::{Dice, SESSION, Stored, World, names};
 use bytes::Bytes;
-use ebb_core::extent::{Fill, Source};
+use ebb_core::extent::{Edge, Fill, Source};
+use ebb_core::namespace::zero_span;
 use ebb_model::*;
 
 impl World {
@@ -69,6 +70,7 @@ impl World {
                     let size = dice.below(30) as u64;
                     Mutation::SetAttr { ino: entry.ino, set: SetAttr { size_bytes: Some(size), ..SetAttr::default() } }
                 }
+                Some(entry) if dice.below(3) == 0 => return self.zero(entry.ino, dice.below(25), dice.below(30) + 1),
                 Some(entry) => return self.write(entry.ino, dice.below(25), dice.below(9) + 1),
                 None => return,
             },
@@ -109,7 +111,7 @@ impl World {
             Mutation::Link { ino, .. } => vec![Some(*ino)],
             Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => vec![find(parent, name)],
             Mutation::Rename { from, name, to, new_name, .. } => vec![find(from, name), find(to, new_name)],
-            Mutation::SetAttr { ino, .. } | Mutation::Write { ino, .. } => vec![Some(*ino)],
+            Mutation::SetAttr { ino, .. } | Mutation::Write { ino, .. } | Mutation::Fallocate { ino, .. } => vec![Some(*ino)],
             Mutation::SetXattr { ino, .. } | Mutation::RemoveXattr { ino, .. } => vec![Some(*ino)],
         };
         for ino in inos.into_iter().flatten() {
@@ -144,6 +146,35 @@ impl World {
         put(self.stores.entry(ino).or_default(), offset, &data);
         if self.mutate(mutation) {
             put(self.truth.entry(ino).or_default(), offset, &data);
+        } else if let Some(before) = before {
+            self.stores.insert(ino, before);
+        }
+    }
+
+    /// Zeros to the end of the file are a hole, others are written into its only block.
+    pub fn zero(&mut self, ino: Ino, offset: usize, len: usize) {
+        let size = self.partition.namespace().inode(ino).map_or(0, |inode| inode.attr.size_bytes);
+        let span = zero_span(offset as u64, len as u64, size);
+        let inside = (offset as u64) < size;
+        if inside && let Some(Edge::Missing(fill)) = self.partition.extents().edges(ino, &span).pop() {
+            self.fill(ino, fill);
+            let etag = self.home(ino).etag.clone();
+            self.apply(Command::Extent(ExtentCommand::Present { ino, etag, first: fill.block, sums: vec![0] }));
+        }
+        let before = self.stores.get(&ino).cloned();
+        let mut edges = vec![];
+        if inside && let Some(Edge::Present { .. }) = self.partition.extents().edges(ino, &span).pop() {
+            edges.push(0);
+            let end = (offset + len).min(size as usize);
+            put(self.stores.entry(ino).or_default(), offset, &vec![0; end - offset]);
+        }
+        let (offset, len_bytes) = (offset as u64, len as u64);
+        let mutation = Mutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, keep_size: true, edges, drop_set_id: false };
+        if self.mutate(mutation) {
+            let truth = self.truth.entry(ino).or_default();
+            truth.resize(truth.len().max(size as usize), 0);
+            let end = ((offset + len_bytes) as usize).min(truth.len());
+            truth[(offset as usize).min(end)..end].fill(0);
         } else if let Some(before) = before {
             self.stores.insert(ino, before);
         }

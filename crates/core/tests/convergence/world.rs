@@ -177,6 +177,7 @@ impl World {
                         store.truncate(*len_bytes as usize);
                     }
                 }
+                Effect::Punch { ino, .. } => drop(self.stores.insert(*ino, Vec::new())),
             }
         }
         let problems = self.partition.check();

@@ -114,6 +114,10 @@ impl Reference {
                 self.write(caller, now, *ino, *offset, *len_bytes, *drop_set_id)?;
                 self.attr(*ino).map(Some)
             }
+            Mutation::Fallocate { ino, offset, len_bytes, keep_size, drop_set_id, .. } => {
+                self.fallocate(caller, now, *ino, (*offset, *len_bytes), *keep_size, *drop_set_id)?;
+                self.attr(*ino).map(Some)
+            }
         }
     }
 
@@ -499,6 +503,32 @@ impl Reference {
             }
             node.stamp(now, true);
         }
+        Ok(())
+    }
+
+    fn fallocate(&mut self, caller: &Caller, now: Time, ino: Ino, span: (u64, u64), keep_size: bool, drop_set_id: bool) -> Outcome {
+        let (offset, len) = span;
+        let node = self.node(ino)?;
+        let mut node = node.borrow_mut();
+        match node.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(FsError::IsDirectory),
+            _ => return Err(FsError::Invalid),
+        }
+        if len == 0 {
+            return Err(FsError::Invalid);
+        }
+        if u128::from(offset) + u128::from(len) > u128::from(MAX_FILE_BYTES) {
+            return Err(FsError::TooLarge);
+        }
+        if !keep_size && offset + len > node.size {
+            node.size = offset + len;
+        }
+        node.xattrs.remove(&b"security.capability"[..]);
+        if drop_set_id || !caller.checked && caller.uid != 0 {
+            node.kill_set_id(caller);
+        }
+        node.stamp(now, true);
         Ok(())
     }
 

@@ -40,6 +40,8 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Client { mutation: Mutation::SetXattr { mode: XattrMode::Replace, .. }, .. }) => "set-xattr-replace",
     Payload::Command(Command::Client { mutation: Mutation::RemoveXattr { .. }, .. }) => "remove-xattr",
     Payload::Command(Command::Client { mutation: Mutation::Write { .. }, .. }) => "write",
+    Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Reserve, .. }, .. }) => "fallocate-reserve",
+    Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Zero, .. }, .. }) => "fallocate-zero",
     Payload::Command(Command::Extent(ExtentCommand::Present { .. })) => "present",
     Payload::Command(Command::Extent(ExtentCommand::Absent { .. })) => "absent",
     Payload::Command(Command::Extent(ExtentCommand::Synced { .. })) => "synced",
@@ -87,6 +89,7 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Mutate { mutation: ClientMutation::RemoveXattr { .. }, .. }, .. } => "mutate-remove-xattr",
     Message::Request { request: Request::Mutate { mutation: ClientMutation::Write { .. }, .. }, .. } => "mutate-write",
     Message::Request { request: Request::Mutate { mutation: ClientMutation::Append { .. }, .. }, .. } => "mutate-append",
+    Message::Request { request: Request::Mutate { mutation: ClientMutation::Fallocate { .. }, .. }, .. } => "mutate-fallocate",
     Message::Request { request: Request::Admin(AdminRequest::Status), .. } => "status",
     Message::Request { request: Request::Admin(AdminRequest::ListDirty { .. }), .. } => "list-dirty",
     Message::Request { request: Request::Admin(AdminRequest::Flush { .. }), .. } => "flush",
@@ -370,6 +373,17 @@ impl Draw {
                 drop_set_id: self.flag(),
             },
         ]);
+        for what in [Allocation::Reserve, Allocation::Zero] {
+            all.push(Mutation::Fallocate {
+                ino: self.ino(),
+                offset: self.u64(),
+                len_bytes: self.u64(),
+                what,
+                keep_size: self.flag(),
+                edges: self.list(Draw::u64),
+                drop_set_id: self.flag(),
+            });
+        }
         all
     }
 
@@ -444,6 +458,16 @@ impl Draw {
             ClientMutation::Write { ino: self.ino(), offset: self.u64(), data: self.bytes(), drop_set_id: self.flag() },
             ClientMutation::Append { ino: self.ino(), data: self.bytes(), drop_set_id: self.flag() },
         ]);
+        for what in [Allocation::Reserve, Allocation::Zero] {
+            all.push(ClientMutation::Fallocate {
+                ino: self.ino(),
+                offset: self.u64(),
+                len_bytes: self.u64(),
+                what,
+                keep_size: self.flag(),
+                drop_set_id: self.flag(),
+            });
+        }
         all
     }
 

@@ -6,7 +6,9 @@ use crate::{
 };
 use bytes::Bytes;
 use ebb_client::{CacheRule, Change, Client};
-use ebb_model::{Access, Attr, Caller, Cookie, FileKind, FsError, Ino, Make, Name, RenameMode, SetAttr, SetTime, VolumeStat, XattrMode};
+use ebb_model::{
+    Access, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, Make, Name, RenameMode, SetAttr, SetTime, VolumeStat, XattrMode,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -300,6 +302,22 @@ impl Filesystem for Volume {
 
     async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
         Ok(self.client.access(&Self::caller(cx), self.real(ino), access).await?)
+    }
+
+    async fn fallocate(&self, cx: &Context, ino: Ino, _handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<(), Errno> {
+        let zero = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE);
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let what = match zero {
+            _ if mode & !(zero | libc::FALLOC_FL_KEEP_SIZE) != 0 => return Err(Errno::NOT_SUPPORTED),
+            0 => Allocation::Reserve,
+            libc::FALLOC_FL_ZERO_RANGE => Allocation::Zero,
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => Allocation::Zero,
+            _ => return Err(Errno::NOT_SUPPORTED),
+        };
+        // The kernel leaves the set-id bits to us, and does not say what the caller may.
+        let drop_set_id = cx.uid != 0;
+        self.client.fallocate(&Self::caller(cx), ino, (offset, len_bytes), what, keep_size, drop_set_id).await?;
+        Ok(())
     }
 
     async fn syncfs(&self, _cx: &Context, _ino: Ino) -> Result<(), Errno> {

@@ -1,0 +1,58 @@
+//! Holes: runs of absent blocks that are zeros although the home object may have bytes there.
+//!
+//! Laws:
+//! - Runs of a file neither overlap nor touch, and none is empty.
+//! - Every run begins below the end of what the home has, for behind it everything that is
+//!   absent is zeros without being remembered.
+
+use crate::tree::Tree;
+use ebb_model::Ino;
+use std::ops::Range;
+
+/// By inode and end, so that the run a block is in is the first one behind it: to its first block.
+#[derive(Clone, Default)]
+pub(super) struct Holes(Tree<(Ino, u64), u64>);
+
+impl Holes {
+    pub(super) fn contains(&self, ino: Ino, block: u64) -> bool {
+        self.next(ino, block).is_some_and(|run| run.contains(&block))
+    }
+
+    /// The first run that ends behind `block`.
+    pub(super) fn next(&self, ino: Ino, block: u64) -> Option<Range<u64>> {
+        let ((_, end), first) = self.0.range((ino, block.checked_add(1)?)..=(ino, u64::MAX)).next()?;
+        Some(*first..*end)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Ino, Range<u64>)> {
+        self.0.iter().map(|((ino, end), first)| (*ino, *first..*end))
+    }
+
+    pub(super) fn insert(&mut self, ino: Ino, blocks: Range<u64>) {
+        if blocks.is_empty() {
+            return;
+        }
+        let Range { mut start, mut end } = blocks;
+        // Runs that touch it at either side become one with it.
+        while let Some(run) = self.next(ino, start.saturating_sub(1)).filter(|run| run.start <= end) {
+            self.0.remove(&(ino, run.end));
+            (start, end) = (start.min(run.start), end.max(run.end));
+        }
+        self.0.insert((ino, end), start);
+    }
+
+    pub(super) fn remove(&mut self, ino: Ino, blocks: Range<u64>) {
+        if blocks.is_empty() {
+            return;
+        }
+        while let Some(run) = self.next(ino, blocks.start).filter(|run| run.start < blocks.end) {
+            self.0.remove(&(ino, run.end));
+            if run.start < blocks.start {
+                self.0.insert((ino, blocks.start), run.start);
+            }
+            if run.end > blocks.end {
+                self.0.insert((ino, run.end), blocks.end);
+            }
+        }
+    }
+}

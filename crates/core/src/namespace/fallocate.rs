@@ -1,0 +1,61 @@
+//! fallocate: room for a range of a file, or zeros in its place.
+
+use super::access::is_privileged;
+use super::setattr::require_file;
+use super::{Change, Namespace};
+use ebb_model::*;
+use std::ops::Range;
+
+impl Namespace {
+    /// Rights are those of the descriptor, as with a write. `span` is offset and length, `how`
+    /// what is done and whether the size stays.
+    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
+    pub(super) fn fallocate(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        ino: Ino,
+        span: (u64, u64),
+        how: (Allocation, bool),
+        edges: &[u64],
+        drop_set_id: bool,
+        changes: &mut Vec<Change>,
+    ) -> Result<Attr, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        require_file(inode)?;
+        let ((offset, len_bytes), (what, keep_size)) = (span, how);
+        if len_bytes == 0 {
+            return Err(FsError::Invalid);
+        }
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
+        let old_bytes = inode.attr.size_bytes;
+
+        let inode = self.inode_mut(ino);
+        if drop_set_id || !is_privileged(caller) {
+            inode.attr.mode = inode.without_set_id(caller);
+        }
+        inode.drop_capability();
+        if !keep_size {
+            inode.attr.size_bytes = old_bytes.max(end);
+        }
+        inode.modified(stamp);
+        let new = inode.attr.clone();
+        if what == Allocation::Zero && offset < old_bytes {
+            let range = zero_span(offset, len_bytes, old_bytes);
+            changes.push(Change::Zeroed { ino, range, edges: edges.to_vec(), stamp });
+        }
+        if new.size_bytes != old_bytes {
+            changes.push(Change::Resized { ino, old_bytes, new_bytes: new.size_bytes, stamp });
+        }
+        changes.push(Change::Touched { ino, stamp });
+        Ok(new)
+    }
+}
+
+/// The bytes that are to become zeros. Behind the end of a file there are zeros already, so a
+/// range up to there ends with the file's last block.
+pub fn zero_span(offset: u64, len_bytes: u64, size_bytes: u64) -> Range<u64> {
+    let end = offset.saturating_add(len_bytes);
+    let end = if end < size_bytes { end } else { size_bytes.next_multiple_of(BLOCK_BYTES) };
+    offset..end.max(offset)
+}

@@ -1,0 +1,121 @@
+//! fallocate on a real mount: sizes, zeros, and space that really comes back.
+
+use crate::place::Place;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+const BLOCK: u64 = 64 << 10;
+
+pub fn fallocate(file: &File, mode: i32, offset: u64, len: u64) -> Result<(), i32> {
+    // SAFETY: the descriptor is open and the rest are plain integers.
+    match unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+    }
+}
+
+pub fn create(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap()
+}
+
+/// Bytes that the node's store files take on its disk.
+fn stored(place: &Place) -> u64 {
+    fs::read_dir(place.path("data/store")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512).sum()
+}
+
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// Situation: parts of a file that was written, and of one that is only in the bucket, are
+/// punched and zeroed, at block borders and inside blocks. Expectation: zeros exactly there,
+/// on the mount, in the bucket, and for a node that has nothing but the bucket; the node's
+/// disk has the space back.
+#[test]
+fn zeros_where_they_are_asked_for() {
+    let place = Place::over_s3();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let len = 10 * BLOCK + 1000;
+    let mut expected: Vec<u8> = (0..len).map(|at| (at % 251) as u8 + 1).collect();
+    let path = place.path("mnt/file");
+    let file = create(&path);
+    file.write_all_at(&expected, 0).unwrap();
+    let before = stored(&place);
+    let zero = |file: &File, expected: &mut Vec<u8>, mode: i32, offset: u64, zeros: u64| {
+        fallocate(file, mode, offset, zeros).unwrap();
+        let end = (offset + zeros).min(expected.len() as u64);
+        expected[offset as usize..end as usize].fill(0);
+        assert_eq!(&fs::read(&path).unwrap(), expected, "{mode} at {offset}: {zeros}");
+    };
+    zero(&file, &mut expected, PUNCH, BLOCK, 2 * BLOCK);
+    zero(&file, &mut expected, PUNCH, 4 * BLOCK + 100, 300);
+    zero(&file, &mut expected, PUNCH, 5 * BLOCK - 10, BLOCK + 20);
+    zero(&file, &mut expected, libc::FALLOC_FL_ZERO_RANGE, 8 * BLOCK, BLOCK);
+    zero(&file, &mut expected, PUNCH, len - 10, BLOCK);
+    assert!(stored(&place) + 4 * BLOCK <= before, "{} bytes of {before} are left", stored(&place));
+    assert_eq!(file.metadata().unwrap().len(), len);
+
+    // The kernel keeps no page of what was punched, and what is written there is there.
+    file.write_all_at(b"again", BLOCK + 7).unwrap();
+    expected[BLOCK as usize + 7..][..5].copy_from_slice(b"again");
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    place.ebb(&["flush", "mnt"]).good();
+    drop(file);
+    place.umount();
+    place.drop_cache();
+
+    place.mount_with(&["--flush-interval", "1h"]);
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    place.umount();
+    place.drop_cache();
+    place.mount_with(&["--flush-interval", "1h"]);
+    // Nothing of it is cached, and only what the edges need is fetched.
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    zero(&file, &mut expected, PUNCH, 6 * BLOCK + 5, 3 * BLOCK);
+    zero(&file, &mut expected, PUNCH, 0, BLOCK);
+    fallocate(&file, libc::FALLOC_FL_ZERO_RANGE, len - 5, BLOCK).unwrap();
+    expected[len as usize - 5..].fill(0);
+    expected.resize((len - 5 + BLOCK) as usize, 0);
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    drop(file);
+    place.ebb(&["fsck", "mnt"]).good();
+    place.umount();
+    place.drop_cache();
+    place.mount();
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    place.umount();
+}
+
+/// Mode 0 makes a file longer and KEEP_SIZE does not; whatever Linux refuses is refused, and
+/// so is what the kernel's FUSE does not pass on.
+#[test]
+fn sizes_and_refusals() {
+    let place = Place::new();
+    place.mount();
+    let path = place.path("mnt/file");
+    let file = create(&path);
+    fallocate(&file, 0, 100, 900).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), vec![0; 1000]);
+    fallocate(&file, libc::FALLOC_FL_KEEP_SIZE, 0, 1 << 20).unwrap();
+    fallocate(&file, libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, 500, 1 << 20).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1000);
+    fallocate(&file, 0, 0, 5).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1000);
+    // SAFETY: the descriptor is open and the rest are plain integers.
+    assert_eq!(unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, 5000) }, 0);
+    assert_eq!(file.metadata().unwrap().len(), 5000);
+
+    let largest = (16u64 << 40) - 4096;
+    assert_eq!(fallocate(&file, 0, largest, 1), Err(libc::EFBIG));
+    assert_eq!(fallocate(&file, 0, 0, largest), Ok(()));
+    assert_eq!(file.metadata().unwrap().len(), largest);
+    file.set_len(0).unwrap();
+    assert_eq!(fallocate(&file, 0, 0, 0), Err(libc::EINVAL));
+    assert_eq!(fallocate(&file, libc::FALLOC_FL_PUNCH_HOLE, 0, 10), Err(libc::EOPNOTSUPP));
+    for mode in [libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE, libc::FALLOC_FL_UNSHARE_RANGE] {
+        assert_eq!(fallocate(&file, mode, 0, 4096), Err(libc::EOPNOTSUPP));
+    }
+    assert_eq!(fallocate(&File::open(&path).unwrap(), 0, 0, 10), Err(libc::EBADF));
+    drop(file);
+    place.umount();
+}

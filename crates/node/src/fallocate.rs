@@ -1,0 +1,100 @@
+//! fallocate: zeros where bytes were, and the size that a file is to have.
+
+use crate::Node;
+use crate::locks::Mode;
+use crate::mutate::Order;
+use bytes::Bytes;
+use ebb_core::extent::Edge;
+use ebb_core::namespace::zero_span;
+use ebb_model::*;
+use std::ops::Range;
+use std::rc::Rc;
+
+impl Node {
+    /// Whole blocks become holes when the command is logged, and give their space back when
+    /// that is forced. Of the blocks at the edges a part is overwritten with zeros before, as
+    /// by a write, and whatever can be said of one that fails holds here.
+    pub(crate) async fn fallocate(
+        self: &Rc<Self>,
+        order: &Order,
+        ino: Ino,
+        (offset, len_bytes): (u64, u64),
+        (what, keep_size): (Allocation, bool),
+        drop_set_id: bool,
+    ) -> Result<Mutated, RpcError> {
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
+        if what == Allocation::Reserve {
+            self.expect_room(ino, offset..end)?;
+        }
+        let mut reserved = false;
+        loop {
+            let guard = self.locks.lock(ino, Mode::Exclusive).await;
+            let size = self.file_size(ino)?;
+            let span = zero_span(offset, len_bytes, size);
+            let zeroes = what == Allocation::Zero && offset < size;
+            let edges = if zeroes { self.replica.view().extents().edges(ino, &span) } else { Vec::new() };
+            let missing: Vec<Range<u64>> = edges.iter().filter_map(missing).collect();
+            if !missing.is_empty() {
+                drop(guard);
+                self.fetch(ino, &missing).await?;
+                continue;
+            }
+            let parts: Vec<(Range<u64>, bool)> = edges.into_iter().filter_map(present).collect();
+            if !reserved && parts.iter().any(|(_, dirty)| !dirty) {
+                drop(guard);
+                self.reserve(parts.len() as u64 * BLOCK_BYTES).await?;
+                reserved = true;
+                continue;
+            }
+            if zeroes {
+                self.preserve_zeroed(ino, span).await?;
+            }
+            for (part, _) in &parts {
+                let part = part.start..part.end.min(size);
+                self.void_sums(ino, part.start, part.end - part.start).await?;
+                let zeros = Bytes::from(vec![0; (part.end - part.start) as usize]);
+                self.store.write(ino, part.start, zeros).await.map_err(|error| self.disk_failed(ino, error))?;
+            }
+            let edges = parts.into_iter().map(|(part, _)| part.start / BLOCK_BYTES).collect();
+            let done = self.order(order, |_| Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id }).await;
+            if done.is_err() {
+                self.drop_if_gone(ino);
+            }
+            return done;
+        }
+    }
+
+    /// Refuses what the volume has no room for, as far as that can be known: nothing is set
+    /// aside, since what is written later goes to the bucket sooner or later, and not all of
+    /// it has to be here at one time.
+    fn expect_room(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
+        let there = self.replica.view().extents().resident_bytes_of(ino);
+        let wanted = (range.end - range.start).saturating_sub(there);
+        if wanted > self.stat_volume().free_bytes { Err(FsError::NoSpace.into()) } else { Ok(()) }
+    }
+
+    /// The length of what has to be a regular file.
+    pub(crate) fn file_size(&self, ino: Ino) -> Result<u64, RpcError> {
+        let state = self.replica.view();
+        let attr = state.namespace().attr(ino)?;
+        match attr.kind {
+            FileKind::Regular => Ok(attr.size_bytes),
+            FileKind::Directory => Err(FsError::IsDirectory.into()),
+            _ => Err(FsError::Invalid.into()),
+        }
+    }
+}
+
+fn missing(edge: &Edge) -> Option<Range<u64>> {
+    match edge {
+        Edge::Missing(fill) => Some(fill.range()),
+        Edge::Present { .. } => None,
+    }
+}
+
+fn present(edge: Edge) -> Option<(Range<u64>, bool)> {
+    match edge {
+        Edge::Present { bytes, dirty } => Some((bytes, dirty)),
+        Edge::Missing(_) => None,
+    }
+}
