@@ -50,8 +50,10 @@ impl Content {
     /// Makes a range zeros; the size stays.
     pub fn zero(&mut self, offset: u64, len_bytes: u64) {
         let end = offset.saturating_add(len_bytes).min(self.size);
-        let touched: Vec<u64> =
-            self.pages.range(offset / PAGE as u64..end.div_ceil(PAGE as u64).max(offset / PAGE as u64)).map(|(index, _)| *index).collect();
+        if offset >= end {
+            return;
+        }
+        let touched: Vec<u64> = self.pages.range(offset / PAGE as u64..end.div_ceil(PAGE as u64)).map(|(index, _)| *index).collect();
         for index in touched {
             let start = index * PAGE as u64;
             let (from, to) = (offset.max(start) - start, end.min(start + PAGE as u64) - start);
