@@ -18,7 +18,7 @@ const RULES: &[Rule] = &[
     Rule { name: "ebb-format", uses: &["ebb-model"], tests: &[] },
     Rule { name: "ebb-core", uses: &["ebb-model"], tests: &[] },
     Rule { name: "ebb-ports", uses: &["ebb-model"], tests: &[] },
-    Rule { name: "ebb-node", uses: &["ebb-core", "ebb-format", "ebb-model", "ebb-ports"], tests: &["ebb-sim", "ebb-client"] },
+    Rule { name: "ebb-node", uses: &["ebb-core", "ebb-format", "ebb-model", "ebb-ports"], tests: &["ebb-bucket", "ebb-sim", "ebb-client"] },
     Rule { name: "ebb-client", uses: &["ebb-core", "ebb-format", "ebb-model", "ebb-ports"], tests: &["ebb-sim", "ebb-node"] },
     Rule { name: "ebb-os", uses: &["ebb-format", "ebb-model", "ebb-ports"], tests: &[] },
     Rule { name: "ebb-bucket", uses: &["ebb-model", "ebb-ports"], tests: &["ebb-bucket", "ebb-s3-server"] },

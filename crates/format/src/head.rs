@@ -29,6 +29,8 @@ pub struct Head {
     pub beat: u64,
     /// The owner has flushed everything and gone: anybody may take over at once.
     pub released: bool,
+    /// Each member bucket of the volume as people call it, in the order of their directories.
+    pub members: Vec<String>,
 }
 
 /// Drawn at random when the volume is first served. Written as a UUID is.
@@ -72,6 +74,7 @@ pub fn encode(head: &Head) -> Bytes {
         term_secs: head.term_secs,
         beat: head.beat,
         released: head.released,
+        members: head.members.clone(),
     };
     json::seal(&content)
 }
@@ -94,6 +97,7 @@ pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
         term_secs: content.term_secs,
         beat: content.beat,
         released: content.released,
+        members: content.members,
     })
 }
 
@@ -113,4 +117,6 @@ struct Content {
     term_secs: u32,
     beat: u64,
     released: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    members: Vec<String>,
 }

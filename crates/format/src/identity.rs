@@ -21,6 +21,8 @@ pub struct Serves {
     pub incarnation: Incarnation,
     /// Where the volume lives, as people call it.
     pub backing: String,
+    /// Each member bucket as people call it, in the order of their directories.
+    pub members: Vec<String>,
 }
 
 const FORMAT: u8 = 1;
@@ -32,6 +34,8 @@ struct Content {
     cluster: Option<String>,
     incarnation: u16,
     backing: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    members: Vec<String>,
 }
 
 pub fn encode(identity: &Identity) -> Bytes {
@@ -42,6 +46,7 @@ pub fn encode(identity: &Identity) -> Bytes {
         cluster: serves.map(|serves| serves.cluster.to_string()),
         incarnation: serves.map_or(0, |serves| serves.incarnation.0),
         backing: serves.map_or_else(String::new, |serves| serves.backing.clone()),
+        members: serves.map_or_else(Vec::new, |serves| serves.members.clone()),
     };
     json::seal(&content)
 }
@@ -58,7 +63,7 @@ pub fn decode(bytes: &[u8]) -> Result<Identity, FormatError> {
                 offset: 0,
                 what: format!("{text:?} is no cluster id"),
             })?;
-            Some(Serves { cluster, incarnation: Incarnation(content.incarnation), backing: content.backing })
+            Some(Serves { cluster, incarnation: Incarnation(content.incarnation), backing: content.backing, members: content.members })
         }
     };
     Ok(Identity { node, serves })

@@ -40,14 +40,17 @@ impl Node {
     pub(crate) async fn bucket_retry<'a, T>(
         &'a self,
         what: &str,
+        key: &str,
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
         let deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
         let mut backoff = Backoff::default();
+        let side = self.side_of_key(key);
+        let subject = self.subject("bucket reads", side);
         loop {
             let error = match ask().await {
                 Ok(answer) => {
-                    self.trouble("bucket reads", None);
+                    self.trouble(&subject, None);
                     return Ok(answer);
                 }
                 Err(error) => error,
@@ -57,7 +60,7 @@ impl Node {
                 BucketError::Unknown { .. } => None,
                 _ => return Err(error),
             };
-            self.trouble("bucket reads", Some(format!("{what} is not answered by {}: {error}", self.bucket().describe())));
+            self.trouble(&subject, Some(format!("{what} is not answered by {}: {error}", self.describe(side))));
             let pause = backoff.pause(self.ports.entropy.next_u64(), asked);
             if self.ports.clock.monotonic() + pause >= deadline || self.is_stopping() {
                 return Err(error);
@@ -70,9 +73,10 @@ impl Node {
     pub(crate) async fn bucket_read<'a, T>(
         &'a self,
         what: &str,
+        key: &str,
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, RpcError> {
-        self.bucket_retry(what, ask).await.map_err(|error| {
+        self.bucket_retry(what, key, ask).await.map_err(|error| {
             if !matches!(error, BucketError::NotFound { .. }) {
                 tracing::warn!(%error, what, "the bucket did not do its part");
             }

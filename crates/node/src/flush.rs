@@ -1,15 +1,17 @@
 //! Write-back: what is dirty goes to the bucket, oldest first (O-54, O-75…77).
 //!
-//! A cycle writes the files that are due, then the pages of directories that speak of
+//! Each bucket of the volume has its own cycles, so that one that does not answer stops no
+//! other. A cycle writes the files that are due, then the pages of directories that speak of
 //! them, then carries out deletes. Whatever is sent to a key was logged before
 //! (`UploadBegun`), and nothing else is done to that key until its end is logged, so a
 //! crash at any point leaves a record from which the next start finds out what happened.
 
 use crate::Node;
+use crate::borders::Side;
 use crate::bucket::Backoff;
 use crate::preserve::Preserved;
 use crate::signal::Signal;
-use crate::upload::MAX_CONFLICTS;
+use crate::upload::{MAX_CONFLICTS, UploadMemory};
 use ebb_core::backing::{DirtyWork, FlushStep, PageStep};
 use ebb_core::partition::Partition;
 use ebb_format::page;
@@ -17,7 +19,7 @@ use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag, PortFuture};
 use futures_channel::oneshot;
 use futures_util::StreamExt;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use futures_util::stream;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -34,19 +36,25 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// renamed: a redirect in `.ebb/` says where (DESIGN §3).
 const MAX_MOVED_ENTRIES: usize = 10_000;
 
-#[derive(Default)]
 pub struct Flusher {
     pub preserved: Preserved,
     /// Raised when something may have become dirty.
     woken: Signal,
     /// Raised after each file, page and delete.
     pub progress: Signal,
-    /// Somebody waits for room or for a flush: what is dirty is due at once.
-    urgent: Cell<bool>,
-    cycling: futures_util::lock::Mutex<()>,
+    /// One for each bucket.
+    lanes: Vec<Lane>,
     /// Work that failed is left alone until then.
     pauses: RefCell<BTreeMap<Work, Duration>>,
     flushed: Cell<Flushed>,
+}
+
+/// The way to one bucket.
+struct Lane {
+    /// Somebody waits for room or for a flush: what is dirty is due at once.
+    urgent: Cell<bool>,
+    cycling: futures_util::lock::Mutex<()>,
+    memory: UploadMemory,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,13 +71,34 @@ struct Flushed {
 }
 
 impl Flusher {
+    /// For a volume over so many buckets.
+    pub fn new(buckets: usize) -> Flusher {
+        let lane = || Lane { urgent: Cell::new(false), cycling: Default::default(), memory: UploadMemory::shared_by(buckets) };
+        Flusher {
+            preserved: Preserved::default(),
+            woken: Signal::default(),
+            progress: Signal::default(),
+            lanes: (0..buckets).map(|_| lane()).collect(),
+            pauses: RefCell::default(),
+            flushed: Cell::default(),
+        }
+    }
+
+    fn lane(&self, side: Side) -> &Lane {
+        &self.lanes[side.0]
+    }
+
+    pub(crate) fn memory(&self, side: Side) -> &UploadMemory {
+        &self.lane(side).memory
+    }
+
     pub fn wake(&self) {
         self.woken.raise();
     }
 
     /// Makes everything dirty due now.
     pub fn urge(&self) {
-        self.urgent.set(true);
+        self.lanes.iter().for_each(|lane| lane.urgent.set(true));
         self.woken.raise();
     }
 
@@ -122,16 +151,16 @@ impl From<RpcError> for FlushError {
 }
 
 impl Node {
-    /// Writes back what becomes dirty until the node stops.
-    pub(crate) async fn flush_for_ever(self: Rc<Self>) {
+    /// Writes back what becomes dirty for one bucket until the node stops.
+    pub(crate) async fn flush_for_ever(self: Rc<Self>, side: Side) {
         let mut backoff = Backoff::default();
         while !self.is_stopping() {
             let woken = Box::pin(self.flusher.woken.wait());
-            if !self.is_due() {
+            if !self.is_due(side) {
                 select(woken, self.ports.clock.sleep(POLL)).await;
                 continue;
             }
-            match self.flush_cycle(None).await {
+            match self.flush_cycle(side, None).await {
                 Ok(Progress::Some) => backoff = Backoff::default(),
                 // What is due waits for something else.
                 Ok(Progress::None) => self.ports.clock.sleep(POLL).await,
@@ -165,32 +194,60 @@ impl Node {
                 return Err(FsError::TimedOut.into());
             }
             self.flusher.pauses.borrow_mut().clear();
-            // In a task of its own: a request that the bucket does not answer has to be seen
+            // In tasks of their own: a request that the bucket does not answer has to be seen
             // through, and whoever waits here does not have to.
-            let (sender, ended) = oneshot::channel();
-            let node = self.clone();
-            self.ports.spawn.spawn(Box::pin(async move {
-                let (Ok(()) | Err(_)) = sender.send(node.flush_cycle(Some(root)).await);
-            }));
+            let ended = self.sides_of_flush(root).map(|side| {
+                let (sender, ended) = oneshot::channel();
+                let node = self.clone();
+                self.ports.spawn.spawn(Box::pin(async move {
+                    let (Ok(()) | Err(_)) = sender.send(node.flush_cycle(side, Some(root)).await);
+                }));
+                ended
+            });
+            let ended = join_all(ended.collect::<Vec<_>>());
             let patience = deadline.saturating_sub(self.ports.clock.monotonic());
             match select(ended, self.ports.clock.sleep(patience)).await {
-                Either::Left((Ok(Ok(Progress::Some)), _)) | Either::Right(_) => {}
-                Either::Left(_) => self.ports.clock.sleep(POLL).await,
+                Either::Left((ended, _)) if !ended.contains(&Ok(Ok(Progress::Some))) => self.ports.clock.sleep(POLL).await,
+                Either::Left(_) | Either::Right(_) => {}
             }
         }
         let after = self.flusher.flushed.get();
         Ok((after.files - before.files, after.bytes - before.bytes))
     }
 
-    /// Files and pages below an inode that the bucket does not have, and all deletes: they
-    /// are of names that are gone from somewhere.
+    /// The buckets that have anything of what is below an inode: objects without a key of
+    /// their own are in the root bucket.
+    fn sides_of_flush(&self, root: Ino) -> impl Iterator<Item = Side> + use<> {
+        let only = (root != Ino::ROOT).then(|| self.side_of(root));
+        self.sides().filter(move |side| only.is_none_or(|only| *side == only || *side == Side::ROOT))
+    }
+
+    /// Files and pages below an inode that the bucket does not have, and all deletes in its
+    /// buckets: they are of names that are gone from somewhere.
     fn dirty_below(&self, root: Ino) -> usize {
         let dirty: Vec<Ino> = self.replica.view().backing().dirty_inodes().map(|(_, ino)| ino).collect();
         let inodes = dirty.into_iter().filter(|ino| self.is_below(*ino, root)).count();
-        inodes + self.replica.view().backing().dirt().deletes as usize
+        let sides: Vec<Side> = self.sides_of_flush(root).collect();
+        inodes + self.replica.view().backing().deletes().filter(|(key, _)| sides.contains(&self.side_of_key(key))).count()
     }
 
-    fn is_due(&self) -> bool {
+    /// Whether a cycle of one bucket would find anything to do.
+    fn is_due(&self, side: Side) -> bool {
+        self.is_any_due(side) && (self.members.is_empty() || self.is_work_of(side))
+    }
+
+    /// Anything that is due belongs to this bucket. Looks no further than at what is due.
+    fn is_work_of(&self, side: Side) -> bool {
+        let urgent = self.flusher.lane(side).urgent.get();
+        let state = self.replica.view();
+        let paused = self.flusher.pauses.borrow();
+        let mut due = state.backing().dirty_inodes().take_while(|(since, _)| urgent || self.is_old(*since));
+        let mut deletes = state.backing().deletes();
+        due.any(|(_, ino)| !paused.contains_key(&Work::Inode(ino)) && self.side_of(ino) == side)
+            || deletes.any(|(key, _)| !paused.contains_key(&Work::Key(key.to_owned())) && self.side_of_key(key) == side)
+    }
+
+    fn is_any_due(&self, side: Side) -> bool {
         let (oldest, deletes) = {
             let state = self.replica.view();
             let oldest = state.backing().dirty_inodes().next().map(|(since, _)| since);
@@ -203,7 +260,7 @@ impl Node {
         }
         match oldest {
             None => deletes && self.flusher.pauses.borrow().is_empty(),
-            Some(since) => self.flusher.urgent.get() || self.is_old(since) && !self.everything_paused(),
+            Some(since) => self.flusher.lane(side).urgent.get() || self.is_old(since) && !self.everything_paused(),
         }
     }
 
@@ -243,31 +300,31 @@ impl Node {
         }
     }
 
-    /// One round over what is due: everything below `root`, or what is old enough.
-    async fn flush_cycle(self: &Rc<Self>, root: Option<Ino>) -> Result<Progress, ()> {
-        let _turn = self.flusher.cycling.lock().await;
+    /// One round over what is due for one bucket: everything below `root`, or what is old enough.
+    async fn flush_cycle(self: &Rc<Self>, side: Side, root: Option<Ino>) -> Result<Progress, ()> {
+        let _turn = self.flusher.lane(side).cycling.lock().await;
         if !self.may_flush() {
             return Err(());
         }
-        let all = root.is_some() || self.flusher.urgent.take();
+        let all = root.is_some() || self.flusher.lane(side).urgent.take();
         let mut round = Round::default();
-        let files = self.due(root, all, |work| match work {
+        let files = self.due(side, root, all, |work| match work {
             DirtyWork::File(ino) => Some(ino),
             DirtyWork::Page(_) => None,
         });
         let mut sent =
-            stream::iter(files.into_iter().map(|ino| async move { self.conclude(Work::Inode(ino), self.flush_file(ino).await) }))
+            stream::iter(files.into_iter().map(|ino| async move { self.conclude(side, Work::Inode(ino), self.flush_file(ino).await) }))
                 .buffer_unordered(self.options.flush_parallel);
         while let Some(ended) = sent.next().await {
             round |= ended;
         }
         self.move_renamed().await;
-        let pages = self.due(root, all, |work| match work {
+        let pages = self.due(side, root, all, |work| match work {
             DirtyWork::Page(dir) => Some(dir),
             DirtyWork::File(_) => None,
         });
         let mut sent =
-            stream::iter(pages.into_iter().map(|dir| async move { self.conclude(Work::Inode(dir), self.flush_page(dir).await) }))
+            stream::iter(pages.into_iter().map(|dir| async move { self.conclude(side, Work::Inode(dir), self.flush_page(dir).await) }))
                 .buffer_unordered(self.options.flush_parallel);
         while let Some(ended) = sent.next().await {
             round |= ended;
@@ -275,12 +332,13 @@ impl Node {
         let deletes: Vec<(String, Option<ETag>)> = {
             let state = self.replica.view();
             let paused = self.flusher.pauses.borrow();
-            let due = state.backing().deletes().filter(|(key, _)| !paused.contains_key(&Work::Key((*key).to_owned())));
+            let due = state.backing().deletes().filter(|(key, _)| self.side_of_key(key) == side);
+            let due = due.filter(|(key, _)| !paused.contains_key(&Work::Key((*key).to_owned())));
             due.map(|(key, etag)| (key.to_owned(), etag.map(|etag| ETag(etag.to_owned())))).collect()
         };
         let mut sent = stream::iter(deletes.into_iter().map(|(key, etag)| async move {
             let ended = self.delete(&key, etag.as_ref()).await;
-            self.conclude(Work::Key(key), ended)
+            self.conclude(side, Work::Key(key), ended)
         }))
         .buffer_unordered(self.options.flush_parallel);
         while let Some(ended) = sent.next().await {
@@ -289,11 +347,11 @@ impl Node {
         if round.failed {
             return Err(());
         }
-        self.trouble("bucket writes", None);
+        self.trouble(&self.subject("bucket writes", side), None);
         Ok(if round.done { Progress::Some } else { Progress::None })
     }
 
-    fn due(&self, root: Option<Ino>, all: bool, pick: impl Fn(DirtyWork) -> Option<Ino>) -> Vec<Ino> {
+    fn due(&self, side: Side, root: Option<Ino>, all: bool, pick: impl Fn(DirtyWork) -> Option<Ino>) -> Vec<Ino> {
         let candidates: Vec<(Time, Ino)> = {
             let state = self.replica.view();
             let paused = self.flusher.pauses.borrow();
@@ -304,11 +362,12 @@ impl Node {
             Some(root) => self.is_below(*ino, root),
             None => all || self.is_old(*since),
         });
+        let due = due.filter(|(_, ino)| self.side_of(*ino) == side);
         due.map(|(_, ino)| ino).collect()
     }
 
     /// Takes note of how one piece of work ended.
-    fn conclude(&self, work: Work, ended: Result<(), FlushError>) -> Round {
+    fn conclude(&self, side: Side, work: Work, ended: Result<(), FlushError>) -> Round {
         self.flusher.progress.raise();
         let what = match &work {
             Work::Inode(ino) => self.name_of(*ino),
@@ -325,7 +384,8 @@ impl Node {
                 Round { done: false, failed: true }
             }
             Err(FlushError::Bucket(error @ (BucketError::Unavailable { .. } | BucketError::Unknown { .. }))) => {
-                self.trouble("bucket writes", Some(format!("{} does not take what is written: {error}", self.bucket().describe())));
+                let what = format!("{} does not take what is written: {error}", self.describe(side));
+                self.trouble(&self.subject("bucket writes", side), Some(what));
                 Round { done: false, failed: true }
             }
             Err(FlushError::Bucket(error)) => {
@@ -372,7 +432,7 @@ impl Node {
         // An earlier copy of the same may stand there: of an object without our tag only its
         // own tag tells.
         let moved = match self.keep_other(ino, to, Some(etag)).await {
-            Ok(()) => self.insist(|| self.bucket().copy(from, to, Some(etag))).await,
+            Ok(()) => self.insist(to, || self.bucket().copy(from, to, Some(etag))).await,
             Err(error) => Err(error),
         };
         match moved {
@@ -471,7 +531,7 @@ impl Node {
 
     async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&page::Page>) -> Result<(ETag, Version), FlushError> {
         if let Some(marker) = marker {
-            match self.insist(|| self.bucket().put(marker, bytes::Bytes::new(), Condition::Absent, Vec::new())).await {
+            match self.insist(marker, || self.bucket().put(marker, bytes::Bytes::new(), Condition::Absent, Vec::new())).await {
                 // Somebody has made the directory before.
                 Ok(_) | Err(BucketError::Precondition { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -503,11 +563,11 @@ impl Node {
                 Some(tag) => Condition::Match(tag.clone()),
                 None => Condition::Absent,
             };
-            match self.insist(|| self.bucket().put(key, body.clone(), condition.clone(), Vec::new())).await {
+            match self.insist(key, || self.bucket().put(key, body.clone(), condition.clone(), Vec::new())).await {
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
                 ended => return ended,
             }
-            there = match self.persist(|| self.bucket().head(key)).await {
+            there = match self.persist(key, || self.bucket().head(key)).await {
                 Ok(meta) => Some(meta.etag),
                 Err(BucketError::NotFound { .. }) => None,
                 Err(error) => return Err(error),
@@ -519,7 +579,7 @@ impl Node {
     async fn delete(&self, key: &str, etag: Option<&ETag>) -> Result<(), FlushError> {
         // Or a power cut could bring back a name whose object is gone.
         self.force_log().await?;
-        match self.insist(|| self.bucket().delete(key, etag)).await {
+        match self.insist(key, || self.bucket().delete(key, etag)).await {
             // Somebody else has put something there since: it is theirs.
             Ok(()) | Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -531,20 +591,29 @@ impl Node {
     /// Repeats a request for as long as nobody knows whether it was carried out, which ends
     /// with an answer or with the node. What is repeated is guarded by its condition, or
     /// changes nothing when it is done twice.
-    pub(crate) async fn insist<'a, T>(&'a self, ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>) -> Result<T, BucketError> {
-        self.ask_until_clear(&Cell::new(false), ask).await
+    pub(crate) async fn insist<'a, T>(
+        &'a self,
+        key: &str,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        self.ask_until_clear(key, &Cell::new(false), ask).await
     }
 
     /// Repeats a request also for as long as the bucket cannot be asked: what is half-way
     /// cannot be left before the answer.
-    pub(crate) async fn persist<'a, T>(&'a self, ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>) -> Result<T, BucketError> {
-        self.ask_until_clear(&Cell::new(true), ask).await
+    pub(crate) async fn persist<'a, T>(
+        &'a self,
+        key: &str,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        self.ask_until_clear(key, &Cell::new(true), ask).await
     }
 
     /// `doubt`: a request may have been carried out without an answer. An error that says
     /// that nothing was done then speaks only of the last one.
     pub(crate) async fn ask_until_clear<'a, T>(
         &'a self,
+        key: &str,
         doubt: &Cell<bool>,
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
@@ -565,7 +634,7 @@ impl Node {
             if self.is_stopping() || self.lost_to().is_some() {
                 return Err(BucketError::Unknown { what });
             }
-            self.trouble("bucket writes", Some(what));
+            self.trouble(&self.subject("bucket writes", self.side_of_key(key)), Some(what));
             let pause = backoff.pause(self.ports.entropy.next_u64(), retry_after);
             self.ports.clock.sleep(pause).await;
         }
@@ -574,7 +643,7 @@ impl Node {
     /// Somebody else's object stands where one of ours is to be: it is kept beside, under a
     /// name that says so (O-55). An earlier object of the file may be replaced, and `mine`.
     pub(crate) async fn keep_other(&self, ino: Ino, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
-        let found = match self.bucket_retry("head", || self.bucket().head(key)).await {
+        let found = match self.bucket_retry("head", key, || self.bucket().head(key)).await {
             Ok(meta) if Some(&meta.etag) == mine || self.is_of(&meta, ino) => return Ok(()),
             Ok(meta) => meta,
             Err(BucketError::NotFound { .. }) => return Ok(()),
@@ -583,7 +652,7 @@ impl Node {
         let tag: String = found.etag.0.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
         let aside = format!("{key}.ebb-conflict-{tag}");
         tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
-        self.insist(|| self.bucket().copy(key, &aside, Some(&found.etag))).await?;
+        self.insist(key, || self.bucket().copy(key, &aside, Some(&found.etag))).await?;
         Ok(())
     }
 

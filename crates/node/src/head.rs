@@ -42,6 +42,11 @@ pub enum HeadError {
     Undecidable { backing: String },
     #[error("{backing}: {HEAD_KEY} is not what ebb writes: {what}")]
     Unreadable { backing: String, what: String },
+    #[error(
+        "{backing} was last served with the bucket {missing}, which is not among those that are configured now: \
+         configure it as it was, or start with --rearrange to serve the volume without it"
+    )]
+    Rearranged { backing: String, missing: String },
     #[error("{backing}: {error}")]
     Store { backing: String, error: BucketError },
 }
@@ -51,6 +56,7 @@ fn joining(address: &str) -> String {
 }
 
 /// Who asks for the head.
+#[derive(Clone, Debug)]
 pub struct Candidate {
     /// The data directory.
     pub node: u128,
@@ -59,6 +65,10 @@ pub struct Candidate {
     /// Where others can mount the volume from it, if they can.
     pub address: String,
     pub term: Duration,
+    /// The volume's member buckets, as people call them; none for a member itself.
+    pub members: Vec<String>,
+    /// Members that the volume had before may be missing.
+    pub rearrange: bool,
 }
 
 /// The right to write to the bucket.
@@ -87,7 +97,7 @@ impl Tenure {
         if !bucket.capabilities().conditional_put && take_over != TakeOver::Now {
             return Err(HeadError::Undecidable { backing });
         }
-        let Candidate { node, owner, address, term } = candidate;
+        let Candidate { node, owner, address, term, members, rearrange } = candidate;
         let run = ports.entropy.next_u64();
         let mut watched: Option<(ETag, Duration)> = None;
         loop {
@@ -103,6 +113,7 @@ impl Tenure {
                 term_secs: term.as_secs().max(1) as u32,
                 beat,
                 released: false,
+                members: members.clone(),
             };
             let (head, condition) = match bucket.get(HEAD_KEY, None, None).await {
                 Err(BucketError::NotFound { .. }) => (mine(ClusterId(random_u128(&*ports.entropy)), Incarnation(1), 0), Condition::Absent),
@@ -110,6 +121,9 @@ impl Tenure {
                 Ok(object) => {
                     let found = head::decode(&object.body)
                         .map_err(|error| HeadError::Unreadable { backing: backing.clone(), what: error.to_string() })?;
+                    if let Some(missing) = found.members.iter().find(|member| !rearrange && !members.contains(member)) {
+                        return Err(HeadError::Rearranged { backing, missing: missing.clone() });
+                    }
                     let etag = object.meta.etag;
                     // Not before the answer: its owner may have renewed while the question was on its way.
                     let seen_at = ports.clock.monotonic();

@@ -7,6 +7,7 @@
 
 mod admin;
 mod attach;
+mod borders;
 mod bucket;
 mod cache;
 mod fallocate;
@@ -19,6 +20,7 @@ mod life;
 mod load;
 mod locks;
 pub mod log;
+mod members;
 mod mutate;
 mod options;
 mod planted;
@@ -29,6 +31,7 @@ mod repeat;
 mod replica;
 mod serve;
 mod session;
+pub mod side_by_side;
 mod signal;
 mod store;
 mod troubles;
@@ -52,19 +55,21 @@ use head::Tenure;
 use locks::Locks;
 use replica::Replica;
 use session::Attachments;
+use side_by_side::Member;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use store::Store;
 use troubles::Troubles;
-use upload::UploadMemory;
 
 pub struct Node {
     ports: Ports,
     options: Options,
     cluster: ClusterId,
     incarnation: Incarnation,
+    /// All buckets of the volume as one.
     bucket: Option<Rc<dyn Bucket>>,
+    members: Rc<[Member]>,
     tenure: Option<Rc<Tenure>>,
     replica: Replica,
     store: Store,
@@ -78,7 +83,6 @@ pub struct Node {
     downloads: Downloads,
     cache: Cache,
     flusher: Flusher,
-    upload_memory: UploadMemory,
     /// Mutations that have no answer yet.
     under_way: RefCell<BTreeSet<TxId>>,
     troubles: Troubles,

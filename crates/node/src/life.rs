@@ -1,7 +1,10 @@
 //! What a node does beside answering, and how it ends.
 
 use crate::Node;
+use crate::borders::Side;
 use crate::bucket::Backoff;
+use crate::head::Tenure;
+use crate::members;
 use ebb_model::*;
 use ebb_ports::BucketError;
 use std::rc::Rc;
@@ -25,9 +28,16 @@ impl Node {
         spawn.spawn(Box::pin(self.clone().force_for_ever()));
         spawn.spawn(Box::pin(self.clone().expire_for_ever()));
         spawn.spawn(Box::pin(self.clone().snapshot_for_ever()));
-        if self.tenure.is_some() {
-            spawn.spawn(Box::pin(self.clone().renew_for_ever()));
-            spawn.spawn(Box::pin(self.clone().flush_for_ever()));
+        if let Some(tenure) = &self.tenure {
+            spawn.spawn(Box::pin(self.clone().renew_for_ever(tenure.clone())));
+            for (at, member) in self.members.iter().enumerate() {
+                if let Some(tenure) = member.tenure() {
+                    spawn.spawn(Box::pin(self.clone().renew_member_for_ever(at, tenure.clone())));
+                }
+            }
+            for side in self.sides() {
+                spawn.spawn(Box::pin(self.clone().flush_for_ever(side)));
+            }
         }
     }
 
@@ -74,8 +84,26 @@ impl Node {
     }
 
     /// Keeps the head of the volume, or learns that it is lost.
-    async fn renew_for_ever(self: Rc<Self>) {
-        let Some(tenure) = &self.tenure else { return };
+    async fn renew_for_ever(self: Rc<Self>, tenure: Rc<Tenure>) {
+        self.renew_while_held(&tenure, "head", "the head of the volume").await;
+        if let Some(owner) = tenure.lost_to() {
+            self.trouble("tenure", Some(format!("the volume was taken over by {owner}")));
+            self.attachments.notify_others(None, &Notice::Leaving);
+        }
+    }
+
+    /// Keeps the head of a member. Where that is lost the volume goes on without writing there.
+    async fn renew_member_for_ever(self: Rc<Self>, at: usize, tenure: Rc<Tenure>) {
+        let member = self.members[at].describe();
+        let subject = self.subject("head", Side(at + 1));
+        self.renew_while_held(&tenure, &subject, &format!("the head of {member}")).await;
+        if let Some(owner) = tenure.lost_to() {
+            let what = format!("{member} was taken over by {owner}: nothing more is written there until the volume is mounted anew");
+            self.trouble(&subject, Some(what));
+        }
+    }
+
+    async fn renew_while_held(&self, tenure: &Tenure, subject: &str, what: &str) {
         let mut backoff = Backoff::default();
         while !self.is_stopping() {
             match tenure.renew().await {
@@ -83,19 +111,15 @@ impl Node {
                     backoff = Backoff::default();
                     self.ports.clock.sleep(tenure.term() / 3).await;
                 }
-                Err(BucketError::Precondition { .. }) => {
-                    self.trouble("tenure", Some(format!("the volume was taken over by {}", tenure.lost_to().unwrap_or_default())));
-                    self.attachments.notify_others(None, &Notice::Leaving);
-                    return;
-                }
+                Err(BucketError::Precondition { .. }) => return,
                 Err(error) => {
-                    self.trouble("head", Some(format!("the head of the volume cannot be renewed: {error}")));
+                    self.trouble(subject, Some(format!("{what} cannot be renewed: {error}")));
                     let pause = backoff.pause(self.ports.entropy.next_u64(), None);
                     self.ports.clock.sleep(pause).await;
                     continue;
                 }
             }
-            self.trouble("head", None);
+            self.trouble(subject, None);
         }
     }
 
@@ -121,7 +145,7 @@ impl Node {
         let settled = self.replica.view().backing().is_settled() && self.replica.view().namespace().orphans().next().is_none();
         let dirty_files = self.replica.view().backing().dirt().files;
         match &self.tenure {
-            Some(tenure) if settled => match tenure.release().await {
+            Some(tenure) if settled => match self.release(tenure).await {
                 Ok(()) => Ok(Stopped::Released),
                 Err(error) => {
                     tracing::warn!(%error, "the volume could not be released: the next node waits for its term to end");
@@ -130,5 +154,11 @@ impl Node {
             },
             _ => Ok(Stopped::Kept { dirty_files }),
         }
+    }
+
+    /// Gives back the members too, whatever becomes of them.
+    async fn release(&self, tenure: &Tenure) -> Result<(), BucketError> {
+        members::release(&self.members).await;
+        tenure.release().await
     }
 }

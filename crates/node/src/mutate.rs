@@ -95,6 +95,7 @@ impl Node {
         mutation: ClientMutation,
         replay: Option<Replay>,
     ) -> Result<Mutated, RpcError> {
+        self.admit(&mutation)?;
         let order = Order { tx, caller, replay };
         if let ClientMutation::Link { ino, .. }
         | ClientMutation::SetAttr { ino, .. }

@@ -20,6 +20,8 @@ pub struct Options {
     /// The only client lives in the node's process: sessions of before a restart are over.
     pub embedded: bool,
     pub take_over: TakeOver,
+    /// Member buckets that the volume had may be missing now.
+    pub rearrange: bool,
     /// How long the head of the volume stays this node's without renewal.
     pub head_term: Duration,
     /// How long a client may be silent.
@@ -60,6 +62,7 @@ impl Default for Options {
             read_only: false,
             embedded: false,
             take_over: TakeOver::IfAbandoned,
+            rearrange: false,
             head_term: Duration::from_secs(30),
             session_term: Duration::from_secs(60),
             commit_interval: Duration::from_secs(1),

@@ -7,7 +7,9 @@ use crate::head::{Candidate, HeadError, Tenure};
 use crate::identity::{self, IdentityError};
 use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
+use crate::members;
 use crate::replica::{Replica, refusal};
+use crate::side_by_side::{Member, SideBySide};
 use crate::store::Store;
 use crate::{Node, Options, Planted, random_u128};
 use ebb_core::backing::page_key;
@@ -51,6 +53,17 @@ pub enum OpenError {
          and see docs/operation.md on how to get at these files"
     )]
     Superseded { backing: String, dirty: u64 },
+    #[error("two buckets are to be at {dir}: a directory has one")]
+    TwiceAt { dir: MemberDir },
+    #[error("the bucket of {dir}: {error}")]
+    Member { dir: MemberDir, error: HeadError },
+    #[error("{dir} cannot be the directory of a bucket: {root} has something there, which would no longer be shown")]
+    NotFree { dir: MemberDir, root: String },
+    #[error(
+        "the data directory was last used with {before}, and {dirty} files and directories in it had not reached their buckets by \
+         then: start once more as it was, and unmount, before other buckets take their place"
+    )]
+    Rearranged { before: String, dirty: u64 },
     #[error("{key} in the bucket cannot be read: {what}")]
     Root { key: String, what: String },
     #[error("{0}")]
@@ -60,19 +73,59 @@ pub enum OpenError {
 impl Node {
     /// Opens the data directory, takes over the volume, and is ready to serve.
     pub async fn open(ports: Ports, bucket: Option<Rc<dyn Bucket>>, options: Options) -> Result<Rc<Node>, OpenError> {
+        Node::open_over(ports, bucket, Vec::new(), options).await
+    }
+
+    /// [`Node::open`] over several buckets side by side: `root` has the volume's `.ebb/`, each
+    /// member what is below its directory.
+    pub async fn open_side_by_side(
+        ports: Ports,
+        root: Rc<dyn Bucket>,
+        members: Vec<Member>,
+        options: Options,
+    ) -> Result<Rc<Node>, OpenError> {
+        Node::open_over(ports, Some(root), members, options).await
+    }
+
+    async fn open_over(ports: Ports, root: Option<Rc<dyn Bucket>>, members: Vec<Member>, options: Options) -> Result<Rc<Node>, OpenError> {
         ports.disk.lock()?;
-        let identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
-        let tenure = match &bucket {
-            Some(bucket) if !options.read_only => {
-                let (owner, address) = (options.owner.clone(), options.address.clone());
-                let candidate = Candidate { node: identity.node, owner, address, term: options.head_term };
-                Some(Rc::new(Tenure::acquire(bucket.clone(), ports.clone(), candidate, options.take_over).await?))
-            }
-            _ => None,
+        let mut members = members::in_order(members)?;
+        let mut identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
+        if identity.serves.as_ref().is_some_and(|serves| serves.members != members::describe(&members)) {
+            identity = rearrange(&ports, identity).await?;
+        }
+        if let Some(root) = root.as_deref().filter(|_| identity.serves.is_none() && !members.is_empty()) {
+            members::check_free(root, &members).await?;
+        }
+        let Some(root) = root.clone().filter(|_| !options.read_only) else {
+            let backing = Backing::of(root, members);
+            return Node::recover(ports, backing, options, identity, None).await;
         };
-        let Some(held) = tenure.clone() else { return Node::recover(ports, bucket, options, identity, None).await };
-        // Recovery may last longer than the head's term.
-        match select(pin!(Node::recover(ports, bucket, options, identity, tenure)), pin!(held.keep())).await {
+        let candidate = Candidate {
+            node: identity.node,
+            owner: options.owner.clone(),
+            address: options.address.clone(),
+            term: options.head_term,
+            members: members::describe(&members),
+            rearrange: options.rearrange,
+        };
+        let tenure = Rc::new(Tenure::acquire(root.clone(), ports.clone(), candidate.clone(), options.take_over).await?);
+        let held = tenure.clone();
+        let opening = async {
+            if let Err(refused) = members::hold(&mut members, &ports, &candidate, options.take_over, &root.describe()).await {
+                give_back(&tenure).await;
+                return Err(refused);
+            }
+            let backing = Backing::of(Some(root), members);
+            let members = backing.members.clone();
+            let recovering = Node::recover(ports.clone(), backing, options, identity, Some(tenure));
+            match select(pin!(recovering), pin!(members::keep(&members))).await {
+                Either::Left((node, _)) => node,
+                Either::Right((never, _)) => match never {},
+            }
+        };
+        // Recovery may last longer than the head's term, and so may other buckets.
+        match select(pin!(opening), pin!(held.keep())).await {
             Either::Left((node, _)) => node,
             Either::Right((never, _)) => match never {},
         }
@@ -81,18 +134,18 @@ impl Node {
     /// Makes a node of what the data directory holds, if that may go on.
     async fn recover(
         ports: Ports,
-        bucket: Option<Rc<dyn Bucket>>,
+        backing: Backing,
         mut options: Options,
         identity: Identity,
         tenure: Option<Rc<Tenure>>,
     ) -> Result<Rc<Node>, OpenError> {
-        let serves = serves(&ports, &bucket, tenure.as_deref(), &identity);
+        let serves = serves(&ports, &backing, tenure.as_deref(), &identity);
+        let Backing { bucket, members } = backing;
         let known = identity.serves.as_ref();
         if let Err(refused) = claim(&ports, &identity, &serves, tenure.is_some()).await {
-            if let Some(tenure) = tenure
-                && let Err(error) = tenure.release().await
-            {
-                tracing::warn!(%error, "the volume could not be given back");
+            if let Some(tenure) = tenure {
+                give_back(&tenure).await;
+                members::release(&members).await;
             }
             return Err(refused);
         }
@@ -121,14 +174,14 @@ impl Node {
             store,
             tenure,
             bucket,
+            flusher: Flusher::new(members.len() + 1),
+            members,
             attachments: Default::default(),
             locks: Default::default(),
             loads: Default::default(),
             pages: Default::default(),
             downloads: Downloads::default(),
             cache: Cache::default(),
-            flusher: Flusher::default(),
-            upload_memory: Default::default(),
             under_way: Default::default(),
             troubles: Default::default(),
             run: ports.entropy.next_u64(),
@@ -240,15 +293,55 @@ fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator<Item = Vec
 /// Blocks by file that a power cut may have taken back.
 type Doubtful = BTreeMap<Ino, Vec<Range<u64>>>;
 
-fn serves(ports: &Ports, bucket: &Option<Rc<dyn Bucket>>, tenure: Option<&Tenure>, identity: &Identity) -> Serves {
+/// What the volume lives in.
+struct Backing {
+    /// All of them as one.
+    bucket: Option<Rc<dyn Bucket>>,
+    members: Rc<[Member]>,
+}
+
+impl Backing {
+    fn of(root: Option<Rc<dyn Bucket>>, members: Vec<Member>) -> Backing {
+        let members: Rc<[Member]> = members.into();
+        Backing { bucket: root.map(|root| SideBySide::over(root, members.clone())), members }
+    }
+}
+
+async fn give_back(tenure: &Tenure) {
+    if let Err(error) = tenure.release().await {
+        tracing::warn!(%error, "the volume could not be given back");
+    }
+}
+
+/// The data directory was used with other buckets side by side than now. What is in it says
+/// of keys what is no longer so: it starts anew, as another node, unless something in it
+/// never reached the bucket.
+async fn rearrange(ports: &Ports, identity: Identity) -> Result<Identity, OpenError> {
+    let Some(before) = &identity.serves else { return Ok(identity) };
+    let dirty = unwritten(ports, before).await?;
+    if dirty > 0 {
+        let mut with = before.members.join(", ");
+        if with.is_empty() {
+            with = format!("{} alone", before.backing);
+        }
+        return Err(OpenError::Rearranged { before: with, dirty });
+    }
+    let fresh = Identity { node: random_u128(&*ports.entropy), serves: None };
+    identity::store(&*ports.disk, &fresh).await?;
+    Ok(fresh)
+}
+
+fn serves(ports: &Ports, backing: &Backing, tenure: Option<&Tenure>, identity: &Identity) -> Serves {
+    let Backing { bucket, members } = backing;
+    let members = members::describe(members);
     let backing = bucket.as_ref().map_or_else(|| "no bucket".into(), |bucket| bucket.describe());
     match (tenure, &identity.serves) {
-        (Some(tenure), _) => Serves { cluster: tenure.cluster(), incarnation: tenure.incarnation(), backing },
-        (None, Some(known)) => Serves { backing, ..known.clone() },
+        (Some(tenure), _) => Serves { cluster: tenure.cluster(), incarnation: tenure.incarnation(), backing, members },
+        (None, Some(known)) => Serves { backing, members, ..known.clone() },
         // Who only reads gives out ids that no page of the volume has.
         (None, None) => {
             let incarnation = if bucket.is_some() { Incarnation(u16::MAX) } else { Incarnation(1) };
-            Serves { cluster: ClusterId(random_u128(&*ports.entropy)), incarnation, backing }
+            Serves { cluster: ClusterId(random_u128(&*ports.entropy)), incarnation, backing, members }
         }
     }
 }
@@ -283,18 +376,25 @@ async fn claim(ports: &Ports, identity: &Identity, serves: &Serves, owns: bool) 
 /// The volume was in other hands since. What is here is a cache that can be dropped,
 /// unless something in it never reached the bucket.
 async fn supersede(ports: &Ports, node: u128, before: &Serves, now: &Serves) -> Result<(), OpenError> {
-    let (_, recovery) = recover_log(ports, before, &Options::default()).await?;
-    if !is_empty(&recovery) {
-        let (partition, _) = replay(recovery).await?;
-        let dirt = partition.backing().dirt();
-        // Links, special files and attributes are nowhere but in pages.
-        if dirt.files + dirt.pages + dirt.deletes > 0 {
-            return Err(OpenError::Superseded { backing: now.backing.clone(), dirty: dirt.files + dirt.pages });
-        }
+    let dirty = unwritten(ports, before).await?;
+    if dirty > 0 {
+        return Err(OpenError::Superseded { backing: now.backing.clone(), dirty });
     }
     tracing::info!(backing = now.backing, "another node served the volume since: the cache here is dropped");
     identity::store(&*ports.disk, &Identity { node, serves: None }).await?;
     Ok(())
+}
+
+/// Files, directories and deletes in the data directory that have not reached the bucket.
+async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
+    let (_, recovery) = recover_log(ports, serves, &Options::default()).await?;
+    if is_empty(&recovery) {
+        return Ok(0);
+    }
+    let (partition, _) = replay(recovery).await?;
+    let dirt = partition.backing().dirt();
+    // Links, special files and attributes are nowhere but in pages.
+    Ok(dirt.files + dirt.pages + dirt.deletes)
 }
 
 /// Removes what is left of a volume that the data directory no longer serves.

@@ -28,8 +28,8 @@ const TAG: &str = "ebb-object";
 /// Attempts to keep a changing file's upload whole before its writers are made to wait.
 const ATTEMPTS_WITHOUT_WAITING: usize = 2;
 
-#[derive(Default)]
 pub struct UploadMemory {
+    limit_bytes: u64,
     used: Cell<u64>,
     freed: Signal,
 }
@@ -41,9 +41,15 @@ struct Room<'a> {
 }
 
 impl UploadMemory {
+    /// What is on its way to one of several buckets. A bucket that does not answer keeps its
+    /// share and no more.
+    pub fn shared_by(buckets: usize) -> UploadMemory {
+        UploadMemory { limit_bytes: MEMORY_BYTES / buckets as u64, used: Cell::default(), freed: Signal::default() }
+    }
+
     async fn take(&self, bytes: u64) -> Room<'_> {
         // One piece always fits, whatever its size.
-        while self.used.get() > 0 && self.used.get() + bytes > MEMORY_BYTES {
+        while self.used.get() > 0 && self.used.get() + bytes > self.limit_bytes {
             self.freed.wait().await;
         }
         self.used.set(self.used.get() + bytes);
@@ -109,7 +115,7 @@ impl Node {
     }
 
     async fn put_whole(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
-        let _room = self.upload_memory.take(CHUNK_BYTES).await;
+        let _room = self.flusher.memory(self.side_of_key(key)).take(CHUNK_BYTES).await;
         let (content, body) = {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
             let content = self.content(ino)?;
@@ -131,14 +137,14 @@ impl Node {
             // Begun before it is logged: an upload id that nobody knows is the store's to
             // clean up, which its life-cycle rules do; one that is logged is always aborted.
             let tags = self.content(ino)?.tags;
-            let upload = self.insist(|| self.bucket().upload_begin(key, tags.clone())).await?;
+            let upload = self.insist(key, || self.bucket().upload_begin(key, tags.clone())).await?;
             let sent = self.put_parts_of(ino, key, &replaces, &upload, tags, attempt >= ATTEMPTS_WITHOUT_WAITING).await;
             match sent {
                 Ok(Some(done)) => return Ok(done),
                 Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => return Err(error),
-                Ok(None) => self.persist(|| self.bucket().upload_abort(key, &upload)).await?,
+                Ok(None) => self.persist(key, || self.bucket().upload_abort(key, &upload)).await?,
                 Err(error) => {
-                    self.persist(|| self.bucket().upload_abort(key, &upload)).await?;
+                    self.persist(key, || self.bucket().upload_abort(key, &upload)).await?;
                     return Err(error);
                 }
             }
@@ -200,7 +206,7 @@ impl Node {
         let read = stream::iter(numbers).take_while(|_| ready(!self.flusher.preserved.is_broken(ino))).then(|number| async move {
             let start = u64::from(number - 1) * part_bytes;
             let range = start..(start + part_bytes).min(size);
-            let room = self.upload_memory.take(range.end - range.start).await;
+            let room = self.flusher.memory(self.side_of_key(key)).take(range.end - range.start).await;
             let _guard = match frozen {
                 true => None,
                 false => Some(self.locks.lock(ino, Mode::Shared).await),
@@ -210,7 +216,7 @@ impl Node {
             Ok::<_, FlushError>((number, body, room))
         });
         let sent = read.map_ok(|(number, body, room)| async move {
-            let sent = self.insist(|| self.bucket().upload_part(key, upload, number, body.clone())).await;
+            let sent = self.insist(key, || self.bucket().upload_part(key, upload, number, body.clone())).await;
             drop(room);
             Ok(sent?)
         });
@@ -239,13 +245,13 @@ impl Node {
         // An attempt whose outcome nobody knows.
         let doubt = Cell::new(false);
         for _ in 0..MAX_CONFLICTS {
-            match self.ask_until_clear(&doubt, || send(condition.clone())).await {
+            match self.ask_until_clear(key, &doubt, || send(condition.clone())).await {
                 Err(BucketError::Precondition { .. }) => {}
                 // The object to be replaced is gone, or the upload: it may have been completed.
                 Err(BucketError::NotFound { .. }) if doubt.get() || matches!(condition, Condition::Match(_)) => {}
                 ended => return ended,
             }
-            condition = match self.persist(|| self.bucket().head(key)).await {
+            condition = match self.persist(key, || self.bucket().head(key)).await {
                 Ok(meta) if doubt.get() && meta.len_bytes == content.size_bytes && tag(&meta.tags) == tag(&content.tags) => {
                     return Ok(meta.etag);
                 }
@@ -269,9 +275,9 @@ impl Node {
         };
         for (ino, key, upload) in under_way {
             if let Some(upload) = upload.map(UploadId) {
-                self.insist(|| self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
+                self.insist(&key, || self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
             }
-            let found = match self.bucket_retry("head", || self.bucket().head(&key)).await {
+            let found = match self.bucket_retry("head", &key, || self.bucket().head(&key)).await {
                 Ok(meta) => self.version_in(&meta, ino).map(|version| (meta, version)),
                 Err(BucketError::NotFound { .. }) => None,
                 Err(error) => return Err(bucket_refusal(&error)),

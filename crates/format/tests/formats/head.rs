@@ -15,13 +15,15 @@ fn sample() -> Head {
         term_secs: 30,
         beat: 99,
         released: false,
+        members: Vec::new(),
     }
 }
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
     let released = Head { released: true, ..sample() };
     let listens = Head { address: "ebb://host:7170/volume".into(), ..sample() };
-    let heads = [("held", sample()), ("released", released), ("listens", listens)];
+    let side_by_side = Head { members: vec!["logs over s3://other/prefix/".into()], ..sample() };
+    let heads = [("held", sample()), ("released", released), ("listens", listens), ("side-by-side", side_by_side)];
     heads.map(|(name, head)| (name.into(), head::encode(&head).to_vec())).into()
 }
 
@@ -32,7 +34,7 @@ pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn a_head_is_read_as_it_was_written(ids: (u128, u128, u64), incarnation: u16, owner: String, address: String, times: (i64, u32, u64), released: bool) {
+    fn a_head_is_read_as_it_was_written(ids: (u128, u128, u64), incarnation: u16, owner: String, address: String, times: (i64, u32, u64), released: bool, members: Vec<String>) {
         let head = Head {
             cluster: ClusterId(ids.0),
             incarnation: Incarnation(incarnation),
@@ -44,6 +46,7 @@ proptest! {
             term_secs: times.1,
             beat: times.2,
             released,
+            members,
         };
         prop_assert_eq!(head::decode(&head::encode(&head)), Ok(head));
     }

@@ -5,13 +5,24 @@ use ebb_model::Incarnation;
 use proptest::prelude::*;
 
 fn sample() -> Identity {
-    let serves = Serves { cluster: ClusterId(0xabcd << 80 | 7), incarnation: Incarnation(3), backing: "s3://bucket/prefix".into() };
+    let serves = Serves {
+        cluster: ClusterId(0xabcd << 80 | 7),
+        incarnation: Incarnation(3),
+        backing: "s3://bucket/prefix".into(),
+        members: Vec::new(),
+    };
     Identity { node: 0xfeed << 112 | 1, serves: Some(serves) }
 }
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
     let fresh = Identity { serves: None, ..sample() };
-    vec![("serving".into(), identity::encode(&sample()).to_vec()), ("fresh".into(), identity::encode(&fresh).to_vec())]
+    let mut side_by_side = sample();
+    side_by_side.serves.as_mut().expect("the sample serves").members = vec!["logs over s3://other/prefix/".into()];
+    vec![
+        ("serving".into(), identity::encode(&sample()).to_vec()),
+        ("fresh".into(), identity::encode(&fresh).to_vec()),
+        ("side-by-side".into(), identity::encode(&side_by_side).to_vec()),
+    ]
 }
 
 pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
@@ -21,8 +32,8 @@ pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn an_identity_is_read_as_it_was_written(node: u128, cluster: u128, incarnation: u16, backing: String, serving: bool) {
-        let serves = Serves { cluster: ClusterId(cluster), incarnation: Incarnation(incarnation), backing };
+    fn an_identity_is_read_as_it_was_written(node: u128, cluster: u128, incarnation: u16, backing: String, members: Vec<String>, serving: bool) {
+        let serves = Serves { cluster: ClusterId(cluster), incarnation: Incarnation(incarnation), backing, members };
         let identity = Identity { node, serves: serving.then_some(serves) };
         prop_assert_eq!(identity::decode(&identity::encode(&identity)), Ok(identity));
     }
