@@ -8,7 +8,9 @@ use ebb_bucket::OpenError;
 use ebb_cli::args;
 use ebb_cli::places::Left;
 use ebb_node::head::{HeadError, TakeOver};
+use ebb_node::side_by_side::Member;
 use ebb_node::{Node, Options, Stopped};
+use futures_util::future::{try_join, try_join_all};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -45,14 +47,16 @@ pub async fn open(
         }
         None => None,
     };
-    let bucket = settings::bucket(bucket, options.read_only);
+    settings::check_members(url, bucket)?;
     let opening = async {
-        let bucket = ebb_bucket::open(url, &bucket).await.map_err(|error| match error {
-            OpenError::Url { .. } | OpenError::Settings { .. } => Failure::Usage(error.to_string()),
-            error => Failure::Failed(error.to_string()),
-        })?;
+        let root = async {
+            let settings = settings::bucket(bucket, options.read_only);
+            ebb_bucket::open(url, &settings).await.map_err(|error| cannot_open(&error, error.to_string()))
+        };
+        let members = bucket.members.iter().map(|member| open_member(member, options.read_only));
+        let (root, members) = try_join(root, try_join_all(members)).await?;
         let joins = options.take_over == TakeOver::Join;
-        match Node::open(ports, Some(bucket), options).await {
+        match Node::open_side_by_side(ports, root, members, options).await {
             Ok(node) => {
                 if let Some(listener) = listener {
                     node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
@@ -81,6 +85,20 @@ fn reached_at(address: &str) -> String {
     match address.strip_prefix("0.0.0.0:").or_else(|| address.strip_prefix("[::]:")) {
         Some(port) => format!("{}:{port}", settings::host_name()),
         None => address.to_owned(),
+    }
+}
+
+/// One of several buckets of a volume (O-24).
+async fn open_member(member: &args::Member, read_only: bool) -> Result<Member, Failure> {
+    let bucket = ebb_bucket::open(&member.url, &settings::member(member, read_only)).await;
+    let bucket = bucket.map_err(|error| cannot_open(&error, format!("the bucket of {}: {error}", member.dir)))?;
+    Ok(Member::new(member.dir.clone(), bucket))
+}
+
+fn cannot_open(error: &OpenError, text: String) -> Failure {
+    match error {
+        OpenError::Url { .. } | OpenError::Settings { .. } => Failure::Usage(text),
+        _ => Failure::Failed(text),
     }
 }
 

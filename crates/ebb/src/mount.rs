@@ -68,6 +68,9 @@ impl Plan {
     fn new(args: args::Mount) -> Result<Plan, Failure> {
         let source = Source::parse(&args.source)?;
         settings::check(&args.node)?;
+        if matches!(source, Source::Served { .. }) && !args.bucket.members.is_empty() {
+            return Err(Failure::Usage(format!("{} is served by another process: buckets are configured there", args.source)));
+        }
         let mut options = MountOptions { source: args.source.clone(), ..MountOptions::default() };
         for list in &args.options {
             options.apply(list).map_err(|error| Failure::Usage(error.to_string()))?;

@@ -21,6 +21,7 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
             args::TakeOver::Join => TakeOver::Join,
             args::TakeOver::IfAbandoned | args::TakeOver::Never => TakeOver::IfAbandoned,
         },
+        rearrange: args.rearrange,
         head_term: args.head_term.0,
         session_term: args.session_term.0,
         commit_interval: args.commit_interval.0,
@@ -58,6 +59,27 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
 
 /// Room for a few requests under way.
 const LEAST_CACHE_BYTES: u64 = 16 << 20;
+
+/// Buckets of one volume that would take each other's files for their own are a mistake.
+pub fn check_members(url: &str, args: &args::Bucket) -> Result<(), Failure> {
+    let root = (url, &args.endpoint);
+    match args.members.iter().find(|member| ebb_cli::member::overlap(root, (&member.url, &member.endpoint))) {
+        Some(member) => Err(Failure::Usage(format!("{url} and {} at {:?} have objects in common", member.url, member.dir.as_str()))),
+        None => Ok(()),
+    }
+}
+
+pub fn member(args: &args::Member, read_only: bool) -> BucketSettings {
+    BucketSettings {
+        endpoint: args.endpoint.clone(),
+        region: args.region.clone(),
+        path_style: args.addressing.map(|addressing| addressing == args::Addressing::Path),
+        profile: args.profile.clone(),
+        anonymous: args.anonymous,
+        read_only,
+        ..BucketSettings::default()
+    }
+}
 
 /// Keys and secrets are no settings: the bucket finds them itself.
 pub fn bucket(args: &args::Bucket, read_only: bool) -> BucketSettings {

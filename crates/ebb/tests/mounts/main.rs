@@ -9,4 +9,5 @@ mod holes;
 mod place;
 mod refused;
 mod session;
+mod side_by_side;
 mod switch;

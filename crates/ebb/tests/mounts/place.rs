@@ -91,6 +91,11 @@ impl Place {
         &self.url
     }
 
+    /// What commands are given in the environment.
+    pub fn variable(&self, name: &str) -> &str {
+        &self.environment.iter().find(|(known, _)| *known == name).expect("the place has it").1
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -3,6 +3,7 @@
 use crate::units::{Bytes, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use ebb_model::MemberDir;
 use std::path::PathBuf;
 
 /// A POSIX file system over a bucket or a directory.
@@ -122,6 +123,10 @@ pub struct Node {
     /// Another node may take over a volume whose node has been silent for this long.
     #[arg(long, value_name = "TIME", default_value = "30s", env = "EBB_HEAD_TERM")]
     pub head_term: Span,
+    /// Serve the volume although a bucket that it had at a directory is no longer configured,
+    /// or is another one.
+    #[arg(long, env = "EBB_REARRANGE")]
+    pub rearrange: bool,
     /// A client that has been silent for this long loses its session.
     #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_SESSION_TERM")]
     pub session_term: Span,
@@ -155,6 +160,22 @@ pub struct Bucket {
     pub addressing: Option<Addressing>,
     /// Send requests unsigned, as for public buckets.
     #[arg(long, env = "EBB_ANONYMOUS")]
+    pub anonymous: bool,
+    /// What is beside the bucket: only a configuration file can say it.
+    #[arg(skip)]
+    pub members: Vec<Member>,
+}
+
+/// A bucket at a directory of the volume's root (O-24): a table `[[bucket]]` of the
+/// configuration file. It takes no setting of the bucket that it is beside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    pub dir: MemberDir,
+    pub url: String,
+    pub endpoint: Option<String>,
+    pub region: Option<String>,
+    pub profile: Option<String>,
+    pub addressing: Option<Addressing>,
     pub anonymous: bool,
 }
 

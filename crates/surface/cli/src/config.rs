@@ -1,6 +1,8 @@
-//! Configuration files: a key of the file stands in for the flag of the same name.
+//! Configuration files: a key of the file stands in for the flag of the same name, and a
+//! table `[[bucket]]` puts another bucket beside the first.
 
-use crate::Cli;
+use crate::args::Member;
+use crate::{Cli, Command, member};
 use clap::builder::OsStr;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, parser::ValueSource};
 use std::ffi::OsString;
@@ -26,7 +28,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let Ok(matches) = lenient.try_get_matches_from(&args) else { return Ok(Cli::try_parse_from_checked(&args)?) };
     let Some((name, given)) = matches.subcommand() else { return Ok(Cli::try_parse_from_checked(&args)?) };
     let Some(file) = config_file(given) else { return Ok(Cli::try_parse_from_checked(&args)?) };
-    let values = read(&file)?;
+    let File { values, members } = read(&file)?;
     let mut command = Cli::command();
     for (key, value) in values {
         let id = key.replace('-', "_");
@@ -39,7 +41,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
         command = command.mut_subcommand(name, |sub| sub.mut_arg(&id, |arg| arg.required(false).default_value(OsStr::from(value))));
     }
     let matches = command.try_get_matches_from(&args)?;
-    Ok(Cli::from_arg_matches(&matches)?)
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    match &mut cli.command {
+        Command::Mount(args) => args.bucket.members = members,
+        Command::Serve(args) => args.bucket.members = members,
+        _ => {}
+    }
+    Ok(cli)
 }
 
 impl Cli {
@@ -57,10 +65,17 @@ fn config_file(given: &ArgMatches) -> Option<PathBuf> {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<(String, String)>, ConfigError> {
+/// What a file says.
+struct File {
+    values: Vec<(String, String)>,
+    members: Vec<Member>,
+}
+
+fn read(file: &Path) -> Result<File, ConfigError> {
     let refused = |what: String| ConfigError::File { file: file.to_owned(), what };
     let text = fs::read_to_string(file).map_err(|error| refused(error.to_string()))?;
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| refused(error.to_string()))?;
+    let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| refused(error.to_string()))?;
+    let members = table.remove(member::KEY).map_or(Ok(Vec::new()), member::parse).map_err(refused)?;
     let value_of = |key: &str, value: toml::Value| match value {
         toml::Value::String(text) => Ok(text),
         toml::Value::Integer(number) => Ok(number.to_string()),
@@ -68,5 +83,6 @@ fn read(file: &Path) -> Result<Vec<(String, String)>, ConfigError> {
         toml::Value::Float(number) => Ok(number.to_string()),
         _ => Err(refused(format!("{key} is to be a text, a number, true or false"))),
     };
-    table.into_iter().map(|(key, value)| value_of(&key, value).map(|text| (key, text))).collect()
+    let values: Result<Vec<_>, _> = table.into_iter().map(|(key, value)| value_of(&key, value).map(|text| (key, text))).collect();
+    Ok(File { values: values?, members })
 }

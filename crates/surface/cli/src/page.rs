@@ -31,8 +31,39 @@ pub fn configuration() -> String {
         let Some(command) = command.find_subcommand(name) else { continue };
         write(&mut page, name, command.get_arguments()).expect("a String takes whatever is written to it");
     }
+    page.push_str(MEMBERS);
+    for (key, about) in crate::member::KEYS {
+        writeln!(page, "| `{key}` | {about} |").expect("a String takes whatever is written to it");
+    }
     page
 }
+
+const MEMBERS: &str = "
+## Several buckets under one mount
+
+The bucket on the command line is the volume's root bucket. Each table `[[bucket]]` of the
+configuration file puts another one, a member, at a directory of the root:
+
+```toml
+[[bucket]]
+dir = \"logs\"
+url = \"s3://logs/2026\"
+profile = \"logs\"
+
+[[bucket]]
+dir = \"models\"
+url = \"s3://models\"
+endpoint = \"https://store.example\"
+```
+
+The flags and variables above are about the root bucket; a member takes none of them. What the S3
+tools' own variables say (`AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`) counts for each
+bucket whose table does not say it; a `profile` counts before the keys in the environment. How such
+a volume behaves is in [semantics.md](semantics.md).
+
+| Key | What it is |
+|---|---|
+";
 
 fn write<'a>(page: &mut String, command: &str, args: impl Iterator<Item = &'a Arg>) -> std::fmt::Result {
     writeln!(page, "\n## ebb {command}\n\n| Flag and key | Variable | Default | What it is |\n|---|---|---|---|")?;

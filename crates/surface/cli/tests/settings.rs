@@ -1,8 +1,10 @@
 //! Flag, environment, configuration file, default: in that order, and nothing unknown.
 
-use ebb_cli::args::{Ack, Mount, TakeOver};
+use ebb_cli::args::{Ack, Addressing, Member, Mount, TakeOver};
 use ebb_cli::config::{ConfigError, parse};
 use ebb_cli::{Cli, Command};
+use ebb_model::MemberDir;
+use std::ops::Add;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -66,6 +68,61 @@ fn what_is_wrong_is_named() {
     assert!(read(&["mount", "s3://b"]).is_err());
     assert!(read(&["frobnicate"]).is_err());
     assert!(read(&["mount", "s3://b", "/mnt", "--flush-interval", "soon"]).is_err());
+}
+
+#[test]
+fn tables_put_buckets_side_by_side() {
+    let (_dir, config) = file(
+        "endpoint = \"http://x\"\n[[bucket]]\ndir = \"a b\"\nurl = \"s3://c/p\"\nendpoint = \"http://y\"\nregion = \"r\"\nprofile = \"p\"\n\
+         addressing = \"virtual\"\nanonymous = true\n[[bucket]]\ndir = \"z\"\nurl = \"file:///z\"",
+    );
+    let members = mount(&["--config", &config]).bucket.members;
+    let first = Member {
+        dir: MemberDir::new("a b").unwrap(),
+        url: "s3://c/p".into(),
+        endpoint: Some("http://y".into()),
+        region: Some("r".into()),
+        profile: Some("p".into()),
+        addressing: Some(Addressing::Virtual),
+        anonymous: true,
+    };
+    let (endpoint, region, profile) = (None, None, None);
+    let dir = MemberDir::new("z").unwrap();
+    let second = Member { dir, url: "file:///z".into(), endpoint, region, profile, addressing: None, anonymous: false };
+    assert_eq!(members, [first, second], "a table takes nothing from the flags");
+    let serve = ["serve", "--backing", "s3://b", "--name", "n", "--config", &config];
+    let Command::Serve(serve) = read(&serve).unwrap().command else { panic!() };
+    assert_eq!(serve.bucket.members, members);
+}
+
+#[test]
+fn what_is_wrong_in_a_table_is_named() {
+    let wrong = |text: &str, what: &str| {
+        let (_dir, config) = file(text);
+        let error = read(&["mount", "s3://b", "/mnt", "--config", &config]).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("ebb.toml: ") && error.contains(what), "{text}: {error}");
+    };
+    let table = |dir: &str, more: &str| format!("[[bucket]]\ndir = {dir:?}\nurl = \"s3://x\"\n{more}\n");
+    wrong("bucket = 1", "is to be tables");
+    wrong("[bucket]\ndir = \"a\"", "is to be tables");
+    wrong("bucket = [1]", "number 1 is to be a table");
+    wrong("[[bucket]]\nurl = \"s3://x\"", "number 1: dir is missing");
+    wrong("[[bucket]]\ndir = \"a\"", "url is missing");
+    wrong("[[bucket]]\ndir = 1\nurl = \"s3://x\"", "dir is to be a text");
+    wrong(&table("a", "anonymous = 1"), "anonymous is to be true or false");
+    wrong(&table("a", "addressing = \"both\""), "addressing is to be path or virtual");
+    wrong(&table("a", "access-key = \"k\""), "unknown key \"access-key\"");
+    wrong(&table("a", "bucket = \"k\""), "unknown key \"bucket\"");
+    for dir in ["", ".", "..", "a/b", "/", ".ebb", ".ebb%2e", &"n".repeat(256)] {
+        wrong(&table("fine", "").replace("s3://x", "s3://y").add(&table(dir, "")), "number 2: ");
+    }
+    wrong("[[bucket]]\ndir = \"a\\u0000\"\nurl = \"s3://x\"", "it holds a NUL");
+    wrong(&(table("a", "") + &table("a", "").replace("s3://x", "s3://y")), "is the directory of another bucket");
+    for other in ["s3://x", "s3://x/", "s3://x/p", "s3://x/p/"] {
+        wrong(&(table("a", "") + &table("b", "").replace("s3://x", other)), "objects in common");
+    }
+    let (_dir, config) = file(&(table("a", "") + &table("b", "").replace("s3://x", "s3://xy") + &table("c", "endpoint = \"http://e\"")));
+    assert_eq!(mount(&["--config", &config]).bucket.members.len(), 3);
 }
 
 /// docs/configuration.md is generated from the table that defines the settings.

@@ -1,0 +1,76 @@
+//! The tables `[[bucket]]` of a configuration file (O-24).
+
+use crate::args::{Addressing, Member};
+use clap::ValueEnum;
+use ebb_model::MemberDir;
+use toml::{Table, Value};
+
+pub const KEY: &str = "bucket";
+
+/// Every key of a table, with what it is: `docs/configuration.md` is made of it.
+pub const KEYS: [(&str, &str); 7] = [
+    ("dir", "The directory of the root at which the bucket is: one name, not `.ebb` and not beginning with `.ebb%`. Needed."),
+    ("url", "s3://BUCKET[/PREFIX] or file:///DIRECTORY. Needed. No two buckets of a volume may have objects in common."),
+    ("endpoint", "URL of an S3-compatible server."),
+    ("region", "Region of the bucket."),
+    ("profile", "Profile of the credentials files: how buckets get credentials of their own."),
+    ("addressing", "Buckets in the host name (`virtual`) or in the path (`path`)."),
+    ("anonymous", "`true`: send requests unsigned."),
+];
+
+/// In words what is wrong, if something is.
+pub fn parse(value: Value) -> Result<Vec<Member>, String> {
+    let Value::Array(tables) = value else { return Err(format!("{KEY} is to be tables, [[{KEY}]]")) };
+    let mut members: Vec<Member> = Vec::new();
+    for (index, table) in tables.into_iter().enumerate() {
+        let at = format!("[[{KEY}]] number {}", index + 1);
+        let Value::Table(table) = table else { return Err(format!("{at} is to be a table")) };
+        let member = one(table).map_err(|what| format!("{at}: {what}"))?;
+        if members.iter().any(|other| other.dir == member.dir) {
+            return Err(format!("{at}: {:?} is the directory of another bucket", member.dir.as_str()));
+        }
+        if let Some(other) = members.iter().find(|other| overlap((&other.url, &other.endpoint), (&member.url, &member.endpoint))) {
+            return Err(format!("{at}: {} and {} at {:?} have objects in common", member.url, other.url, other.dir.as_str()));
+        }
+        members.push(member);
+    }
+    Ok(members)
+}
+
+fn one(mut table: Table) -> Result<Member, String> {
+    if let Some(unknown) = table.keys().find(|key| !KEYS.iter().any(|(known, _)| known == key)) {
+        let known = KEYS.map(|(key, _)| key).join(", ");
+        return Err(format!("unknown key {unknown:?}: there are {known}"));
+    }
+    let anonymous = match table.remove("anonymous") {
+        None => false,
+        Some(Value::Boolean(flag)) => flag,
+        Some(_) => return Err("anonymous is to be true or false".into()),
+    };
+    let mut text = |key: &str| match table.remove(key) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(format!("{key} is to be a text")),
+    };
+    let dir = text("dir")?.ok_or("dir is missing: the directory that shows the bucket")?;
+    Ok(Member {
+        dir: MemberDir::new(&dir).map_err(|error| error.to_string())?,
+        url: text("url")?.ok_or("url is missing: what the directory shows")?,
+        endpoint: text("endpoint")?,
+        region: text("region")?,
+        profile: text("profile")?,
+        addressing: match text("addressing")? {
+            None => None,
+            Some(text) => Some(Addressing::from_str(&text, false).map_err(|_| "addressing is to be path or virtual")?),
+        },
+        anonymous,
+    })
+}
+
+/// Two volumes in one place would take each other's files for their own. What has several
+/// addresses is found out when its head is taken.
+pub fn overlap((a, a_endpoint): (&str, &Option<String>), (b, b_endpoint): (&str, &Option<String>)) -> bool {
+    let place = |url: &str| format!("{}/", url.trim_end_matches('/'));
+    let (a, b) = (place(a), place(b));
+    a_endpoint == b_endpoint && (a.starts_with(&b) || b.starts_with(&a))
+}
