@@ -5,6 +5,7 @@ mod arrows;
 mod bans;
 mod crash;
 mod demo;
+mod fuzz;
 mod licences;
 mod pjdfstest;
 mod rig;
@@ -75,6 +76,15 @@ enum Command {
         #[arg(long, value_enum)]
         only: Option<sim::Only>,
     },
+    /// Give everything that reads bytes from outside any bytes at all.
+    Fuzz {
+        /// Which targets; all if none is named.
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(fuzz::targets()))]
+        targets: Vec<String>,
+        /// Seconds for each.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
     /// Mount a bucket of very many objects: how long until it can be used, and what it takes.
     Scale {
         #[arg(long, default_value_t = 1_000_000)]
@@ -128,6 +138,7 @@ fn main() -> ExitCode {
             let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
             sim::many(from, seeds.or(time.is_none().then_some(DEFAULT_SEEDS)), time, only)
         }
+        Command::Fuzz { targets, seconds } => fuzz::run(&targets, Duration::from_secs(seconds)),
         Command::Scale { keys, release } => scale::run(keys, release),
         Command::Crash { rounds, mount, seed, release } => crash::run(rounds, &shapes(mount), seed, release),
     };

@@ -40,7 +40,7 @@ pub fn metadata() -> Outcome<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
-fn cargo() -> std::ffi::OsString {
+pub fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 

@@ -1,0 +1,95 @@
+//! Files, objects and frames: what can be read is written again as it was.
+
+use bytes::Bytes;
+use ebb_format::{head, identity, page, record, rpc, segment, snapshot};
+use ebb_model::{LogIndex, Notice, Reply, Request};
+use record::Decoded;
+
+pub fn record(bytes: &[u8]) {
+    if let Decoded::Record(record) = record::decode(bytes) {
+        assert!(record.consumed <= bytes.len(), "more was read than there is");
+        for header in record::later(bytes, record.header.generation, record.header.position) {
+            assert!(header.position > record.header.position);
+        }
+    }
+}
+
+pub fn segment(bytes: &[u8]) {
+    if let Ok(header) = segment::decode(bytes) {
+        let again = segment::encode(&header);
+        assert_eq!(segment::decode(&again), Ok(header));
+    }
+}
+
+/// However the stream is cut into pieces, the parts are the same.
+pub fn snapshot(bytes: &[u8]) {
+    let (cut, rest) = bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first).max(1), rest));
+    let pieces = read_snapshot(rest.chunks(cut));
+    assert_eq!(pieces, read_snapshot(std::iter::once(rest)));
+}
+
+fn read_snapshot<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, bool) {
+    let mut reader = snapshot::SnapshotReader::new();
+    let mut parts = Vec::new();
+    for piece in pieces {
+        reader.push(piece);
+        loop {
+            match reader.next_part() {
+                Ok(Some(part)) => parts.push(format!("{part:?}")),
+                Ok(None) => break,
+                Err(_) => return (parts, false),
+            }
+        }
+    }
+    let whole = reader.finish().is_ok();
+    (parts, whole)
+}
+
+pub fn page(bytes: &[u8]) {
+    if let Ok(page) = page::decode(bytes) {
+        let again = page::encode(&page).expect("what was read can be written");
+        assert_eq!(page::decode(&again), Ok(page));
+    }
+}
+
+pub fn head(bytes: &[u8]) {
+    if let Ok(head) = head::decode(bytes) {
+        assert_eq!(head::decode(&head::encode(&head)), Ok(head));
+    }
+}
+
+pub fn identity(bytes: &[u8]) {
+    if let Ok(identity) = identity::decode(bytes) {
+        assert_eq!(identity::decode(&identity::encode(&identity)), Ok(identity));
+    }
+}
+
+pub fn rpc(bytes: &[u8]) {
+    let frame = Bytes::copy_from_slice(bytes);
+    if let Ok(message) = rpc::decode(frame) {
+        let parts = match &message {
+            rpc::Message::Request { id, request } => rpc::encode_request(*id, request),
+            rpc::Message::Reply { id, reply } => rpc::encode_reply(*id, reply),
+            rpc::Message::Error { id, error } => rpc::encode_error(*id, error),
+            rpc::Message::Notice(notice) => rpc::encode_notice(notice),
+        };
+        let again = Bytes::from(parts.expect("what was read can be written").concat());
+        assert_eq!(rpc::decode(again), Ok(message));
+    }
+}
+
+/// Behind the checksums, which a search does not get past.
+pub fn message(bytes: &[u8]) {
+    fn reads<T: for<'a> serde::Deserialize<'a> + serde::Serialize + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+        if let Ok(value) = postcard::from_bytes::<T>(bytes) {
+            let again = postcard::to_stdvec(&value).expect("what was read can be written");
+            assert_eq!(postcard::from_bytes::<T>(&again), Ok(value));
+        }
+    }
+    reads::<Request>(bytes);
+    reads::<Reply>(bytes);
+    reads::<Notice>(bytes);
+    reads::<ebb_model::Command>(bytes);
+    reads::<ebb_model::DirectoryPage>(bytes);
+    reads::<LogIndex>(bytes);
+}

@@ -1,0 +1,39 @@
+//! A snapshot of any content is taken or refused; what is taken keeps every law.
+
+use crate::seeds::root;
+use ebb_core::partition::{Partition, SnapshotItem};
+use ebb_model::*;
+
+pub fn run(bytes: &[u8]) {
+    let Ok(items) = postcard::from_bytes::<Vec<SnapshotItem>>(bytes) else { return };
+    if let Ok(partition) = Partition::from_items(items) {
+        let again: Vec<SnapshotItem> = partition.items().collect();
+        let again = Partition::from_items(again).expect("a partition that keeps the laws can be written and read");
+        assert!(again.items().eq(partition.items()), "a partition was not read as it was written");
+    }
+}
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut partition = Partition::new(Incarnation(1), root(), true);
+    let mut seeds = Vec::new();
+    let make = |name: &str, ino: u64, what| Mutation::Make {
+        parent: Ino::ROOT,
+        name: Name::new(name.as_bytes()).expect("a name"),
+        ino: Ino(ino),
+        mode: 0o644,
+        what,
+    };
+    let mutations = [make("file", 2 << 20, Make::Regular), make("dir", 3 << 20, Make::Directory)];
+    let mut index = 1;
+    let session = SessionId(1);
+    partition.apply(LogIndex(index), &Command::SessionOpen { session, client: "client".into(), replaces: None });
+    for (at, mutation) in mutations.into_iter().enumerate() {
+        index += 1;
+        let tx = TxId { session, slot: 0, sequence: at as u64 + 1 };
+        let stamp = Stamp { time: Time::from_secs(1), version: partition.next_version() };
+        partition.apply(LogIndex(index), &Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
+        let items: Vec<SnapshotItem> = partition.items().collect();
+        seeds.push(postcard::to_stdvec(&items).expect("items have an encoding"));
+    }
+    seeds
+}

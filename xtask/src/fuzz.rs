@@ -1,0 +1,65 @@
+//! Coverage-guided search of the fuzz targets, without a nightly toolchain: what cargo-fuzz
+//! passes to the compiler is passed here, but for the address sanitizer.
+
+use crate::{Outcome, tool};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+     -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// An input that takes longer is a finding: bytes from outside must not stop a node.
+const SLOWEST: Duration = Duration::from_secs(20);
+
+/// So is one that needs more memory.
+const MOST_MIB: u32 = 2048;
+
+/// Names of the targets, for the command line.
+pub fn targets() -> Vec<&'static str> {
+    ebb_fuzz::TARGETS.iter().map(|target| target.name).collect()
+}
+
+/// Searches each of these, or all, for this long each.
+pub fn run(named: &[String], time: Duration) -> Outcome<()> {
+    let place = tool::target().join("fuzz");
+    let mut build = Command::new(tool::cargo());
+    build.args(["build", "--locked", "--quiet", "--profile", "fuzz", "-p", "ebb-fuzz", "--features", "libfuzzer", "--bin", "fuzz"]);
+    // With a target named, build scripts and macros are built without coverage.
+    build.args(["--target", HOST, "--target-dir"]).arg(&place).env("RUSTFLAGS", COVERAGE).current_dir(tool::root());
+    tool::run(&mut build)?;
+    let driver = place.join(HOST).join("fuzz/fuzz");
+    for target in ebb_fuzz::TARGETS.iter().filter(|target| named.is_empty() || named.iter().any(|name| name == target.name)) {
+        search(&driver, &place, target, time)?;
+    }
+    Ok(())
+}
+
+const HOST: &str = if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
+
+fn search(driver: &Path, place: &Path, target: &ebb_fuzz::Target, time: Duration) -> Outcome<()> {
+    let corpus = place.join("corpus").join(target.name);
+    let found = place.join("found").join(target.name);
+    fs::create_dir_all(&corpus)?;
+    fs::create_dir_all(&found)?;
+    for (number, seed) in (target.seeds)().iter().enumerate() {
+        fs::write(corpus.join(format!("seed-{number}")), seed)?;
+    }
+    let mut command = Command::new(driver);
+    command.arg(format!("-max_total_time={}", time.as_secs())).arg(format!("-timeout={}", SLOWEST.as_secs()));
+    command.arg(format!("-rss_limit_mb={MOST_MIB}")).arg(format!("-artifact_prefix={}/", found.display()));
+    command.arg("-print_final_stats=1").arg(&corpus).env("EBB_FUZZ_TARGET", target.name);
+    let output = command.output().map_err(|error| format!("{}: {error}", driver.display()))?;
+    let report = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let end: Vec<&str> = report.lines().rev().take(40).collect();
+        let end: Vec<&str> = end.into_iter().rev().collect();
+        let what = "a finding: keep the input below fuzz/found, so that tests hold it";
+        return Err(format!("{}: {what} ({})\n{}", target.name, found.display(), end.join("\n")).into());
+    }
+    let runs = report.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")).unwrap_or_default().trim();
+    println!("{:<10} {runs:>9} inputs, nothing found", target.name);
+    Ok(())
+}
