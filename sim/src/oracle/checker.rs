@@ -286,8 +286,9 @@ impl<'a> Checker<'a> {
         Ok(Possibility { tree: Rc::new(tree), done, past })
     }
 
-    /// A question that this state answers rightly is settled: it changes nothing, so there
-    /// is nothing to be gained by asking later.
+    /// A question that this state answers rightly, and from which nothing is learnt, is
+    /// settled: there is nothing to be gained by asking later. An id or a time that is
+    /// learnt may be one of later.
     fn answer_questions(&self, possibility: Possibility) -> Possibility {
         let mut possibility = possibility;
         for (id, pending) in &self.pending {
@@ -296,6 +297,7 @@ impl<'a> Checker<'a> {
                 && pending.outcome.is_some()
                 && !possibility.done.contains(id)
                 && let Ok(next) = self.take(&possibility, *id)
+                && next.tree == possibility.tree
             {
                 possibility = next;
             }
