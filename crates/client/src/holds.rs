@@ -23,6 +23,8 @@ pub(crate) struct Holds {
 #[derive(Default)]
 struct Hold {
     opens: u32,
+    /// Somebody has been told that it is open.
+    promised: bool,
     declared: Declared,
     /// A task is telling the node.
     telling: bool,
@@ -63,14 +65,18 @@ impl Shared {
             let hold = table.entry(ino).or_default();
             hold.opens += 1;
             if hold.declared == Declared::Yes {
+                hold.promised = true;
                 return Ok(());
             }
             hold.failures
         };
         let opened = Opened { shared: self, ino };
         self.tell(ino);
-        let declared = || match self.holds.table.borrow().get(&ino) {
-            Some(Hold { declared: Declared::Yes, .. }) => Some(Ok(())),
+        let declared = || match self.holds.table.borrow_mut().get_mut(&ino) {
+            Some(hold) if hold.declared == Declared::Yes => {
+                hold.promised = true;
+                Some(Ok(()))
+            }
             Some(hold) if hold.failures == failures => None,
             Some(Hold { failure: Some(error), .. }) => Some(Err(*error)),
             _ => Some(Err(FsError::Io)),
@@ -88,6 +94,7 @@ impl Shared {
             if hold.opens > 0 {
                 return;
             }
+            hold.promised = false;
             if hold.declared == Declared::No && !hold.telling {
                 table.remove(&ino);
             }
@@ -102,6 +109,7 @@ impl Shared {
             let mut table = self.holds.table.borrow_mut();
             let hold = table.entry(ino).or_default();
             hold.opens += 1;
+            hold.promised = true;
             hold.declared = if declared { Declared::Yes } else { Declared::Unsure };
         }
         self.tell(ino);
@@ -162,6 +170,11 @@ impl Shared {
 impl Holds {
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
         self.table.borrow().get(&ino).is_some_and(|hold| hold.opens > 0)
+    }
+
+    /// Somebody was told that the inode is open, and has not closed it.
+    pub(crate) fn is_promised(&self, ino: Ino) -> bool {
+        self.table.borrow().get(&ino).is_some_and(|hold| hold.promised)
     }
 
     /// The node knows nothing any more.

@@ -216,6 +216,8 @@ async fn declare_opens(shared: &Rc<Shared>, session: SessionId, if_refused: IfRe
             match (answer, &if_refused) {
                 (Ok(_), _) => shared.declared(*ino),
                 (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Later) => {}
+                // Whoever still waits for an open is told as its answer.
+                (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Stale) if !shared.holds.is_promised(*ino) => {}
                 (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Stale) => shared.errors.set(*ino, FsError::Stale),
                 (Err(failure), _) => return Err(failure),
             }

@@ -99,7 +99,14 @@ impl Node {
                 // A removal under way has been told who has the inode open: it is no longer to be had.
                 let _turn = self.replica.settled().await;
                 self.expect_attached(session)?;
-                self.replica.view().namespace().attr(ino)?;
+                {
+                    // Without a name it lives as long as those who had it open by then.
+                    let state = self.replica.view();
+                    let nameless = state.namespace().attr(ino)?.nlink == 0;
+                    if nameless && state.namespace().holders(ino).all(|holder| holder != session) {
+                        return Err(FsError::Stale.into());
+                    }
+                }
                 self.attachments.open(session, ino);
                 Ok(Reply::Done)
             }

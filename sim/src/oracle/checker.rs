@@ -335,6 +335,8 @@ impl<'a> Checker<'a> {
         match error {
             FsError::Io => self.permitted.io,
             FsError::TimedOut | FsError::NoSpace => self.permitted.bucket,
+            // What a session lost that ended, reported once.
+            FsError::Stale => self.permitted.expiry && matches!(op, Op::Fsync { .. } | Op::SyncFs),
             FsError::AccessDenied => self.permitted.bucket && !matches!(op, Op::SyncFs),
             _ => false,
         }

@@ -126,6 +126,10 @@ impl Tree {
             },
             Op::Open { ino } => match next.at(*ino) {
                 Err(errors) => asked.expect_one_of(&errors)?,
+                // Only who holds it already opens an inode without a name once more.
+                Ok(node) if next.nodes[&node].links == 0 && !next.nodes[&node].opens.contains_key(&client) => {
+                    asked.expect_one_of(&[FsError::Stale])?;
+                }
                 Ok(node) => {
                     asked.expect(&Outcome::Done)?;
                     *next.change(node).opens.entry(client).or_default() += 1;
