@@ -79,8 +79,7 @@ async fn keep(shared: Rc<Shared>) {
 
 async fn renew(shared: &Shared, attachment: Attachment) {
     let sent = shared.ports.clock.monotonic();
-    let patience = shared.options.request_timeout.min(shared.term.get() / 3);
-    match shared.send(Request::Renew { session: attachment.session }, Some(patience)).await {
+    match shared.send(Request::Renew { session: attachment.session }, Some(within_term(shared))).await {
         Ok(_) => {
             shared.heard.set(sent);
             shared.caching.heard();
@@ -99,8 +98,10 @@ async fn attach_again(shared: &Rc<Shared>) {
     loop {
         let previous = shared.identity.get().session;
         let sent = shared.ports.clock.monotonic();
-        // Others that have died without a word are waited for until they expire.
-        let patience = shared.term.get() + CONNECT_PATIENCE;
+        // Who comes back in time is let in at once. A new session is not: others that have died
+        // without a word are waited for until they expire.
+        let in_time = sent < shared.heard.get() + shared.term.get();
+        let patience = if in_time { within_term(shared) } else { shared.term.get() + CONNECT_PATIENCE };
         let answer = shared.send(attach_request(&shared.options, Some(previous)), Some(patience)).await;
         let outcome = match answer {
             Ok(Reply::Attached(attached)) => adopt(shared, attached, sent).await,
@@ -226,11 +227,17 @@ async fn declare_opens(shared: &Rc<Shared>, session: SessionId, if_refused: IfRe
     Ok(())
 }
 
+/// How long what keeps the session waits for an answer: a node that has vanished is tried
+/// anew while the session lives.
+fn within_term(shared: &Shared) -> Duration {
+    shared.options.request_timeout.min(shared.term.get() / 3)
+}
+
 /// Sends until the node has time for it.
 async fn insist(shared: &Shared, request: Request) -> Result<Reply, Failure> {
     let mut backoff = Backoff::new();
     loop {
-        match shared.send(request.clone(), Some(shared.options.request_timeout)).await {
+        match shared.send(request.clone(), Some(within_term(shared))).await {
             Err(Failure::Rpc(RpcError::Overloaded)) => backoff.pause(&shared.ports).await,
             answer => return answer,
         }

@@ -158,6 +158,13 @@ impl Attachments {
         }
     }
 
+    /// The client lives. It may still have something to replay, which can last longer than a term.
+    pub fn heard(&self, session: SessionId, now: Duration) {
+        if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
+            attachment.renewed = attachment.renewed.max(now);
+        }
+    }
+
     pub fn read_only(&self, session: SessionId) -> bool {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.read_only)
     }

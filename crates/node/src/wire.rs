@@ -78,7 +78,12 @@ impl Wire {
         let result = match request.session() {
             // Another's, or one that has attached anew over another connection since.
             Some(session) if !self.node.attachments.speaks_for(self.id, session) => Err(RpcError::SessionExpired),
-            _ => self.node.handle(request).await,
+            session => {
+                if let Some(session) = session {
+                    self.node.attachments.heard(session, self.node.ports.clock.monotonic());
+                }
+                self.node.handle(request).await
+            }
         };
         self.under_way.set(self.under_way.get() - 1);
         if let Ok(Reply::Attached(attached)) = &result {
