@@ -23,7 +23,13 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     };
     output::print(&format!("serving {} over {}\n", node.address(), args.backing))?;
     supervisor::ready();
-    signals.next().await;
+    tokio::select! {
+        () = signals.next() => {}
+        error = node.failure() => {
+            let what = "clients wait for the next start and bring back what is missing";
+            return Err(Failure::Failed(format!("{} failed: {error}; {what}", data_dir.display())));
+        }
+    }
     tracing::info!("stopping: writing what is dirty to the bucket; a second signal ends without waiting");
     match host::stop(&node, &mut signals).await {
         None => Ok(()),

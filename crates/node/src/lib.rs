@@ -51,13 +51,16 @@ use ebb_model::*;
 use ebb_ports::{Bucket, DiskError, Ports};
 use fetch::Downloads;
 use flush::Flusher;
+use futures_util::future::{Either, select};
 use head::Tenure;
 use locks::Locks;
+use log::LogError;
 use replica::Replica;
 use session::Attachments;
 use side_by_side::Member;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::rc::Rc;
 use store::Store;
 use troubles::Troubles;
@@ -113,6 +116,21 @@ impl Node {
 
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
+    }
+
+    /// Completes when the disk has failed under what was acknowledged. What is there then only
+    /// a recovery can say: whoever runs a node for other machines ends it and starts it again,
+    /// and clients bring back what is missing.
+    pub async fn failure(&self) -> LogError {
+        match select(pin!(self.replica.log().failure()), pin!(self.store.failure())).await {
+            Either::Left((error, _)) => error,
+            Either::Right((error, _)) => LogError::Disk(error),
+        }
+    }
+
+    /// [`Node::failure`] has come.
+    fn has_failed(&self) -> bool {
+        self.replica.log().failed().is_some() || self.store.has_failed()
     }
 
     /// Logs and applies a command of the node's own, and carries out what follows from it.

@@ -52,12 +52,19 @@ impl Node {
         if shows && self.attachments.awaits_any() {
             return Err(RpcError::Overloaded);
         }
-        let reply = self.reply(request).await?;
+        let reply = self.reply(request).await.map_err(|error| self.unless_failed(error))?;
         // Nobody acts on what another's power cut may take back (DESIGN §3).
         if shows && self.attachments.is_shared() && self.replica.log().durable() < self.replica.log().written() {
-            self.force_log().await?;
+            self.force_log().await.map_err(|error| self.unless_failed(error))?;
         }
         Ok(reply)
+    }
+
+    /// A node whose disk has failed knows no more what it holds. Clients on other machines ask
+    /// again once a recovery knows; to one in this process the failure is all there is to say.
+    fn unless_failed(&self, error: RpcError) -> RpcError {
+        let fails = self.has_failed() && !self.options.embedded;
+        if fails && error == RpcError::Refused(FsError::Io) { RpcError::Lost } else { error }
     }
 
     async fn reply(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {

@@ -7,6 +7,7 @@
 //!   not is remembered here. A failed sync is never forgotten: the file stays failed until
 //!   it is dropped or the node starts again and reads what is there.
 
+use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_model::{Ino, LogIndex};
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
@@ -23,6 +24,7 @@ const DIRECTORY: &str = "store";
 pub struct Store {
     disk: Rc<dyn Disk>,
     state: RefCell<State>,
+    failing: Signal,
 }
 
 #[derive(Default)]
@@ -64,7 +66,7 @@ impl Store {
     pub async fn open(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         disk.create_dir(DIRECTORY).await?;
         disk.sync_dir("").await?;
-        Ok(Store { disk, state: RefCell::default() })
+        Ok(Store { disk, state: RefCell::default(), failing: Signal::default() })
     }
 
     /// Bytes of these files were written by an earlier run, which may not have forced them.
@@ -217,6 +219,7 @@ impl Store {
             }
             if let Err(error) = synced {
                 state.failed.insert(ino, error.clone());
+                self.failing.raise();
                 result = Err(error);
             }
         }
@@ -230,6 +233,21 @@ impl Store {
     /// Files whose bytes could not be forced.
     pub fn failed(&self) -> Vec<(Ino, DiskError)> {
         self.state.borrow().failed.iter().map(|(ino, error)| (*ino, error.clone())).collect()
+    }
+
+    pub fn has_failed(&self) -> bool {
+        !self.state.borrow().failed.is_empty()
+    }
+
+    /// Completes when bytes of a file could not be forced.
+    pub async fn failure(&self) -> DiskError {
+        loop {
+            let failing = self.failing.wait();
+            if let Some((_, error)) = self.failed().into_iter().next() {
+                return error;
+            }
+            failing.await;
+        }
     }
 
     /// Every inode that has a store file.

@@ -54,8 +54,17 @@ pub fn run(seed: u64, bug: Option<Planted>) -> Result<Report, Broken> {
     // The outcome of what was under way when a session expired stays unknown.
     permitted.io |= trouble == Trouble::Isolation;
     permitted.expiry = trouble == Trouble::Isolation;
-    let mut story =
-        Detached { world: &world, history: history.clone(), known: Known::default(), plan, rng, trouble, clients: vec![], begun: 0 };
+    let mut story = Detached {
+        world: &world,
+        history: history.clone(),
+        known: Known::default(),
+        plan,
+        rng,
+        trouble,
+        server: world.machine(SERVER).process_on(PROGRAM, DATA),
+        clients: vec![],
+        begun: 0,
+    };
     let ended = world.run(story.tell(clients, rounds));
     judge(&world, seed, scenario, ended, &history.events(), initial, permitted)
 }
@@ -75,23 +84,25 @@ struct Detached<'a> {
     plan: Plan,
     rng: Rng,
     trouble: Trouble,
+    server: Process,
     clients: Vec<Attached>,
     begun: u32,
 }
 
 impl Detached<'_> {
     async fn tell(&mut self, clients: u32, rounds: u64) -> Result<(), String> {
-        let mut server = self.start().await?;
+        self.server = self.start().await?;
         for _ in 0..clients {
             self.attach().await?;
         }
         for _ in 0..rounds {
             self.world.sleep(self.rng.duration(Duration::ZERO, 3 * SECOND)).await;
-            server = self.disturb(server).await?;
+            self.supervise().await?;
+            self.disturb().await?;
         }
         self.world.sleep(self.rng.duration(Duration::ZERO, 5 * SECOND)).await;
         self.rest().await?;
-        server.kill();
+        self.server.kill();
         for attached in std::mem::take(&mut self.clients) {
             attached.process.kill();
             self.history.add(Event::Gone { client: attached.id });
@@ -102,6 +113,15 @@ impl Detached<'_> {
         let home = Home { machine: SERVER.into(), data: DATA.into() };
         let rng = self.rng.split("end");
         Story::new(self.world, self.history.clone(), plan, rng, home).end(Identity::Kept).await
+    }
+
+    /// A node whose disk has failed ends by itself, and is started again.
+    async fn supervise(&mut self) -> Result<(), String> {
+        if !self.server.is_alive() {
+            self.history.note("the node has ended");
+            self.restart().await?;
+        }
+        Ok(())
     }
 
     /// Starts the node, however often that takes.
@@ -128,6 +148,7 @@ impl Detached<'_> {
 
     async fn attach(&mut self) -> Result<(), String> {
         for _ in 0..MAX_STARTS {
+            self.supervise().await?;
             self.begun += 1;
             let machine = format!("client{}", self.begun);
             let process = self.world.machine(&machine).process("mount");
@@ -160,14 +181,14 @@ impl Detached<'_> {
         Err("no client can attach".into())
     }
 
-    async fn disturb(&mut self, server: Process) -> Result<Process, String> {
+    async fn disturb(&mut self) -> Result<(), String> {
         let which = self.rng.index(self.clients.len());
         let machine = self.clients[which].machine.clone();
         match (self.rng.below(6), self.trouble) {
             (0, _) => {
                 self.history.note("the node is killed");
-                server.kill();
-                return self.restart().await;
+                self.server.kill();
+                self.restart().await?;
             }
             (1, _) => {
                 self.history.note(format!("connections of {machine} break"));
@@ -177,7 +198,7 @@ impl Detached<'_> {
             (_, Trouble::Cuts) => {
                 self.history.note("power cut of the node's machine");
                 self.world.machine(SERVER).power_cut();
-                return self.restart().await;
+                self.restart().await?;
             }
             (3, Trouble::Isolation) => {
                 let until = self.rng.duration(Duration::ZERO, 20 * SECOND);
@@ -198,22 +219,24 @@ impl Detached<'_> {
                 self.attach().await?;
             }
         }
-        Ok(server)
+        Ok(())
     }
 
-    async fn restart(&self) -> Result<Process, String> {
+    async fn restart(&mut self) -> Result<(), String> {
         let slow = self.plan.faults.bucket.slow;
         if slow.rate != Rate::NEVER {
             self.world.sleep(slow.limit).await;
         }
         self.world.sleep(LATE * 2 + self.rng.duration(Duration::ZERO, 2 * SECOND)).await;
-        self.start().await
+        self.server = self.start().await?;
+        Ok(())
     }
 
     /// In calm every client comes to its end, and what one of them sees then is what is there.
     async fn rest(&mut self) -> Result<(), String> {
         self.world.set_faults(FaultPlan::default());
         self.world.net().heal();
+        self.supervise().await?;
         self.world.sleep(CALM).await;
         for attached in &self.clients {
             attached.leaving.set(true);

@@ -43,8 +43,14 @@ async fn attach(process: &Process, link: Rc<dyn Link>, name: String) -> Option<R
     process.call(async move { Client::attach(link, ports, ClientOptions::new(VOLUME, name)).await }).await
 }
 
-/// Serves clients over the network until the process ends.
+/// Serves clients over the network until the process ends, which it does by itself if the
+/// node's disk fails.
 pub async fn serve(process: &Process, machine: &str, node: &Rc<Node>) {
+    let (ending, failing) = (process.clone(), node.clone());
+    process.spawn(async move {
+        failing.failure().await;
+        ending.kill();
+    });
     let (net, node) = (process.ports.net.clone(), node.clone());
     let address = format!("{machine}:{PORT}");
     process.spawn(async move {

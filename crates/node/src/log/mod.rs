@@ -27,6 +27,7 @@ pub use recovery::{Recovery, Start};
 pub use replay::Commands;
 pub use snapshots::SnapshotFrames;
 
+use crate::signal::Signal;
 use ebb_format::record::{self, LINE_BYTES, MARKER_BYTES, MAX_RECORD_BYTES, Payload, Position, RecordHeader, Term};
 use ebb_format::segment::{SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_format::snapshot::SnapshotHeader;
@@ -90,6 +91,7 @@ pub struct Log {
     synced: Cell<Position>,
     appending: Cell<bool>,
     failed: RefCell<Option<LogError>>,
+    failing: Signal,
 }
 
 /// Where the next record goes.
@@ -176,6 +178,17 @@ impl Log {
     /// The first failure of the disk under a record. Since then nothing is acknowledged.
     pub fn failed(&self) -> Option<LogError> {
         self.failed.borrow().clone()
+    }
+
+    /// Completes with the first failure.
+    pub async fn failure(&self) -> LogError {
+        loop {
+            let failing = self.failing.wait();
+            if let Some(error) = self.failed() {
+                return error;
+            }
+            failing.await;
+        }
     }
 
     /// Keeps the state after command `at`, whose last version is `version`, and gives up the
@@ -301,7 +314,9 @@ impl Log {
 
     /// The first failure stays.
     fn fail(&self, error: LogError) -> LogError {
-        self.failed.borrow_mut().get_or_insert(error).clone()
+        let first = self.failed.borrow_mut().get_or_insert(error).clone();
+        self.failing.raise();
+        first
     }
 }
 

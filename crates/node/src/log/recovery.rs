@@ -179,6 +179,7 @@ async fn begin(
         synced: Cell::new(synced),
         appending: Cell::new(false),
         failed: RefCell::new(None),
+        failing: Default::default(),
     };
     log.begin_run().await?;
     Ok(log)
