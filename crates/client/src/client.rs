@@ -7,11 +7,13 @@ use crate::holds::Holds;
 use crate::journal::Journal;
 use crate::keeper;
 use crate::link::Link;
+use crate::mutate::InDoubt;
 use crate::session::Slots;
-use ebb_model::{FsError, Incarnation, Ino, Request, SessionId};
+use ebb_model::{FsError, Incarnation, Ino, Request, SessionId, TxId};
 use ebb_ports::{Clock, Entropy, PortFuture, Ports, Spawn};
 use futures_util::future::{Either, select};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -104,6 +106,8 @@ impl Client {
             read_only: attached.read_only,
             slots: RefCell::new(Rc::new(Slots::new(attached.session))),
             journal: Journal::default(),
+            in_doubt: RefCell::default(),
+            asked: Cell::new(attached.start),
             holds: Holds::default(),
             errors: Errors::default(),
             caching: Caching::new(attached.sole),
@@ -202,6 +206,10 @@ pub(crate) struct Shared {
     /// Of the present session.
     pub(crate) slots: RefCell<Rc<Slots>>,
     pub(crate) journal: Journal,
+    /// Mutations that were sent and have no answer.
+    pub(crate) in_doubt: RefCell<BTreeMap<TxId, InDoubt>>,
+    /// The run of the node that has been asked for what earlier ones left in doubt.
+    pub(crate) asked: Cell<u64>,
     pub(crate) holds: Holds,
     pub(crate) errors: Errors,
     pub(crate) caching: Caching,

@@ -8,7 +8,7 @@
 //! - No new mutation is sent while `lost` is not empty.
 
 use crate::gate::Gate;
-use ebb_model::{Caller, ClientMutation, FsError, LogIndex, Replay, TxId};
+use ebb_model::{Caller, ClientMutation, FsError, LogIndex, Mutated, Replay, TxId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +18,11 @@ pub(crate) struct Operation {
     pub(crate) caller: Caller,
     pub(crate) mutation: ClientMutation,
     pub(crate) replay: Replay,
+    /// Where the log has it.
     pub(crate) index: LogIndex,
+    /// It is kept until this one is durable: the same, or a later one if its bytes had to be
+    /// repeated.
+    pub(crate) kept_until: LogIndex,
 }
 
 #[derive(Default)]
@@ -52,7 +56,7 @@ pub(crate) enum Room {
 impl Journal {
     pub(crate) fn keep(&self, operation: Operation) {
         let mut state = self.state.borrow_mut();
-        if operation.index > state.durable {
+        if operation.kept_until > state.durable {
             state.bytes += size(&operation);
             if let Some(replaced) = state.answered.insert(operation.index, operation) {
                 state.bytes -= size(&replaced);
@@ -65,9 +69,12 @@ impl Journal {
         let mut state = self.state.borrow_mut();
         state.durable = state.durable.max(durable);
         let first_kept = LogIndex(state.durable.0.saturating_add(1));
+        let durable = state.durable;
         let rest = state.answered.split_off(&first_kept);
-        let gone = std::mem::replace(&mut state.answered, rest);
-        state.bytes -= gone.values().map(size).sum::<usize>();
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            std::mem::replace(&mut state.answered, rest).into_values().partition(|operation| operation.kept_until <= durable);
+        state.bytes -= gone.iter().map(size).sum::<usize>();
+        state.answered.extend(kept.into_iter().map(|operation| (operation.index, operation)));
         drop(state);
         self.room.changed();
     }
@@ -133,20 +140,32 @@ impl Journal {
         self.state.borrow().lost.len()
     }
 
-    /// The first of what was lost is settled: done at `index`, or refused.
-    pub(crate) fn settle_first(&self, index: Option<LogIndex>) {
+    /// The first of what was lost is done by a node whose log went up to `recovered` when it
+    /// started: again, or as it had been; `None` if the slot has had a later one since, and
+    /// nothing of this one is missing.
+    pub(crate) fn first_done(&self, recovered: LogIndex, done: Option<&Mutated>) {
+        let Some(mut operation) = self.take_first() else { return };
+        if let Some(mutated) = done {
+            operation.kept_until = mutated.index;
+            if operation.index > recovered {
+                (operation.index, operation.replay) = (mutated.index, mutated.replay);
+            }
+        }
+        self.keep(operation);
+    }
+
+    /// The first of what was lost is refused.
+    pub(crate) fn first_refused(&self) {
+        self.take_first();
+        self.room.changed();
+    }
+
+    fn take_first(&self) -> Option<Operation> {
         let mut state = self.state.borrow_mut();
         state.first_sent = false;
-        let Some(mut operation) = state.lost.pop_front() else { return };
+        let operation = state.lost.pop_front()?;
         state.bytes -= size(&operation);
-        drop(state);
-        match index {
-            Some(index) => {
-                operation.index = index;
-                self.keep(operation);
-            }
-            None => self.room.changed(),
-        }
+        Some(operation)
     }
 }
 

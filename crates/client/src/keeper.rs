@@ -5,8 +5,9 @@ use crate::backoff::Backoff;
 use crate::call::Failure;
 use crate::client::{AttachError, Attachment, ClientPorts, Identity, Options, Shared};
 use crate::link::{Link, LinkEvent};
+use crate::mutate::InDoubt;
 use crate::session::Slots;
-use ebb_model::{Attached, ClientMutation, FsError, Notice, Reply, Request, RpcError, SessionId};
+use ebb_model::{Attached, ClientMutation, FsError, LogIndex, Notice, Reply, Request, RpcError, SessionId};
 use futures_util::future::{Either, join_all, select};
 use std::future::Future;
 use std::pin::pin;
@@ -164,7 +165,11 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
 
     // Before the replay, so that what is unlinked while open stays; after it, for what it has made.
     declare_opens(shared, now.session, IfRefused::Later).await?;
-    replay(shared).await?;
+    replay(shared, attached.recovered).await?;
+    if shared.asked.get() != now.start {
+        ask_doubtful(shared, now.session).await?;
+        shared.asked.set(now.start);
+    }
     declare_opens(shared, now.session, IfRefused::Stale).await?;
     // Others wait until everything is repeated.
     insist(shared, Request::Renew { session: now.session }).await?;
@@ -174,7 +179,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
 
 /// Asks again, in the order of the log, for what the node may have lost. The session
 /// table tells what it has from what it has not.
-async fn replay(shared: &Rc<Shared>) -> Result<(), Failure> {
+async fn replay(shared: &Rc<Shared>, recovered: LogIndex) -> Result<(), Failure> {
     while let Some(operation) = shared.journal.first_lost() {
         let mut mutation = operation.mutation.clone();
         if let (ClientMutation::Make { open, .. }, Some(ino)) = (&mut mutation, operation.replay.ino) {
@@ -183,12 +188,12 @@ async fn replay(shared: &Rc<Shared>) -> Result<(), Failure> {
         let request = Request::Mutate { tx: operation.tx, caller: operation.caller, mutation, replay: Some(operation.replay) };
         let refused = match insist(shared, request).await {
             Ok(Reply::Mutated(mutated)) => {
-                shared.journal.settle_first(Some(mutated.index));
+                shared.journal.first_done(recovered, Some(&mutated));
                 continue;
             }
-            // The slot has had this one and a later one.
+            // The slot has had this one and a later one, and nothing of it is missing.
             Err(Failure::Rpc(RpcError::Misordered)) => {
-                shared.journal.settle_first(Some(operation.index));
+                shared.journal.first_done(recovered, None);
                 continue;
             }
             Ok(_) => "a reply of the wrong kind".into(),
@@ -198,7 +203,27 @@ async fn replay(shared: &Rc<Shared>) -> Result<(), Failure> {
         };
         tracing::error!(error = refused, "an operation that the node had lost could not be repeated");
         shared.blame(&operation.mutation, operation.replay.ino, FsError::Io);
-        shared.journal.settle_first(None);
+        shared.journal.first_refused();
+    }
+    Ok(())
+}
+
+/// Asks once more for what an earlier run was asked and did not answer: if it was executed,
+/// its bytes may be gone too, and others are not to see what is there before they are back.
+/// If it was not, it waits with all that is new. Whoever asked first hears the answer later.
+async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
+    let asked: Vec<_> = shared.in_doubt.borrow().iter().map(|(tx, doubt)| (*tx, doubt.clone())).collect();
+    for (tx, InDoubt { caller, mutation, .. }) in asked.into_iter().filter(|(tx, _)| tx.session == session) {
+        let request = Request::Mutate { tx, caller, mutation, replay: None };
+        match shared.send(request, Some(within_term(shared))).await {
+            Ok(Reply::Mutated(mutated)) => {
+                if let Some(doubt) = shared.in_doubt.borrow_mut().get_mut(&tx) {
+                    doubt.kept_until = doubt.kept_until.max(mutated.index);
+                }
+            }
+            Ok(_) | Err(Failure::Rpc(RpcError::Overloaded | RpcError::Refused(_) | RpcError::Misordered)) => {}
+            Err(failure) => return Err(failure),
+        }
     }
     Ok(())
 }

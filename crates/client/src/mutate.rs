@@ -8,7 +8,7 @@ use crate::call::{Failure, wrong_reply};
 use crate::client::{Attachment, Shared};
 use crate::journal::{Operation, Room};
 use crate::session::Ticket;
-use ebb_model::{Caller, ClientMutation, FsError, Ino, Mutated, Reply, Request, RpcError, SessionId};
+use ebb_model::{Caller, ClientMutation, FsError, Ino, LogIndex, Mutated, Reply, Request, RpcError, SessionId, TxId};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use std::cell::Cell;
@@ -91,6 +91,7 @@ impl Shared {
         let mut attachment = first;
         let mut backoff = Backoff::new();
         let mut doubt = false;
+        let _in_doubt = Doubt::new(self, ticket.tx, caller, mutation);
         loop {
             let request = Request::Mutate { tx: ticket.tx, caller: caller.clone(), mutation: mutation.clone(), replay: None };
             // Until the answer is in the journal: see `Shared::quiet`.
@@ -135,7 +136,9 @@ impl Shared {
         }
         if !self.link.is_local() {
             let (tx, caller, mutation) = (ticket.tx, caller.clone(), mutation.clone());
-            self.journal.keep(Operation { tx, caller, mutation, replay: mutated.replay, index: mutated.index });
+            let (index, repeated) = (mutated.index, self.in_doubt.borrow().get(&tx).map(|doubt| doubt.kept_until));
+            let kept_until = repeated.map_or(index, |repeated| repeated.max(index));
+            self.journal.keep(Operation { tx, caller, mutation, replay: mutated.replay, index, kept_until });
         }
     }
 
@@ -238,6 +241,35 @@ enum Outcome {
     Known(Answer),
     /// It was not executed, and its session has ended: begin again under another id.
     Void,
+}
+
+/// A mutation that was sent and has no answer.
+#[derive(Clone)]
+pub(crate) struct InDoubt {
+    pub(crate) caller: Caller,
+    pub(crate) mutation: ClientMutation,
+    /// Its bytes were repeated: see [`Operation::kept_until`].
+    pub(crate) kept_until: LogIndex,
+}
+
+/// Has a mutation listed as in doubt, until it is dropped.
+struct Doubt {
+    shared: Rc<Shared>,
+    tx: TxId,
+}
+
+impl Doubt {
+    fn new(shared: &Rc<Shared>, tx: TxId, caller: &Caller, mutation: &ClientMutation) -> Doubt {
+        let in_doubt = InDoubt { caller: caller.clone(), mutation: mutation.clone(), kept_until: LogIndex(0) };
+        shared.in_doubt.borrow_mut().insert(tx, in_doubt);
+        Doubt { shared: shared.clone(), tx }
+    }
+}
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        self.shared.in_doubt.borrow_mut().remove(&self.tx);
+    }
 }
 
 /// One more in a counter of the client, until it is dropped.

@@ -59,6 +59,8 @@ impl Node {
             let done = self.order(order, |_| Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id }).await;
             if done.is_err() {
                 self.drop_if_gone(ino);
+            } else if zeroes {
+                self.unforced.borrow_mut().superseded(ino, offset..end);
             }
             return done;
         }

@@ -1,7 +1,8 @@
 //! Making what was acknowledged survive a power cut.
 //!
 //! Order: bytes of store files, then the record that says so, then the log. What was
-//! acknowledged is forced once every commit interval, by fsync and by syncfs.
+//! acknowledged is forced once every commit interval, by fsync and by syncfs. While clients
+//! are still to come back, bytes are forced all the same, and no record says so: `repeat`.
 
 use crate::replica::refusal;
 use crate::{Node, Planted};
@@ -12,11 +13,12 @@ impl Node {
     /// it any longer.
     pub(crate) async fn force_all(&self) -> Result<LogIndex, RpcError> {
         let upto = self.replica.log().written();
+        let all_back = !self.attachments.awaits_any();
         match self.store.sync(None).await {
-            Ok(false) => {}
-            Ok(true) => {
+            Ok(any) if any && all_back => {
                 self.commit(Command::Extent(ExtentCommand::Synced { ino: None, upto })).await?;
             }
+            Ok(_) => {}
             Err(error) => {
                 self.trouble("disk", Some(format!("cached data could not be forced to disk: {error}")));
                 self.force_log().await?;
@@ -38,11 +40,12 @@ impl Node {
             return Ok(self.safe.get());
         }
         let upto = self.replica.log().written();
+        let all_back = !self.attachments.awaits_any();
         let synced = self.store.sync(Some(ino)).await.map_err(|error| {
             tracing::error!(%ino, %error, "fsync failed");
             RpcError::Refused(FsError::Io)
         })?;
-        if synced {
+        if synced && all_back {
             self.commit(Command::Extent(ExtentCommand::Synced { ino: Some(ino), upto })).await?;
         }
         self.force_log().await?;

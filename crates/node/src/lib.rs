@@ -44,6 +44,7 @@ pub use planted::Planted;
 pub use recover::OpenError;
 
 use cache::Cache;
+use ebb_core::extent::Unforced;
 use ebb_core::partition::{Applied, Effect};
 use ebb_format::head::ClusterId;
 use ebb_format::page::Page;
@@ -93,6 +94,9 @@ pub struct Node {
     run: u64,
     /// Index of the log when this run began.
     recovered: LogIndex,
+    /// What earlier runs wrote and a power cut may have taken, for clients that are still to
+    /// come back and repeat it.
+    unforced: RefCell<Unforced>,
     /// What was answered up to here survives a power cut with all its bytes.
     safe: Cell<LogIndex>,
     /// Index of the last snapshot.

@@ -75,9 +75,12 @@ impl Node {
     async fn snapshot_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(EXPIRY_POLL).await;
-            if self.replica.log().written().0 - self.snapshot_at.get().0 < self.options.snapshot_operations {
+            let short = self.replica.log().written().0 - self.snapshot_at.get().0 < self.options.snapshot_operations;
+            // A snapshot does not say which bytes clients are still to repeat.
+            if short || self.attachments.awaits_any() {
                 continue;
             }
+            self.unforced.borrow_mut().clear();
             let written = self.write_snapshot().await;
             self.trouble("snapshot", written.err().map(|error| format!("the log cannot be shortened: {error}")));
         }
@@ -128,7 +131,7 @@ impl Node {
     pub async fn stop(self: &Rc<Self>, flush: bool) -> Result<Stopped, RpcError> {
         self.attachments.notify_others(None, &Notice::Leaving);
         let flushed = match &self.tenure {
-            Some(tenure) if flush && tenure.holds() => self.flush_below(Ino::ROOT).await,
+            Some(tenure) if flush && tenure.holds() && !self.attachments.awaits_any() => self.flush_below(Ino::ROOT).await,
             _ => Ok((0, 0)),
         };
         if let Err(error) = &flushed {
@@ -138,6 +141,10 @@ impl Node {
         // What is still under way may yet change something, which must not come behind the release.
         while !self.under_way.borrow().is_empty() {
             self.ports.clock.sleep(EXPIRY_POLL / 100).await;
+        }
+        if self.attachments.awaits_any() {
+            self.force_log().await?;
+            return Ok(Stopped::Kept { dirty_files: self.replica.view().backing().dirt().files });
         }
         self.write_snapshot().await?;
         // Objects of files that are open and have no name are not deleted yet: to the next

@@ -38,15 +38,25 @@ impl Node {
                 let mut answer = answer;
                 if let Ok(mutated) = &mut answer
                     && mutated.index <= self.recovered
+                    && let Some(index) = self.repeat_bytes(tx, &mutation, mutated.replay).await?
                 {
-                    self.repeat_bytes(&mutation, mutated).await?;
+                    mutated.index = index;
                 }
                 if self.answers_durably(tx.session) {
                     self.force_all().await?;
                 }
                 return answer.map(Reply::Mutated);
             }
-            Verdict::Misordered => return Err(RpcError::Misordered),
+            Verdict::Misordered => {
+                // Executed, like the one that its slot has had since, and forced with it; its
+                // bytes may not have been.
+                let Some(replay) = replay else { return Err(RpcError::Misordered) };
+                let Some(index) = self.repeat_bytes(tx, &mutation, replay).await? else { return Err(RpcError::Misordered) };
+                if self.answers_durably(tx.session) {
+                    self.force_all().await?;
+                }
+                return Ok(Reply::Mutated(Mutated { attr: None, index, replay }));
+            }
             Verdict::Unknown => return Err(RpcError::SessionExpired),
         }
         if self.read_only() || self.attachments.read_only(tx.session) {
@@ -55,11 +65,9 @@ impl Node {
         if let Some(owner) = self.lost_to() {
             return Err(RpcError::NotServing(format!("the volume was taken over by {owner}")));
         }
-        if replay.is_none() {
-            self.attachments.returned(tx.session);
-            if self.attachments.awaits_any() {
-                return Err(RpcError::Overloaded);
-            }
+        // What was answered before a restart comes before what is new.
+        if replay.is_none() && self.attachments.awaits_any() {
+            return Err(RpcError::Overloaded);
         }
         if replay.is_some_and(|replay| !self.may_have_answered(replay)) {
             return Err(FsError::Invalid.into());
@@ -172,7 +180,12 @@ impl Node {
                     None => None,
                 };
                 self.break_upload_at(ino, set.size_bytes);
-                self.order(&order, |_| Mutation::SetAttr { ino, set }).await
+                let size = set.size_bytes;
+                let done = self.order(&order, |_| Mutation::SetAttr { ino, set }).await?;
+                if let Some(size) = size {
+                    self.unforced.borrow_mut().superseded(ino, size..u64::MAX);
+                }
+                Ok(done)
             }
             ClientMutation::SetXattr { ino, name, value, mode } => {
                 self.order(&order, |_| Mutation::SetXattr { ino, name, value, mode }).await
@@ -232,6 +245,7 @@ impl Node {
             });
             let sums = sums.collect();
             let stored = self.store.write(ino, offset, data).await.map_err(|error| self.disk_failed(ino, error));
+            self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
             let written = match stored {
                 Ok(()) => self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await,
                 Err(error) => Err(error),

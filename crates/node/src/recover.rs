@@ -8,13 +8,14 @@ use crate::identity::{self, IdentityError};
 use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
 use crate::members;
+use crate::repeat::bytes_of;
 use crate::replica::{Replica, refusal};
 use crate::side_by_side::{Member, SideBySide};
 use crate::store::Store;
 use crate::{Node, Options, Planted, random_u128};
 use ebb_core::backing::page_key;
-use ebb_core::extent::touched_blocks;
-use ebb_core::partition::{Inconsistent, Partition, SnapshotItem};
+use ebb_core::extent::{Unforced, touched_blocks};
+use ebb_core::partition::{Effect, Inconsistent, Partition, SnapshotItem};
 use ebb_format::head::ClusterId;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
@@ -22,7 +23,7 @@ use ebb_format::{FormatError, page, snapshot};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
 use futures_util::future::{Either, select};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::pin::pin;
@@ -160,8 +161,11 @@ impl Node {
         let recovered = log.written();
         let fresh = is_empty(&recovery);
         let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
-        let (partition, doubtful) = match fresh {
-            true => (empty(&ports, bucket.as_deref(), &serves, &options).await?, Doubtful::new()),
+        let Replayed { partition, doubtful, unforced } = match fresh {
+            true => {
+                let partition = empty(&ports, bucket.as_deref(), &serves, &options).await?;
+                Replayed { partition, doubtful: Doubtful::new(), unforced: Unforced::default() }
+            }
             false => replay(recovery).await?,
         };
         let store = Store::open(ports.disk.clone()).await?;
@@ -186,6 +190,7 @@ impl Node {
             troubles: Default::default(),
             run: ports.entropy.next_u64(),
             recovered,
+            unforced: RefCell::new(unforced),
             safe: Cell::new(LogIndex(0)),
             snapshot_at: Cell::new(snapshot_at),
             stopping: Default::default(),
@@ -391,7 +396,7 @@ async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
     if is_empty(&recovery) {
         return Ok(0);
     }
-    let (partition, _) = replay(recovery).await?;
+    let Replayed { partition, .. } = replay(recovery).await?;
     let dirt = partition.backing().dirt();
     // Links, special files and attributes are nowhere but in pages.
     Ok(dirt.files + dirt.pages + dirt.deletes)
@@ -441,10 +446,17 @@ async fn empty(ports: &Ports, bucket: Option<&dyn Bucket>, serves: &Serves, opti
     }
 }
 
-/// Applies what the log holds, and remembers which bytes no later sync covers.
-async fn replay(mut recovery: Recovery) -> Result<(Partition, Doubtful), OpenError> {
+/// What the log holds, and which bytes it speaks of that no later sync covers.
+struct Replayed {
+    partition: Partition,
+    doubtful: Doubtful,
+    unforced: Unforced,
+}
+
+async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
     let Some(snapshot) = recovery.snapshot else { return Err(OpenError::NoSnapshot) };
     let mut partition = Partition::from_items(items(snapshot).await?)?;
+    let mut unforced = Unforced::default();
     let mut unsynced: BTreeMap<Ino, Vec<(LogIndex, Range<u64>)>> = BTreeMap::new();
     while let Some((index, command)) = recovery.commands.next().await? {
         match &command {
@@ -463,11 +475,13 @@ async fn replay(mut recovery: Recovery) -> Result<(Partition, Doubtful), OpenErr
                 unsynced.entry(*ino).or_default().push((index, *first..first.saturating_add(*count)));
             }
             Command::Extent(ExtentCommand::Synced { ino: Some(ino), upto }) => {
+                unforced.synced(Some(*ino), *upto);
                 if let Some(writes) = unsynced.get_mut(ino) {
                     writes.retain(|(index, _)| index > upto);
                 }
             }
             Command::Extent(ExtentCommand::Synced { ino: None, upto }) => {
+                unforced.synced(None, *upto);
                 for writes in unsynced.values_mut() {
                     writes.retain(|(index, _)| index > upto);
                 }
@@ -475,10 +489,22 @@ async fn replay(mut recovery: Recovery) -> Result<(Partition, Doubtful), OpenErr
             }
             _ => {}
         }
-        partition.apply(index, &command);
+        let applied = partition.apply(index, &command);
+        for effect in &applied.effects {
+            match *effect {
+                Effect::Drop { ino } => unforced.gone(ino),
+                Effect::Cut { ino, len_bytes } => unforced.superseded(ino, len_bytes..u64::MAX),
+                Effect::Punch { .. } => {}
+            }
+        }
+        if let (Command::Client { stamp, mutation, .. }, Some(Ok(_))) = (&command, &applied.answer)
+            && let Some((ino, bytes)) = bytes_of(mutation)
+        {
+            unforced.written(ino, bytes, stamp.version, index);
+        }
     }
     let doubtful = unsynced.into_iter().map(|(ino, writes)| (ino, writes.into_iter().map(|(_, blocks)| blocks).collect()));
-    Ok((partition, doubtful.collect()))
+    Ok(Replayed { partition, doubtful: doubtful.collect(), unforced })
 }
 
 async fn items(mut snapshot: SnapshotFrames) -> Result<Vec<SnapshotItem>, OpenError> {

@@ -1,6 +1,13 @@
 //! After a power cut the log may have a write whose bytes are gone. The client that was
 //! answered still has them, asks again, and finds its operation done: then its bytes are
 //! put where the log says they are.
+//!
+//! Laws:
+//! - A byte is repeated by the change that was the last in the log to write it, whoever
+//!   comes back first, and only until somebody writes it anew.
+//! - Until every client has come back or expired, no record says that bytes of earlier runs
+//!   are synced, so that a next start knows as much; nothing is shown, and nothing that is
+//!   new is taken or goes to the bucket.
 
 use crate::Node;
 use crate::locks::Mode;
@@ -9,45 +16,65 @@ use ebb_core::extent::touched_blocks;
 use ebb_model::*;
 use std::ops::Range;
 
+/// The bytes that a mutation writes: of a cut, zeros up to the end of its block.
+pub(crate) fn bytes_of(mutation: &Mutation) -> Option<(Ino, Range<u64>)> {
+    match mutation {
+        Mutation::Write { ino, offset, len_bytes, .. } => Some((*ino, *offset..offset + len_bytes)),
+        Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } => Some((*ino, *size..size.next_multiple_of(BLOCK_BYTES))),
+        Mutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
+            Some((*ino, *offset..offset.saturating_add(*len_bytes)))
+        }
+        _ => None,
+    }
+}
+
 impl Node {
-    /// Puts the bytes of an operation that an earlier run executed where they belong. Only
-    /// blocks that are dirty can lack them: the others are the bucket's. Operations of one
-    /// client come in their order, so that the last one stays.
-    pub(crate) async fn repeat_bytes(&self, mutation: &ClientMutation, done: &mut Mutated) -> Result<(), RpcError> {
+    /// Puts the bytes of an operation that an earlier run executed where they belong, and gives
+    /// the command up to which its client is to keep them; `None` if nothing can be missing.
+    /// Only blocks that are dirty can lack bytes: the others are the bucket's.
+    pub(crate) async fn repeat_bytes(&self, tx: TxId, mutation: &ClientMutation, replay: Replay) -> Result<Option<LogIndex>, RpcError> {
+        // Once it has come back it has repeated everything.
+        if !self.attachments.awaits(tx.session) {
+            return Ok(None);
+        }
         let (ino, offset, bytes) = match mutation {
             ClientMutation::Write { ino, data, .. } | ClientMutation::Append { ino, data, .. } => {
-                let Some(offset) = done.replay.offset else { return Ok(()) };
+                let Some(offset) = replay.offset else { return Ok(None) };
                 (*ino, offset, Repeated::Data(data.clone()))
             }
-            // Bytes behind the cut are gone, up to the end of the block in which it was.
-            ClientMutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } => {
+            ClientMutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } if *size <= MAX_FILE_BYTES => {
                 (*ino, *size, Repeated::Zeros(size.next_multiple_of(BLOCK_BYTES) - size))
             }
             ClientMutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
                 (*ino, *offset, Repeated::Zeros(*len_bytes))
             }
-            _ => return Ok(()),
+            _ => return Ok(None),
         };
         let _guard = self.locks.lock(ino, Mode::Exclusive).await;
         let pieces: Vec<Range<u64>> = {
             let state = self.replica.view();
-            let Ok(attr) = state.namespace().attr(ino) else { return Ok(()) };
+            let Ok(attr) = state.namespace().attr(ino) else { return Ok(None) };
             let end = offset.saturating_add(bytes.len_bytes()).min(attr.size_bytes);
-            let blocks = touched_blocks(offset, end.saturating_sub(offset));
-            let dirty = state.extents().dirty_runs(ino, blocks).into_iter().flatten();
-            dirty.map(|block| offset.max(block * BLOCK_BYTES)..end.min((block + 1) * BLOCK_BYTES)).collect()
+            let unforced = self.unforced.borrow();
+            let missing = unforced.last_written(ino, replay.stamp.version).map(|part| part.start.max(offset)..part.end.min(end));
+            let by_block = missing.flat_map(|part| {
+                let blocks = touched_blocks(part.start, part.end.saturating_sub(part.start));
+                let dirty = state.extents().dirty_runs(ino, blocks).into_iter().flatten();
+                dirty.map(move |block| part.start.max(block * BLOCK_BYTES)..part.end.min((block + 1) * BLOCK_BYTES))
+            });
+            by_block.collect()
         };
+        let mut kept_until = None;
         for piece in pieces {
             let block = piece.start / BLOCK_BYTES;
             let unsynced = ExtentCommand::Unsynced { ino, first: block, count: 1 };
-            // Forced, for the sum of the block must not outlive its bytes. The client keeps the
-            // bytes until this command is safe.
-            done.index = self.commit(Command::Extent(unsynced)).await?;
+            // Forced, for the sum of the block must not outlive its bytes.
+            kept_until = Some(self.commit(Command::Extent(unsynced)).await?);
             self.force_log().await?;
             let bytes = bytes.slice(piece.start - offset..piece.end - offset);
             self.store.write(ino, piece.start, bytes).await.map_err(|error| self.disk_failed(ino, error))?;
         }
-        Ok(())
+        Ok(kept_until)
     }
 }
 

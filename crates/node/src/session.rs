@@ -101,11 +101,9 @@ impl Attachments {
         self.table.borrow().values().any(|attachment| attachment.awaited)
     }
 
-    /// The client has nothing more to replay.
-    pub fn returned(&self, session: SessionId) {
-        if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
-            attachment.awaited = false;
-        }
+    /// The session is among those, and may still repeat what it was answered.
+    pub fn awaits(&self, session: SessionId) -> bool {
+        self.table.borrow().get(&session).is_some_and(|attachment| attachment.awaited)
     }
 
     /// Forgets the session.

@@ -20,9 +20,11 @@ mod holes;
 mod plan;
 mod seek;
 mod snapshot;
+mod unforced;
 
 pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, touched_blocks, whole_blocks};
 pub use snapshot::ExtentItem;
+pub use unforced::Unforced;
 
 use crate::namespace::Change;
 use crate::tree::Tree;

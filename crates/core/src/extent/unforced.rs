@@ -1,0 +1,132 @@
+//! Which change last wrote each byte that a power cut may have taken.
+//!
+//! Laws:
+//! - A byte is in it from the command that wrote it until a sync covers that command.
+//! - Each byte has one last writer: what an earlier one wrote there is of no use any more,
+//!   whoever brings it.
+
+use ebb_model::{Ino, LogIndex, Version};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+#[derive(Clone, Default, Debug)]
+pub struct Unforced {
+    files: BTreeMap<Ino, BTreeMap<u64, Piece>>,
+}
+
+/// From its key up to `end`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    end: u64,
+    version: Version,
+    index: LogIndex,
+}
+
+impl Unforced {
+    pub fn written(&mut self, ino: Ino, bytes: Range<u64>, version: Version, index: LogIndex) {
+        self.superseded(ino, bytes.clone());
+        if bytes.start < bytes.end {
+            self.files.entry(ino).or_default().insert(bytes.start, Piece { end: bytes.end, version, index });
+        }
+    }
+
+    /// The bytes are somebody's who still has them, or nobody's.
+    pub fn superseded(&mut self, ino: Ino, bytes: Range<u64>) {
+        let Some(pieces) = self.files.get_mut(&ino) else { return };
+        let before = pieces.range(..bytes.start).next_back().map(|(start, piece)| (*start, *piece));
+        let within = pieces.range(bytes.clone()).map(|(start, piece)| (*start, *piece));
+        let touched: Vec<(u64, Piece)> = before.into_iter().chain(within).filter(|(_, piece)| piece.end > bytes.start).collect();
+        for (start, piece) in touched {
+            pieces.remove(&start);
+            if start < bytes.start {
+                pieces.insert(start, Piece { end: bytes.start, ..piece });
+            }
+            if piece.end > bytes.end {
+                pieces.insert(bytes.end, piece);
+            }
+        }
+    }
+
+    /// Commands up to `upto` are synced, of one file or of all.
+    pub fn synced(&mut self, only: Option<Ino>, upto: LogIndex) {
+        for (_, pieces) in self.files.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino)) {
+            pieces.retain(|_, piece| piece.index > upto);
+        }
+        self.files.retain(|_, pieces| !pieces.is_empty());
+    }
+
+    pub fn gone(&mut self, ino: Ino) {
+        self.files.remove(&ino);
+    }
+
+    pub fn clear(&mut self) {
+        self.files.clear();
+    }
+
+    /// The bytes of a file that the change of this version was the last to write.
+    pub fn last_written(&self, ino: Ino, version: Version) -> impl Iterator<Item = Range<u64>> {
+        let pieces = self.files.get(&ino).into_iter().flatten();
+        pieces.filter(move |(_, piece)| piece.version == version).map(|(start, piece)| *start..piece.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BYTES: usize = 40;
+    const INO: Ino = Ino(3);
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(Range<u64>),
+        Supersede(Range<u64>),
+        Sync(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let range = || (0..BYTES as u64, 0..BYTES as u64).prop_map(|(a, b)| a.min(b)..a.max(b));
+        prop_oneof![
+            4 => range().prop_map(Step::Write),
+            1 => range().prop_map(Step::Supersede),
+            1 => (0..8u64).prop_map(Step::Sync),
+        ]
+    }
+
+    proptest! {
+        /// Beside it goes the last writer of every single byte.
+        #[test]
+        fn every_byte_has_its_last_writer(steps in prop::collection::vec(step(), 0..60)) {
+            let mut unforced = Unforced::default();
+            let mut naive = [0u64; BYTES];
+            for (now, step) in (1u64..).zip(steps) {
+                match step {
+                    Step::Write(range) => {
+                        naive[range.start as usize..range.end as usize].fill(now);
+                        unforced.written(INO, range, Version(now), LogIndex(now));
+                    }
+                    Step::Supersede(range) => {
+                        naive[range.start as usize..range.end as usize].fill(0);
+                        unforced.superseded(INO, range);
+                    }
+                    Step::Sync(back) => {
+                        let upto = now.saturating_sub(back);
+                        naive.iter_mut().filter(|writer| **writer <= upto).for_each(|writer| *writer = 0);
+                        unforced.synced(Some(INO), LogIndex(upto));
+                    }
+                }
+                let mut shown = [0u64; BYTES];
+                for writer in 1..=now {
+                    for range in unforced.last_written(INO, Version(writer)) {
+                        prop_assert!(range.start < range.end);
+                        shown[range.start as usize..range.end as usize].fill(writer);
+                    }
+                }
+                prop_assert_eq!(shown, naive);
+            }
+            unforced.gone(INO);
+            prop_assert!(unforced.files.is_empty());
+        }
+    }
+}

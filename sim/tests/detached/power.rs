@@ -1,0 +1,130 @@
+//! The node's machine loses power; clients elsewhere live on.
+
+use super::*;
+use ebb_sim::{FaultPlan, NetFaults, Rate, Slowness};
+
+/// A client was answered and nothing was forced; the node's machine loses power. The client
+/// lives, and asks again for all that is lost, under the same inode ids.
+#[test]
+fn what_a_power_cut_takes_from_the_node_comes_back_from_its_client() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let done = world.run(async {
+            serve(&world).await;
+            let (process, client) = attach(&world, "desk").await;
+            let writer = client.clone();
+            let made = process.call(async move {
+                let mut made = Vec::new();
+                for file in 0..FILES {
+                    made.push(make(&writer, file).await);
+                }
+                let AdminReply::Status(status) = writer.admin(AdminRequest::Status).await.unwrap() else {
+                    panic!("a status was asked for")
+                };
+                assert!(status.durable_index < status.log_index, "seed {seed}: there is something to lose");
+                made
+            });
+            let made = made.await.expect("the client lives");
+            world.machine("server").power_cut();
+            serve(&world).await;
+            process.call(async move { check(&client, &made).await }).await.expect("the client lives");
+        });
+        done.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+/// A file is written; another one is forced, and with it the log, but not the bytes of the
+/// first. By then the slots of the session have had other operations. The power is cut once
+/// or, before the client has come back, twice: the second run has forced what it found.
+#[test]
+fn bytes_come_back_though_their_operations_are_long_forgotten() {
+    for seed in 0..SEEDS {
+        for cuts in 1..=2 {
+            let world = World::new(seed);
+            run(seed, &world, async {
+                serve(&world).await;
+                let (process, client) = attach(&world, "desk").await;
+                let writer = client.clone();
+                let made = process.call(async move {
+                    let mut made = Vec::new();
+                    for file in 0..FILES {
+                        made.push(make(&writer, file).await);
+                    }
+                    writer.fsync(made[FILES - 1].0).await.unwrap();
+                    made
+                });
+                let made = made.await.expect("the client lives");
+                world.net().partition("desk", "server");
+                for _ in 0..cuts {
+                    world.machine("server").power_cut();
+                    serve(&world).await;
+                    world.sleep(Duration::from_secs(3)).await;
+                }
+                world.net().heal();
+                process.call(async move { check(&client, &made).await }).await.expect("the client lives");
+            });
+        }
+    }
+}
+
+/// A client asks to be let in again, and the power is cut before it is answered. It does not
+/// wait for that answer until its session is over.
+#[test]
+fn a_client_that_comes_back_into_a_power_cut_keeps_its_session() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            serve(&world).await;
+            let (process, client) = attach(&world, "desk").await;
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) };
+            world.set_faults(FaultPlan { net: NetFaults { slow, ..NetFaults::default() }, ..FaultPlan::default() });
+            world.net().reset("desk", "server");
+            world.sleep(world.rng("cut").duration(Duration::ZERO, Duration::from_secs(3))).await;
+            world.machine("server").power_cut();
+            world.set_faults(FaultPlan::default());
+            serve(&world).await;
+            let began = world.now();
+            process.call(async move { make(&client, 1).await }).await.expect("the client lives");
+            let took = world.now() - began;
+            assert!(took < options().session_term / 2, "seed {seed}: {took:?}");
+        });
+    }
+}
+
+/// A write is executed and its answer lost; another client reads it and writes over it. The
+/// node is started again, and the first client asks again for its write: that is done, and
+/// what came after it stays.
+#[test]
+fn what_is_repeated_late_does_not_go_over_what_came_after_it() {
+    let before = |byte: u8| Bytes::from(vec![byte; 1000]);
+    for seed in 0..SEEDS {
+        for power_cut in [false, true] {
+            let world = World::new(seed);
+            run(seed, &world, async {
+                let node = serve(&world).await;
+                let (left, early) = attach(&world, "left").await;
+                let (right, late) = attach(&world, "right").await;
+                let maker = late.clone();
+                let (ino, _) = right.call(async move { make(&maker, 1).await }).await.expect("the client lives");
+                world.net().partition_one_way("server", "left");
+                let writer = early.clone();
+                let first = left.call(async move { writer.write(&Caller::ROOT, ino, 0, before(1), false).await });
+                let second = right.call(async move {
+                    while late.read(ino, 0, 1000).await.unwrap() != before(1) {}
+                    late.write(&Caller::ROOT, ino, 100, before(2), false).await.unwrap();
+                });
+                second.await.expect("the client lives");
+                if power_cut {
+                    world.machine("server").power_cut();
+                } else {
+                    node.kill();
+                }
+                world.net().heal();
+                serve(&world).await;
+                assert!(first.await.expect("the client lives").is_ok());
+                let read = left.call(async move { early.read(ino, 0, 2000).await }).await.expect("the client lives").unwrap();
+                assert_eq!(read, [&before(1)[..100], &before(2)[..]].concat(), "seed {seed}");
+            });
+        }
+    }
+}

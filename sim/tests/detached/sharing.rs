@@ -1,0 +1,99 @@
+//! Several clients at one time.
+
+use super::*;
+
+/// Two clients write one file in turn, and connections break again and again: each sees
+/// what the other was last answered, and nothing happens twice.
+#[test]
+fn clients_see_each_other_while_connections_break() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let done = world.run(async {
+            serve(&world).await;
+            let (left, writer) = attach(&world, "left").await;
+            let (right, reader) = attach(&world, "right").await;
+            let maker = writer.clone();
+            let (ino, _) = left.call(async move { make(&maker, 0).await }).await.expect("the client lives");
+            let mut size = writer.getattr(ino).await.unwrap().size_bytes;
+            for turn in 0..20u8 {
+                let (process, client, other) = if turn % 2 == 0 { (&left, &writer, "right") } else { (&right, &reader, "left") };
+                let appending = client.clone();
+                let appended = process.call(async move { appending.append(&Caller::ROOT, ino, Bytes::from(vec![turn; 100]), false).await });
+                if turn % 3 == 0 {
+                    world.net().reset(if turn % 2 == 0 { "left" } else { "right" }, "server");
+                }
+                let written = appended.await.expect("the client lives").unwrap();
+                assert_eq!(written.offset, size, "turn {turn}: appended once, at the end");
+                size += 100;
+                let (process, client) = if other == "left" { (&left, writer.clone()) } else { (&right, reader.clone()) };
+                let seen = process.call(async move { client.read(ino, size - 100, 200).await }).await.expect("the client lives").unwrap();
+                assert_eq!(seen, vec![turn; 100], "turn {turn}: the other client reads it at once");
+                world.sleep(Duration::from_millis(50)).await;
+            }
+        });
+        done.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+/// A client has a file open, and unlinks it. Another that opens it by its id would not keep
+/// it: it is told so, and the first one has it until it closes it.
+#[test]
+fn an_inode_without_a_name_is_only_for_those_who_had_it_open() {
+    let world = World::new(1);
+    run(1, &world, async {
+        serve(&world).await;
+        let (left, holder) = attach(&world, "left").await;
+        let (right, other) = attach(&world, "right").await;
+        let client = holder.clone();
+        let (ino, content) = left
+            .call(async move {
+                let made = make(&client, 1).await;
+                client.open(made.0).await.unwrap();
+                client.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await.unwrap();
+                made
+            })
+            .await
+            .expect("the client lives");
+        let opened = right.call(async move { other.open(ino).await }).await.expect("the client lives");
+        assert_eq!(opened, Err(FsError::Stale));
+        let read = left.call(async move {
+            // Once more by who has it.
+            holder.open(ino).await.unwrap();
+            let read = holder.read(ino, 0, 1000).await;
+            holder.close(ino);
+            holder.close(ino);
+            read
+        });
+        assert_eq!(read.await.expect("the client lives"), Ok(content));
+    });
+}
+
+/// The node is started again while a client waits to hear that it has such an inode open. It
+/// hears that it has not, which is all: nothing of it is left to be reported by a sync.
+#[test]
+fn an_open_that_is_refused_leaves_no_error_behind() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            let node = serve(&world).await;
+            let (left, holder) = attach(&world, "left").await;
+            let (right, other) = attach(&world, "right").await;
+            let client = holder.clone();
+            let held = left.call(async move {
+                let (ino, _) = make(&client, 1).await;
+                client.open(ino).await.unwrap();
+                client.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await.unwrap();
+                ino
+            });
+            let ino = held.await.expect("the client lives");
+            node.kill();
+            let client = other.clone();
+            let opened = right.call(async move { client.open(ino).await });
+            serve(&world).await;
+            assert_eq!(opened.await.expect("the client lives"), Err(FsError::Stale), "seed {seed}");
+            let synced = right.call(async move { other.sync_fs().await }).await.expect("the client lives");
+            assert_eq!(synced, Ok(()), "seed {seed}");
+            drop(holder);
+        });
+    }
+}
