@@ -23,17 +23,15 @@ impl Node {
         if self.read_only() && !read_only {
             return Err(RpcError::Denied(format!("volume {volume:?} is served read-only here: attach it read-only")));
         }
-        let known = previous.filter(|id| self.replica.view().sessions().get(*id).is_some());
+        let lives = |id: &SessionId| self.replica.view().sessions().get(*id).is_some() && !self.attachments.is_ending(*id);
+        let known = previous.filter(lives);
         let session = match known {
             Some(session) => session,
             None => {
                 let session = SessionId(self.ports.entropy.next_u64().max(1));
                 // A client that has lost its memory comes back under its name.
                 let replaces = self.replica.view().sessions().iter().find(|(_, known)| known.client == client).map(|(id, _)| id);
-                if let Some(old) = replaces {
-                    self.attachments.remove(old);
-                }
-                self.commit(Command::SessionOpen { session, client, replaces }).await?;
+                self.end_by(replaces, Command::SessionOpen { session, client, replaces }).await?;
                 // A session that a power cut takes back could not replay what it was answered.
                 self.force_log().await?;
                 session
@@ -70,11 +68,34 @@ impl Node {
     }
 
     pub(crate) async fn detach(&self, session: SessionId) -> Result<Reply, RpcError> {
-        self.attachments.remove(session);
-        if self.replica.view().sessions().get(session).is_some() {
-            self.commit(Command::SessionClose { session }).await?;
-        }
+        self.close_session(session).await?;
+        // After a power cut nobody waits for a client that has left.
+        self.force_log().await?;
         Ok(Reply::Done)
+    }
+
+    async fn close_session(&self, session: SessionId) -> Result<(), RpcError> {
+        if self.replica.view().sessions().get(session).is_some() {
+            self.end_by(Some(session), Command::SessionClose { session }).await?;
+        }
+        Ok(())
+    }
+
+    /// Logs a command that ends a session. Until it is logged the session stands: whoever is let
+    /// in before waits for it, and if the log does not take the command it is tried again.
+    async fn end_by(&self, session: Option<SessionId>, command: Command) -> Result<(), RpcError> {
+        if !session.is_none_or(|session| self.attachments.begin_end(session)) {
+            return Err(RpcError::Overloaded);
+        }
+        let ended = self.commit(command).await;
+        if let Some(session) = session {
+            // What follows from it may have failed although it is logged.
+            match self.replica.view().sessions().get(session) {
+                None => self.attachments.remove(session),
+                Some(_) => self.attachments.fail_end(session),
+            }
+        }
+        ended.map(drop)
     }
 
     /// Ends the sessions that have been silent, or kept others waiting, for longer than the term.
@@ -85,7 +106,7 @@ impl Node {
                 session = session.0,
                 "a client has been silent, or has not given up caching, for its whole term: its session ends"
             );
-            if let Err(error) = self.detach(session).await {
+            if let Err(error) = self.close_session(session).await {
                 tracing::error!(%error, "an expired session could not be closed");
             }
         }

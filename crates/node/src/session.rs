@@ -28,6 +28,8 @@ struct Attachment {
     /// Of a session of before a restart: its client has not come back yet, or has still to
     /// repeat what the node may have lost.
     awaited: bool,
+    /// It is about to be closed for good.
+    ending: bool,
     /// The one that it attached over last: what an earlier one still brings is of the past.
     connection: Option<ConnectionId>,
     mailbox: Mailbox,
@@ -70,7 +72,7 @@ impl Mailbox {
 impl Attachment {
     fn new(renewed: Duration, read_only: bool, shares: bool) -> Attachment {
         let (connection, mailbox, listener) = (None, Mailbox::default(), None);
-        Attachment { renewed, read_only, shares, asked_to_share: None, awaited: false, connection, mailbox, listener }
+        Attachment { renewed, read_only, shares, asked_to_share: None, awaited: false, ending: false, connection, mailbox, listener }
     }
 }
 
@@ -104,6 +106,25 @@ impl Attachments {
     /// The session is among those, and may still repeat what it was answered.
     pub fn awaits(&self, session: SessionId) -> bool {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.awaited)
+    }
+
+    /// From now on the session is not renewed. False if somebody else is about to close it.
+    pub fn begin_end(&self, session: SessionId) -> bool {
+        match self.table.borrow_mut().get_mut(&session) {
+            Some(attachment) => !std::mem::replace(&mut attachment.ending, true),
+            None => true,
+        }
+    }
+
+    /// It could not be closed: it goes on, and others wait for it as before.
+    pub fn fail_end(&self, session: SessionId) {
+        if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
+            attachment.ending = false;
+        }
+    }
+
+    pub fn is_ending(&self, session: SessionId) -> bool {
+        self.table.borrow().get(&session).is_some_and(|attachment| attachment.ending)
     }
 
     /// Forgets the session.
@@ -147,12 +168,12 @@ impl Attachments {
 
     pub fn renew(&self, session: SessionId, now: Duration) -> bool {
         match self.table.borrow_mut().get_mut(&session) {
-            Some(attachment) => {
+            Some(attachment) if !attachment.ending => {
                 attachment.renewed = now;
                 attachment.awaited = false;
                 true
             }
-            None => false,
+            _ => false,
         }
     }
 
@@ -172,7 +193,7 @@ impl Attachments {
         let is_over = |since: Duration| now.saturating_sub(since) > term;
         let gone =
             |attachment: &Attachment| is_over(attachment.renewed) || !attachment.shares && attachment.asked_to_share.is_some_and(is_over);
-        table.iter().filter(|(_, attachment)| gone(attachment)).map(|(id, _)| *id).collect()
+        table.iter().filter(|(_, attachment)| gone(attachment) && !attachment.ending).map(|(id, _)| *id).collect()
     }
 
     /// Gives every session more time.

@@ -26,8 +26,12 @@ fn options() -> Options {
 
 /// A fresh process of the node's machine serves the volume.
 async fn serve(world: &World) -> Process {
+    serve_with(world, options()).await
+}
+
+async fn serve_with(world: &World, options: Options) -> Process {
     let process = world.machine("server").process("node");
-    let node = rig::open(&process, &world.bucket(), &options()).await.expect("the process lives").expect("the volume is there");
+    let node = rig::open(&process, &world.bucket(), &options).await.expect("the process lives").expect("the volume is there");
     rig::serve(&process, "server", &node).await;
     process
 }

@@ -97,3 +97,69 @@ fn an_open_that_is_refused_leaves_no_error_behind() {
         });
     }
 }
+
+/// A client vanishes, and the disk of the node is full when its session is over. The session
+/// stands until it can be closed: what the client held open goes then, and nobody is let in
+/// as if it were gone before.
+#[test]
+fn a_session_that_cannot_be_closed_is_closed_later() {
+    let world = World::new(1);
+    run(1, &world, async {
+        let node = Options { session_term: Duration::from_secs(10), segment_bytes: 16 << 10, ..options() };
+        let server = serve_with(&world, node).await;
+        let (left, holder) = attach(&world, "left").await;
+        let (right, other) = attach(&world, "right").await;
+        let held = left.call(async move {
+            let (ino, _) = make(&holder, 1).await;
+            holder.open(ino).await.unwrap();
+            holder.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await.unwrap();
+            ino
+        });
+        let ino = held.await.expect("the client lives");
+        left.kill();
+        let disk = world.machine("server").disk("node");
+        disk.set_capacity(0);
+        let filler = other.clone();
+        let filled = right.call(async move {
+            loop {
+                let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+                if let Err(error) = filler.setattr(&Caller::ROOT, Ino::ROOT, set).await {
+                    return error;
+                }
+            }
+        });
+        assert_eq!(filled.await.expect("the client lives"), FsError::NoSpace);
+        world.sleep(Duration::from_secs(30)).await;
+        let client = other.clone();
+        assert!(right.call(async move { client.getattr(ino).await }).await.expect("the client lives").is_ok());
+        disk.set_capacity(1 << 30);
+        world.sleep(Duration::from_secs(5)).await;
+        let gone = right.call(async move { other.getattr(ino).await }).await.expect("the client lives");
+        assert_eq!(gone.map(|attr| attr.nlink), Err(FsError::Stale));
+        assert!(server.is_alive());
+    });
+}
+
+/// A client leaves, and the power is cut. The next one does not wait for it.
+#[test]
+fn nobody_waits_after_a_power_cut_for_a_client_that_had_left() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            serve(&world).await;
+            let (process, client) = attach(&world, "desk").await;
+            let left = process.call(async move {
+                make(&client, 1).await;
+                client.detach(Duration::from_secs(60)).await
+            });
+            assert_eq!(left.await.expect("the client lives"), Ok(()), "seed {seed}");
+            world.machine("server").power_cut();
+            serve(&world).await;
+            let began = world.now();
+            let (process, client) = attach(&world, "other").await;
+            process.call(async move { make(&client, 2).await }).await.expect("the client lives");
+            let took = world.now() - began;
+            assert!(took < Duration::from_secs(2), "seed {seed}: {took:?}");
+        });
+    }
+}
