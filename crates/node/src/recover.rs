@@ -492,7 +492,10 @@ async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
         let applied = partition.apply(index, &command);
         for effect in &applied.effects {
             match *effect {
-                Effect::Drop { ino } => unforced.gone(ino),
+                Effect::Drop { ino } => {
+                    unsynced.remove(&ino);
+                    unforced.gone(ino);
+                }
                 Effect::Cut { ino, len_bytes } => unforced.superseded(ino, len_bytes..u64::MAX),
                 Effect::Punch { .. } => {}
             }
@@ -503,8 +506,21 @@ async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
             unforced.written(ino, bytes, stamp.version, index);
         }
     }
-    let doubtful = unsynced.into_iter().map(|(ino, writes)| (ino, writes.into_iter().map(|(_, blocks)| blocks).collect()));
+    let doubtful = unsynced.into_iter().map(|(ino, writes)| (ino, joined(writes.into_iter().map(|(_, blocks)| blocks).collect())));
     Ok(Replayed { partition, doubtful: doubtful.collect(), unforced })
+}
+
+/// The same blocks, each once: what is doubted is logged, and doubted again by the next start.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
 }
 
 async fn items(mut snapshot: SnapshotFrames) -> Result<Vec<SnapshotItem>, OpenError> {

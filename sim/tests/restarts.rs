@@ -1,0 +1,41 @@
+//! Deaths of a node one after the other, each before it could force anything.
+
+use bytes::Bytes;
+use ebb_model::*;
+use ebb_node::{Node, Options};
+use ebb_sim::World;
+use ebb_sim::volume::rig::attach_embedded;
+
+/// Danger: what a start has to do is logged, and the next one does it again on top of its own.
+#[test]
+fn a_start_leaves_no_more_behind_than_the_one_before() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let mut recovered = Vec::new();
+    for life in 0..8 {
+        let process = world.machine("a").process_on("node", "data");
+        let (port, ports) = (process.bucket(&bucket), process.ports.clone());
+        let at = world.run(async {
+            let options = Options { volume: "ebb".into(), embedded: true, ..Options::default() };
+            let node = process.call(async move { Node::open(ports, Some(port), options).await.unwrap() }).await.unwrap();
+            let client = attach_embedded(&process, &node).await.unwrap().unwrap();
+            let written = process.call(async move {
+                if life == 0 {
+                    let name = Name::new(b"file").unwrap();
+                    let file = client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, true).await.unwrap();
+                    for block in 0..50 {
+                        let data = Bytes::from(vec![7; BLOCK_BYTES as usize]);
+                        client.write(&Caller::ROOT, file.ino, 2 * block * BLOCK_BYTES, data, false).await.unwrap();
+                    }
+                }
+                client.admin(AdminRequest::Status).await
+            });
+            written.await.unwrap().unwrap()
+        });
+        let AdminReply::Status(status) = at.unwrap() else { panic!("a status was asked for") };
+        recovered.push(status.log_index.0);
+        process.kill();
+    }
+    let grown: Vec<u64> = recovered[1..].windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(grown.windows(2).all(|pair| pair[1] <= pair[0]), "the log grows faster with every start: {recovered:?}");
+}
