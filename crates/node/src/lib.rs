@@ -24,7 +24,6 @@ mod members;
 mod mutate;
 mod options;
 mod planted;
-mod preserve;
 mod read;
 mod recover;
 mod repeat;
@@ -35,7 +34,6 @@ pub mod side_by_side;
 mod signal;
 mod store;
 mod troubles;
-mod upload;
 pub mod wire;
 
 pub use life::Stopped;

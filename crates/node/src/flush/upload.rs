@@ -1,6 +1,6 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
-use crate::flush::FlushError;
+use super::transact::FlushError;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::signal::Signal;
@@ -387,7 +387,7 @@ impl Node {
 const PARTS_AT_ONCE: usize = 8;
 
 /// Another writer that changes the object between every look and put is given up on for this cycle.
-pub(crate) const MAX_CONFLICTS: usize = 8;
+pub(super) const MAX_CONFLICTS: usize = 8;
 
 /// Whose content an object of ours is, and at which version of which incarnation.
 fn tag_of(meta: &ObjectMeta) -> Option<(&str, &str)> {

@@ -6,35 +6,36 @@
 //! (`UploadBegun`), and nothing else is done to that key until its end is logged, so a
 //! crash at any point leaves a record from which the next start finds out what happened.
 
+mod object;
+mod page;
+mod preserve;
+mod transact;
+mod upload;
+
 use crate::Node;
 use crate::borders::Side;
 use crate::bucket::Backoff;
-use crate::preserve::Preserved;
 use crate::signal::Signal;
-use crate::upload::{MAX_CONFLICTS, UploadMemory};
-use ebb_core::backing::{DirtyWork, FlushStep, PageStep};
-use ebb_core::partition::Partition;
-use ebb_format::page;
+use ebb_core::backing::DirtyWork;
 use ebb_model::*;
-use ebb_ports::{BucketError, Condition, ETag, PortFuture};
+use ebb_ports::{BucketError, ETag};
 use futures_channel::oneshot;
 use futures_util::StreamExt;
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream;
+use preserve::Preserved;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
+use transact::FlushError;
+use upload::UploadMemory;
 
 /// How often the queue of dirty files is looked at.
 const POLL: Duration = Duration::from_millis(200);
 
 /// A file that the bucket refuses is tried again after this long.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
-
-/// Directories with more entries than this keep their objects where they are when they are
-/// renamed: a redirect in `.ebb/` says where (DESIGN §3).
-const MAX_MOVED_ENTRIES: usize = 10_000;
 
 pub struct Flusher {
     pub preserved: Preserved,
@@ -126,27 +127,6 @@ impl std::ops::BitOrAssign for Round {
     fn bitor_assign(&mut self, other: Round) {
         self.done |= other.done;
         self.failed |= other.failed;
-    }
-}
-
-/// How one piece of work ended that did not.
-#[derive(Debug)]
-pub(crate) enum FlushError {
-    Bucket(BucketError),
-    Node(RpcError),
-    /// Something else must end first; the next cycle tries again.
-    Later,
-}
-
-impl From<BucketError> for FlushError {
-    fn from(error: BucketError) -> Self {
-        FlushError::Bucket(error)
-    }
-}
-
-impl From<RpcError> for FlushError {
-    fn from(error: RpcError) -> Self {
-        FlushError::Node(error)
     }
 }
 
@@ -281,25 +261,6 @@ impl Node {
         !self.attachments.awaits_any() && self.may_write()
     }
 
-    /// The bucket is this node's to write.
-    fn may_write(&self) -> bool {
-        match &self.tenure {
-            Some(tenure) if tenure.holds() => {
-                self.trouble("tenure", None);
-                true
-            }
-            Some(tenure) => {
-                let what = match tenure.lost_to() {
-                    Some(owner) => format!("the volume was taken over by {owner}: nothing more is written to the bucket from here"),
-                    None => "the volume's head could not be renewed in time: nothing is written to the bucket until it is".into(),
-                };
-                self.trouble("tenure", Some(what));
-                false
-            }
-            None => false,
-        }
-    }
-
     /// One round over what is due for one bucket: everything below `root`, or what is old enough.
     async fn flush_cycle(self: &Rc<Self>, side: Side, root: Option<Ino>) -> Result<Progress, ()> {
         let _turn = self.flusher.lane(side).cycling.lock().await;
@@ -402,275 +363,6 @@ impl Node {
         match state.namespace().path_of(ino) {
             Some(path) => path.iter().map(|name| format!("/{name}")).collect(),
             None => format!("inode {ino}"),
-        }
-    }
-
-    /// Brings the object of one file to where and what it is to be.
-    async fn flush_file(self: &Rc<Self>, ino: Ino) -> Result<(), FlushError> {
-        self.see_all_names(ino).await?;
-        let step = {
-            let state = self.replica.view();
-            state.backing().flush_step(state.namespace(), ino)
-        };
-        let planned = |state: &Partition| state.backing().flush_step(state.namespace(), ino) == step;
-        match &step {
-            FlushStep::Put { key, replaces } => self.put_file(ino, key, replaces.clone().map(ETag)).await,
-            FlushStep::Move { from, to, etag } => self.move_object(ino, (from, to, &ETag(etag.clone())), planned).await,
-            FlushStep::Evict { occupant, from, to, etag } => self.move_object(*occupant, (from, to, &ETag(etag.clone())), planned).await,
-            FlushStep::AwaitDelete { .. } | FlushStep::AwaitUpload { .. } | FlushStep::Nothing => Err(FlushError::Later),
-        }
-    }
-
-    /// Copies an object to another key of its file, which is its home from then on.
-    async fn move_object(
-        self: &Rc<Self>,
-        ino: Ino,
-        (from, to, etag): (&str, &str, &ETag),
-        planned: impl FnOnce(&Partition) -> bool,
-    ) -> Result<(), FlushError> {
-        self.begin(ino, to, planned).await?;
-        // An earlier copy of the same may stand there: of an object without our tag only its
-        // own tag tells.
-        let moved = match self.keep_other(ino, to, Some(etag)).await {
-            Ok(()) => self.insist(to, || self.bucket().copy(from, to, Some(etag))).await,
-            Err(error) => Err(error),
-        };
-        match moved {
-            Ok(etag) => {
-                self.end(BackingCommand::Moved { ino, key: to.into(), etag: etag.0 }).await?;
-                self.flusher.count(0);
-                Ok(())
-            }
-            // Only a node that stops leaves it at that: the next start finds out.
-            Err(error @ BucketError::Unknown { .. }) => Err(error.into()),
-            Err(error) => {
-                self.give_up(ino).await?;
-                if matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
-                    self.object_changed(ino, from, etag, error.clone()).await?;
-                }
-                Err(error.into())
-            }
-        }
-    }
-
-    /// Logs that `key` is about to be written for `ino`, unless it is no longer the one to
-    /// write. That and everything before it is forced: the bucket is never ahead of what a
-    /// power cut would leave here.
-    pub(crate) async fn begin(&self, ino: Ino, key: &str, planned: impl FnOnce(&Partition) -> bool) -> Result<(), FlushError> {
-        let mut stands = true;
-        let begun = self
-            .replica
-            .propose(|state| {
-                // Somebody may have renamed since the step was planned, and the key be another's.
-                stands = planned(state);
-                match stands {
-                    true => Ok(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload: None })),
-                    false => Err(RpcError::Overloaded),
-                }
-            })
-            .await;
-        if !stands {
-            return Err(FlushError::Later);
-        }
-        self.follow(begun?.1, None).await?;
-        if let Err(error) = self.force_log().await {
-            self.give_up(ino).await?;
-            return Err(error.into());
-        }
-        Ok(())
-    }
-
-    pub(crate) async fn give_up(&self, ino: Ino) -> Result<(), RpcError> {
-        self.end(BackingCommand::UploadAborted { ino }).await
-    }
-
-    /// Logs how a write to the bucket has ended. What has begun must end, or nothing is done
-    /// to its key any more: while the node's disk is full, the end waits.
-    pub(crate) async fn end(&self, end: BackingCommand) -> Result<(), RpcError> {
-        let mut backoff = Backoff::default();
-        loop {
-            match self.commit(Command::Backing(end.clone())).await {
-                Err(RpcError::Refused(FsError::NoSpace)) if !self.is_stopping() => {
-                    self.trouble("space", Some("the node's disk is full".into()));
-                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
-                    self.ports.clock.sleep(pause).await;
-                }
-                ended => return ended.map(drop),
-            }
-        }
-    }
-
-    /// Writes what no object can say about a directory and its names.
-    async fn flush_page(self: &Rc<Self>, dir: Ino) -> Result<(), FlushError> {
-        let step = {
-            let state = self.replica.view();
-            state.backing().page_step(state.namespace(), dir)
-        };
-        let (key, marker, merge) = match step {
-            PageStep::Write { key, marker, merge } => (key, marker, merge),
-            PageStep::AwaitDelete { .. } | PageStep::AwaitUpload | PageStep::Nothing => return Err(FlushError::Later),
-        };
-        let old = if merge { self.page_of(dir, Some(&key)).await? } else { None };
-        let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
-        self.begin(dir, &key, |state| state.backing().page_step(state.namespace(), dir) == step).await?;
-        let written = self.put_page(dir, &key, marker.as_deref(), old.as_deref()).await;
-        // What is loaded from now on is read anew: the page says more than it did.
-        self.pages.borrow_mut().remove(&dir);
-        match written {
-            Ok((etag, version)) => {
-                self.end(BackingCommand::PageWritten { dir, version, etag: etag.0 }).await?;
-                Ok(())
-            }
-            Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
-            Err(error) => {
-                self.give_up(dir).await?;
-                Err(error)
-            }
-        }
-    }
-
-    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&page::Page>) -> Result<(ETag, Version), FlushError> {
-        if let Some(marker) = marker {
-            match self.insist(marker, || self.bucket().put(marker, bytes::Bytes::new(), Condition::Absent, Vec::new())).await {
-                // Somebody has made the directory before.
-                Ok(_) | Err(BucketError::Precondition { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let (page, version) = {
-            let state = self.replica.view();
-            let version = Version(state.next_version().0 - 1);
-            // Removed since: its page is deleted in its turn.
-            let Some(page) = state.backing().page(state.namespace(), dir, old) else { return Err(FlushError::Later) };
-            (page, version)
-        };
-        let body = page::encode(&page).map_err(|error| {
-            self.trouble(key, Some(format!("the page of a directory cannot be encoded: {error}")));
-            FlushError::Node(FsError::Io.into())
-        })?;
-        self.force_log().await?;
-        let tag = self.replica.view().backing().page_tag(dir).map(|tag| ETag(tag.to_owned()));
-        let etag = self.replace_page(key, tag, body).await?;
-        Ok((etag, version))
-    }
-
-    /// A page replaces the one that is there and no later one: a request that arrives long
-    /// after it was given up, or after its node was, undoes nothing.
-    async fn replace_page(&self, key: &str, mut there: Option<ETag>, body: bytes::Bytes) -> Result<ETag, BucketError> {
-        for _ in 0..MAX_CONFLICTS {
-            let condition = match &there {
-                _ if !self.bucket().capabilities().conditional_put => Condition::Always,
-                Some(tag) => Condition::Match(tag.clone()),
-                None => Condition::Absent,
-            };
-            match self.insist(key, || self.bucket().put(key, body.clone(), condition.clone(), Vec::new())).await {
-                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
-                ended => return ended,
-            }
-            there = match self.persist(key, || self.bucket().head(key)).await {
-                Ok(meta) => Some(meta.etag),
-                Err(BucketError::NotFound { .. }) => None,
-                Err(error) => return Err(error),
-            };
-        }
-        Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
-    }
-
-    async fn delete(&self, key: &str, etag: Option<&ETag>) -> Result<(), FlushError> {
-        // Or a power cut could bring back a name whose object is gone.
-        self.force_log().await?;
-        match self.insist(key, || self.bucket().delete(key, etag)).await {
-            // Somebody else has put something there since: it is theirs.
-            Ok(()) | Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        self.end(BackingCommand::Deleted { key: key.into() }).await?;
-        Ok(())
-    }
-
-    /// Repeats a request for as long as nobody knows whether it was carried out, which ends
-    /// with an answer or with the node. What is repeated is guarded by its condition, or
-    /// changes nothing when it is done twice.
-    pub(crate) async fn insist<'a, T>(
-        &'a self,
-        key: &str,
-        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
-    ) -> Result<T, BucketError> {
-        self.ask_until_clear(key, &Cell::new(false), ask).await
-    }
-
-    /// Repeats a request also for as long as the bucket cannot be asked: what is half-way
-    /// cannot be left before the answer.
-    pub(crate) async fn persist<'a, T>(
-        &'a self,
-        key: &str,
-        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
-    ) -> Result<T, BucketError> {
-        self.ask_until_clear(key, &Cell::new(true), ask).await
-    }
-
-    /// `doubt`: a request may have been carried out without an answer. An error that says
-    /// that nothing was done then speaks only of the last one.
-    pub(crate) async fn ask_until_clear<'a, T>(
-        &'a self,
-        key: &str,
-        doubt: &Cell<bool>,
-        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
-    ) -> Result<T, BucketError> {
-        let mut backoff = Backoff::default();
-        loop {
-            let asked = match self.may_write() {
-                true => ask().await,
-                false => Err(BucketError::Unavailable { what: "the volume is not this node's to write".into(), retry_after: None }),
-            };
-            let (what, retry_after) = match asked {
-                Err(BucketError::Unknown { what }) => {
-                    doubt.set(true);
-                    (what, None)
-                }
-                Err(BucketError::Unavailable { what, retry_after }) if doubt.get() => (what, retry_after),
-                answer => return answer,
-            };
-            if self.is_stopping() || self.lost_to().is_some() {
-                return Err(BucketError::Unknown { what });
-            }
-            self.trouble(&self.subject("bucket writes", self.side_of_key(key)), Some(what));
-            let pause = backoff.pause(self.ports.entropy.next_u64(), retry_after);
-            self.ports.clock.sleep(pause).await;
-        }
-    }
-
-    /// Somebody else's object stands where one of ours is to be: it is kept beside, under a
-    /// name that says so (O-55). An earlier object of the file may be replaced, and `mine`.
-    pub(crate) async fn keep_other(&self, ino: Ino, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
-        let found = match self.bucket_retry("head", key, || self.bucket().head(key)).await {
-            Ok(meta) if Some(&meta.etag) == mine || self.is_of(&meta, ino) => return Ok(()),
-            Ok(meta) => meta,
-            Err(BucketError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let tag: String = found.etag.0.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
-        let aside = format!("{key}.ebb-conflict-{tag}");
-        tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
-        self.insist(key, || self.bucket().copy(key, &aside, Some(&found.etag))).await?;
-        Ok(())
-    }
-
-    /// Directories that were renamed give up their redirects where that moves few objects.
-    async fn move_renamed(self: &Rc<Self>) {
-        let renamed: Vec<Ino> = {
-            let state = self.replica.view();
-            let redirects = state.backing().redirects();
-            let small = |dir: &Ino| {
-                state.backing().is_complete(*dir)
-                    && state.namespace().read_dir(*dir, Cookie::START, MAX_MOVED_ENTRIES).is_ok_and(|(_, end)| end)
-            };
-            redirects.filter(small).collect()
-        };
-        for dir in renamed {
-            if let Err(error) = self.commit(Command::Backing(BackingCommand::Unredirect { dir })).await {
-                tracing::warn!(%dir, %error, "a renamed directory keeps its redirect");
-            }
         }
     }
 }

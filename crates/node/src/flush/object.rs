@@ -1,0 +1,87 @@
+//! What is done to the object of a file: written, moved, deleted.
+
+use super::transact::FlushError;
+use crate::Node;
+use ebb_core::backing::FlushStep;
+use ebb_core::partition::Partition;
+use ebb_model::*;
+use ebb_ports::{BucketError, ETag};
+use std::rc::Rc;
+
+impl Node {
+    /// Brings the object of one file to where and what it is to be.
+    pub(super) async fn flush_file(self: &Rc<Self>, ino: Ino) -> Result<(), FlushError> {
+        self.see_all_names(ino).await?;
+        let step = {
+            let state = self.replica.view();
+            state.backing().flush_step(state.namespace(), ino)
+        };
+        let planned = |state: &Partition| state.backing().flush_step(state.namespace(), ino) == step;
+        match &step {
+            FlushStep::Put { key, replaces } => self.put_file(ino, key, replaces.clone().map(ETag)).await,
+            FlushStep::Move { from, to, etag } => self.move_object(ino, (from, to, &ETag(etag.clone())), planned).await,
+            FlushStep::Evict { occupant, from, to, etag } => self.move_object(*occupant, (from, to, &ETag(etag.clone())), planned).await,
+            FlushStep::AwaitDelete { .. } | FlushStep::AwaitUpload { .. } | FlushStep::Nothing => Err(FlushError::Later),
+        }
+    }
+
+    /// Copies an object to another key of its file, which is its home from then on.
+    async fn move_object(
+        self: &Rc<Self>,
+        ino: Ino,
+        (from, to, etag): (&str, &str, &ETag),
+        planned: impl FnOnce(&Partition) -> bool,
+    ) -> Result<(), FlushError> {
+        self.begin(ino, to, planned).await?;
+        // An earlier copy of the same may stand there: of an object without our tag only its
+        // own tag tells.
+        let moved = match self.keep_other(ino, to, Some(etag)).await {
+            Ok(()) => self.insist(to, || self.bucket().copy(from, to, Some(etag))).await,
+            Err(error) => Err(error),
+        };
+        match moved {
+            Ok(etag) => {
+                self.end(BackingCommand::Moved { ino, key: to.into(), etag: etag.0 }).await?;
+                self.flusher.count(0);
+                Ok(())
+            }
+            // Only a node that stops leaves it at that: the next start finds out.
+            Err(error @ BucketError::Unknown { .. }) => Err(error.into()),
+            Err(error) => {
+                self.give_up(ino).await?;
+                if matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
+                    self.object_changed(ino, from, etag, error.clone()).await?;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    pub(super) async fn delete(&self, key: &str, etag: Option<&ETag>) -> Result<(), FlushError> {
+        // Or a power cut could bring back a name whose object is gone.
+        self.force_log().await?;
+        match self.insist(key, || self.bucket().delete(key, etag)).await {
+            // Somebody else has put something there since: it is theirs.
+            Ok(()) | Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.end(BackingCommand::Deleted { key: key.into() }).await?;
+        Ok(())
+    }
+
+    /// Somebody else's object stands where one of ours is to be: it is kept beside, under a
+    /// name that says so (O-55). An earlier object of the file may be replaced, and `mine`.
+    pub(crate) async fn keep_other(&self, ino: Ino, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
+        let found = match self.bucket_retry("head", key, || self.bucket().head(key)).await {
+            Ok(meta) if Some(&meta.etag) == mine || self.is_of(&meta, ino) => return Ok(()),
+            Ok(meta) => meta,
+            Err(BucketError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let tag: String = found.etag.0.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
+        let aside = format!("{key}.ebb-conflict-{tag}");
+        tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
+        self.insist(key, || self.bucket().copy(key, &aside, Some(&found.etag))).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Pages: what no object can say about a directory and its names (decision 2).
+
+use super::transact::FlushError;
+use super::upload::MAX_CONFLICTS;
+use crate::Node;
+use ebb_core::backing::PageStep;
+use ebb_format::page;
+use ebb_model::*;
+use ebb_ports::{BucketError, Condition, ETag};
+use std::rc::Rc;
+
+/// Directories with more entries than this keep their objects where they are when they are
+/// renamed: a redirect in `.ebb/` says where (DESIGN §3).
+const MAX_MOVED_ENTRIES: usize = 10_000;
+
+impl Node {
+    /// Writes what no object can say about a directory and its names.
+    pub(super) async fn flush_page(self: &Rc<Self>, dir: Ino) -> Result<(), FlushError> {
+        let step = {
+            let state = self.replica.view();
+            state.backing().page_step(state.namespace(), dir)
+        };
+        let (key, marker, merge) = match step {
+            PageStep::Write { key, marker, merge } => (key, marker, merge),
+            PageStep::AwaitDelete { .. } | PageStep::AwaitUpload | PageStep::Nothing => return Err(FlushError::Later),
+        };
+        let old = if merge { self.page_of(dir, Some(&key)).await? } else { None };
+        let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
+        self.begin(dir, &key, |state| state.backing().page_step(state.namespace(), dir) == step).await?;
+        let written = self.put_page(dir, &key, marker.as_deref(), old.as_deref()).await;
+        // What is loaded from now on is read anew: the page says more than it did.
+        self.pages.borrow_mut().remove(&dir);
+        match written {
+            Ok((etag, version)) => {
+                self.end(BackingCommand::PageWritten { dir, version, etag: etag.0 }).await?;
+                Ok(())
+            }
+            Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
+            Err(error) => {
+                self.give_up(dir).await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&page::Page>) -> Result<(ETag, Version), FlushError> {
+        if let Some(marker) = marker {
+            match self.insist(marker, || self.bucket().put(marker, bytes::Bytes::new(), Condition::Absent, Vec::new())).await {
+                // Somebody has made the directory before.
+                Ok(_) | Err(BucketError::Precondition { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (page, version) = {
+            let state = self.replica.view();
+            let version = Version(state.next_version().0 - 1);
+            // Removed since: its page is deleted in its turn.
+            let Some(page) = state.backing().page(state.namespace(), dir, old) else { return Err(FlushError::Later) };
+            (page, version)
+        };
+        let body = page::encode(&page).map_err(|error| {
+            self.trouble(key, Some(format!("the page of a directory cannot be encoded: {error}")));
+            FlushError::Node(FsError::Io.into())
+        })?;
+        self.force_log().await?;
+        let tag = self.replica.view().backing().page_tag(dir).map(|tag| ETag(tag.to_owned()));
+        let etag = self.replace_page(key, tag, body).await?;
+        Ok((etag, version))
+    }
+
+    /// A page replaces the one that is there and no later one: a request that arrives long
+    /// after it was given up, or after its node was, undoes nothing.
+    async fn replace_page(&self, key: &str, mut there: Option<ETag>, body: bytes::Bytes) -> Result<ETag, BucketError> {
+        for _ in 0..MAX_CONFLICTS {
+            let condition = match &there {
+                _ if !self.bucket().capabilities().conditional_put => Condition::Always,
+                Some(tag) => Condition::Match(tag.clone()),
+                None => Condition::Absent,
+            };
+            match self.insist(key, || self.bucket().put(key, body.clone(), condition.clone(), Vec::new())).await {
+                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
+                ended => return ended,
+            }
+            there = match self.persist(key, || self.bucket().head(key)).await {
+                Ok(meta) => Some(meta.etag),
+                Err(BucketError::NotFound { .. }) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
+    }
+
+    /// Directories that were renamed give up their redirects where that moves few objects.
+    pub(super) async fn move_renamed(self: &Rc<Self>) {
+        let renamed: Vec<Ino> = {
+            let state = self.replica.view();
+            let redirects = state.backing().redirects();
+            let small = |dir: &Ino| {
+                state.backing().is_complete(*dir)
+                    && state.namespace().read_dir(*dir, Cookie::START, MAX_MOVED_ENTRIES).is_ok_and(|(_, end)| end)
+            };
+            redirects.filter(small).collect()
+        };
+        for dir in renamed {
+            if let Err(error) = self.commit(Command::Backing(BackingCommand::Unredirect { dir })).await {
+                tracing::warn!(%dir, %error, "a renamed directory keeps its redirect");
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A write to the bucket as a transaction: logged before it begins, asked until it is clear
+//! what became of it, and its end logged (O-75…77).
+
+use crate::Node;
+use crate::bucket::Backoff;
+use ebb_core::partition::Partition;
+use ebb_model::*;
+use ebb_ports::{BucketError, PortFuture};
+use std::cell::Cell;
+
+/// How one piece of work ended that did not.
+#[derive(Debug)]
+pub(crate) enum FlushError {
+    Bucket(BucketError),
+    Node(RpcError),
+    /// Something else must end first; the next cycle tries again.
+    Later,
+}
+
+impl From<BucketError> for FlushError {
+    fn from(error: BucketError) -> Self {
+        FlushError::Bucket(error)
+    }
+}
+
+impl From<RpcError> for FlushError {
+    fn from(error: RpcError) -> Self {
+        FlushError::Node(error)
+    }
+}
+
+impl Node {
+    /// The bucket is this node's to write.
+    pub(super) fn may_write(&self) -> bool {
+        match &self.tenure {
+            Some(tenure) if tenure.holds() => {
+                self.trouble("tenure", None);
+                true
+            }
+            Some(tenure) => {
+                let what = match tenure.lost_to() {
+                    Some(owner) => format!("the volume was taken over by {owner}: nothing more is written to the bucket from here"),
+                    None => "the volume's head could not be renewed in time: nothing is written to the bucket until it is".into(),
+                };
+                self.trouble("tenure", Some(what));
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Logs that `key` is about to be written for `ino`, unless it is no longer the one to
+    /// write. That and everything before it is forced: the bucket is never ahead of what a
+    /// power cut would leave here.
+    pub(crate) async fn begin(&self, ino: Ino, key: &str, planned: impl FnOnce(&Partition) -> bool) -> Result<(), FlushError> {
+        let mut stands = true;
+        let begun = self
+            .replica
+            .propose(|state| {
+                // Somebody may have renamed since the step was planned, and the key be another's.
+                stands = planned(state);
+                match stands {
+                    true => Ok(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload: None })),
+                    false => Err(RpcError::Overloaded),
+                }
+            })
+            .await;
+        if !stands {
+            return Err(FlushError::Later);
+        }
+        self.follow(begun?.1, None).await?;
+        if let Err(error) = self.force_log().await {
+            self.give_up(ino).await?;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn give_up(&self, ino: Ino) -> Result<(), RpcError> {
+        self.end(BackingCommand::UploadAborted { ino }).await
+    }
+
+    /// Logs how a write to the bucket has ended. What has begun must end, or nothing is done
+    /// to its key any more: while the node's disk is full, the end waits.
+    pub(crate) async fn end(&self, end: BackingCommand) -> Result<(), RpcError> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.commit(Command::Backing(end.clone())).await {
+                Err(RpcError::Refused(FsError::NoSpace)) if !self.is_stopping() => {
+                    self.trouble("space", Some("the node's disk is full".into()));
+                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
+                    self.ports.clock.sleep(pause).await;
+                }
+                ended => return ended.map(drop),
+            }
+        }
+    }
+
+    /// Repeats a request for as long as nobody knows whether it was carried out, which ends
+    /// with an answer or with the node. What is repeated is guarded by its condition, or
+    /// changes nothing when it is done twice.
+    pub(crate) async fn insist<'a, T>(
+        &'a self,
+        key: &str,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        self.ask_until_clear(key, &Cell::new(false), ask).await
+    }
+
+    /// Repeats a request also for as long as the bucket cannot be asked: what is half-way
+    /// cannot be left before the answer.
+    pub(crate) async fn persist<'a, T>(
+        &'a self,
+        key: &str,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        self.ask_until_clear(key, &Cell::new(true), ask).await
+    }
+
+    /// `doubt`: a request may have been carried out without an answer. An error that says
+    /// that nothing was done then speaks only of the last one.
+    pub(crate) async fn ask_until_clear<'a, T>(
+        &'a self,
+        key: &str,
+        doubt: &Cell<bool>,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        let mut backoff = Backoff::default();
+        loop {
+            let asked = match self.may_write() {
+                true => ask().await,
+                false => Err(BucketError::Unavailable { what: "the volume is not this node's to write".into(), retry_after: None }),
+            };
+            let (what, retry_after) = match asked {
+                Err(BucketError::Unknown { what }) => {
+                    doubt.set(true);
+                    (what, None)
+                }
+                Err(BucketError::Unavailable { what, retry_after }) if doubt.get() => (what, retry_after),
+                answer => return answer,
+            };
+            if self.is_stopping() || self.lost_to().is_some() {
+                return Err(BucketError::Unknown { what });
+            }
+            self.trouble(&self.subject("bucket writes", self.side_of_key(key)), Some(what));
+            let pause = backoff.pause(self.ports.entropy.next_u64(), retry_after);
+            self.ports.clock.sleep(pause).await;
+        }
+    }
+}
