@@ -75,7 +75,8 @@ pub enum RpcError {
     /// The node refuses this client, and will again.
     #[error("{0}")]
     Denied(String),
-    /// The connection broke: the request may have been executed. Send it again as it was.
+    /// The connection broke, or the node's disk failed: the request may have been executed. Send
+    /// it again as it was.
     #[error("connection lost")]
     Lost,
 }

@@ -235,6 +235,8 @@ pub struct Attached {
 pub struct Mutated {
     /// Of the inode made, linked, changed or written; `None` for unlink, rmdir and rename.
     pub attr: Option<Attr>,
+    /// Where the log has it; a later one where bytes had to be repeated after a restart, which
+    /// the client keeps until that one is durable.
     pub index: LogIndex,
     pub replay: Replay,
 }
