@@ -12,6 +12,7 @@ mod rig;
 mod rng;
 mod scale;
 mod sim;
+mod stores;
 mod tool;
 
 use clap::{Parser, Subcommand};
@@ -120,6 +121,14 @@ enum Suite {
         #[arg(long)]
         release: bool,
     },
+    /// The clauses of the bucket port and a real mount over the emulators of other clouds.
+    Stores {
+        /// All if none is named.
+        #[arg(long, value_enum)]
+        only: Vec<stores::Emulator>,
+        #[arg(long)]
+        release: bool,
+    },
 }
 
 /// Seeds of a run that names no number and no time.
@@ -133,6 +142,9 @@ fn main() -> ExitCode {
         Command::Advisories { database } => advisories::run(database),
         Command::Demo { keep, release } => demo::run(keep, release),
         Command::Conformance { suite: Suite::Pjdfstest { mount, least, release } } => pjdfstest::run(&shapes(mount), least, release),
+        Command::Conformance { suite: Suite::Stores { only, release } } => {
+            stores::run(if only.is_empty() { &stores::Emulator::ALL } else { &only }, release)
+        }
         Command::Sim { seed: Some(seed), .. } => sim::one(seed),
         Command::Sim { seeds, minutes, from, only, .. } => {
             let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));

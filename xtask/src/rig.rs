@@ -64,6 +64,11 @@ impl Store {
         Ok(Store { url: format!("s3://bucket/{prefix}"), environment, server: Some(server) })
     }
 
+    /// Storage that somebody else runs.
+    pub fn of(url: String, environment: Vec<(&'static str, String)>) -> Store {
+        Store { url, environment, server: None }
+    }
+
     pub fn server_pid(&self) -> Option<u32> {
         self.server.as_ref().map(Child::id)
     }
@@ -94,15 +99,20 @@ impl Rig {
 
     /// With that many objects in the S3 server, 100,000 to a directory.
     pub fn filled(shape: Shape, binaries: &Path, fill: u64) -> Outcome<Rig> {
-        let dir = std::env::temp_dir().join(format!("ebb-{}-{}", shape.name(), std::process::id()));
-        for name in ["", "mnt", "backing"] {
-            fs::create_dir_all(dir.join(name))?;
-        }
         let store = if shape.is_s3() {
             Store::s3(binaries, &format!("run-{}", std::process::id()), fill)?
         } else {
-            Store { url: format!("file://{}", dir.join("backing").display()), environment: Vec::new(), server: None }
+            let backing = directory(&shape.name()).join("backing");
+            fs::create_dir_all(&backing)?;
+            Store::of(format!("file://{}", backing.display()), Vec::new())
         };
+        Rig::over(shape, &shape.name(), store, binaries)
+    }
+
+    /// Over storage that is there.
+    pub fn over(shape: Shape, name: &str, store: Store, binaries: &Path) -> Outcome<Rig> {
+        let dir = directory(name);
+        fs::create_dir_all(dir.join("mnt"))?;
         Ok(Rig { shape, store, dir, binaries: binaries.to_owned(), node: None, port: 0, keep: false })
     }
 
@@ -245,6 +255,11 @@ impl Drop for Rig {
         }
         fs::remove_dir_all(&self.dir).ok();
     }
+}
+
+/// Where everything of a rig of this process is.
+fn directory(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("ebb-{name}-{}", std::process::id()))
 }
 
 fn kill(pid: u32, signal: i32) -> Outcome<()> {

@@ -10,7 +10,7 @@ use std::path::{Component, Path};
 pub enum Source {
     /// `ebb://host:port/volume[/subdirectory]`
     Served { address: String, volume: String, subdirectory: Vec<Name> },
-    /// `s3://…`, `file://…`
+    /// `s3://…`, `gs://…`, `az://…`, `file://…`
     Storage { url: String },
 }
 
@@ -21,7 +21,7 @@ impl Source {
     pub fn parse(text: &str) -> Result<Source, Failure> {
         let wrong = |why: &str| {
             Failure::Usage(format!(
-                "{text:?} cannot be mounted: {why}; use s3://BUCKET[/PREFIX], file:///DIRECTORY or ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]"
+                "{text:?} cannot be mounted: {why}; use s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX], file:///DIRECTORY or ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]"
             ))
         };
         match text.split_once("://") {

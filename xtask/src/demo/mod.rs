@@ -2,7 +2,7 @@
 //! this machine's disk.
 
 mod objects;
-mod tree;
+pub mod tree;
 mod work;
 
 use crate::rig::{Rig, Shape};

@@ -1,10 +1,13 @@
-//! The bucket port over S3, a directory of any mounted file system, and memory.
+//! The bucket port over S3, Google Cloud Storage, Azure blobs, a directory of any mounted
+//! file system, and memory.
 //!
 //! [`open`] takes a URL and gives a bucket that has answered. All back ends pass one
 //! suite ([`suite`], behind the feature of that name).
 
 mod background;
 mod directory;
+mod gcs;
+mod http;
 mod location;
 mod memory;
 mod prefixed;
@@ -25,18 +28,19 @@ use thiserror::Error;
 /// What a URL does not say. Everything has a default; see each field.
 #[derive(Clone, Default)]
 pub struct BucketSettings {
-    /// `http[s]://host[:port]` of an S3-compatible store. Default: AWS_ENDPOINT_URL_S3,
-    /// AWS_ENDPOINT_URL, the profile's `endpoint_url`, AWS itself.
+    /// `http[s]://host[:port][/path]` of the store. Default for S3: AWS_ENDPOINT_URL_S3,
+    /// AWS_ENDPOINT_URL, the profile's `endpoint_url`, AWS itself; for Google:
+    /// STORAGE_EMULATOR_HOST, Google itself; for Azure: the connection string's, the account's.
     pub endpoint: Option<String>,
-    /// Default: AWS_REGION, AWS_DEFAULT_REGION, the profile's, `us-east-1`.
+    /// S3 only. Default: AWS_REGION, AWS_DEFAULT_REGION, the profile's, `us-east-1`.
     pub region: Option<String>,
-    /// The bucket in the path of requests, not in the host name. Default: where an endpoint is given.
+    /// S3 only. The bucket in the path of requests, not in the host name. Default: where an endpoint is given.
     pub path_style: Option<bool>,
-    /// With `secret_key`: signs with these and asks no other source.
+    /// S3 only. With `secret_key`: signs with these and asks no other source.
     pub access_key: Option<String>,
     pub secret_key: Option<String>,
     pub session_token: Option<String>,
-    /// Credentials of this profile, before those of the environment.
+    /// S3 only. Credentials of this profile, before those of the environment.
     pub profile: Option<String>,
     /// Requests are not signed: public buckets.
     pub anonymous: bool,
@@ -64,7 +68,9 @@ impl fmt::Debug for BucketSettings {
 /// Why a bucket cannot be used; the text says what is wrong with what, and what to do.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    #[error("{url:?} is no storage URL: {why}; use s3://BUCKET[/PREFIX] or file:///DIRECTORY")]
+    #[error(
+        "{url:?} is no storage URL: {why}; use s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX] or file:///DIRECTORY"
+    )]
     Url { url: String, why: String },
     #[error("{url}: {what}")]
     Settings { url: String, what: String },
@@ -80,13 +86,32 @@ pub enum OpenError {
     Threads { error: std::io::Error },
 }
 
+impl OpenError {
+    /// Something answered that is not the store.
+    pub(crate) fn stranger(url: String, protocol: &str) -> OpenError {
+        OpenError::Unreachable { url, what: format!("what answers there does not speak the {protocol} protocol; check the endpoint") }
+    }
+
+    pub(crate) fn unanswered(url: String, error: BucketError) -> OpenError {
+        match error {
+            BucketError::Forbidden { what } => OpenError::Forbidden { url, what },
+            error => OpenError::Unreachable { url, what: format!("{error}; check the endpoint and the network") },
+        }
+    }
+}
+
 /// Opens what `url` names and asks it once, so that what is misspelt, unreachable or
-/// forbidden is said at once: `s3://bucket[/prefix]`, `file:///directory`, `mem://` (a
+/// forbidden is said at once: `s3://bucket[/prefix]`, `gs://bucket[/prefix]`,
+/// `az://container[@account][/prefix]`, `file:///directory`, `mem://` (a
 /// new, empty bucket of this process, for tests).
 pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>, OpenError> {
     match Location::parse(url)? {
         Location::S3 { bucket, prefix } => {
-            let store = s3::S3::open(&bucket, &prefix, settings).await?;
+            let store = s3::open(&bucket, &prefix, settings).await?;
+            Ok(Prefixed::over(Rc::new(store), &prefix))
+        }
+        Location::Google { bucket, prefix } => {
+            let store = gcs::open(&bucket, &prefix, settings).await?;
             Ok(Prefixed::over(Rc::new(store), &prefix))
         }
         Location::Directory { path } => Ok(Rc::new(directory::Directory::open(&path, settings.read_only).await?)),

@@ -10,6 +10,10 @@ pub(crate) enum Location {
         bucket: String,
         prefix: String,
     },
+    Google {
+        bucket: String,
+        prefix: String,
+    },
     Directory {
         path: PathBuf,
     },
@@ -25,15 +29,16 @@ impl Location {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it has no scheme"))?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         match scheme {
-            "s3" if host.is_empty() => Err(wrong("it names no bucket")),
+            "s3" | "gs" if host.is_empty() => Err(wrong("it names no bucket")),
             "s3" => Ok(Location::S3 { bucket: host.into(), prefix: prefix(path) }),
+            "gs" => Ok(Location::Google { bucket: host.into(), prefix: prefix(path) }),
             "file" if !host.is_empty() => Err(wrong("a directory's URL has three slashes, then its absolute path")),
             "file" if rest.contains('\0') => Err(wrong("it holds a NUL")),
             "file" if path.is_empty() => Err(wrong("the root of this machine is no storage")),
             "file" => Ok(Location::Directory { path: rest.into() }),
             "mem" if host.is_empty() => Ok(Location::Memory { prefix: prefix(path) }),
             "mem" => Err(wrong("memory has no host")),
-            "gs" | "az" => Err(wrong("Google and Azure storage are not supported by this version")),
+            "az" => Err(wrong("Azure storage is not supported by this version")),
             _ => Err(wrong("its scheme is unknown")),
         }
     }
@@ -59,7 +64,7 @@ mod tests {
 
     #[test]
     fn what_is_no_url_is_said_with_what_to_do() {
-        for bad in ["", "bucket", "s3://", "s3:///x", "file://host/x", "file:///", "file://", "gs://b", "ftp://x", "mem://x"] {
+        for bad in ["", "bucket", "s3://", "s3:///x", "file://host/x", "file:///", "file://", "gs://", "az://b", "ftp://x", "mem://x"] {
             let error = Location::parse(bad).unwrap_err().to_string();
             assert!(error.contains("use s3://BUCKET"), "{error}");
         }

@@ -9,7 +9,7 @@ fn mistakes_of_the_caller() {
     let place = Place::new();
     let mount = |source: &str, point: &str, more: &[&str]| place.ebb(&[&["mount", source, point, "--data", "data"], more].concat());
     mount("ftp://x", "mnt", &[]).refused(2, "its scheme is unknown");
-    mount("gs://bucket", "mnt", &[]).refused(2, "not supported");
+    mount("gs://", "mnt", &[]).refused(2, "it names no bucket");
     mount("/plain/path", "mnt", &[]).refused(2, "it has no scheme");
     mount("ebb://host/volume", "mnt", &[]).refused(2, "it names no port");
     mount(place.url(), "missing", &[]).refused(2, "does not exist");

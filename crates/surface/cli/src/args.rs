@@ -18,8 +18,8 @@ pub struct Cli {
 pub enum Command {
     /// Mount a bucket, a directory or a served volume.
     ///
-    /// SOURCE is s3://BUCKET[/PREFIX], file:///DIRECTORY, or ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]
-    /// for a volume that `ebb serve` serves. Returns when the mount is usable.
+    /// SOURCE is s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX],
+    /// file:///DIRECTORY, or ebb://HOST:PORT/VOLUME[/SUBDIRECTORY] for a volume that `ebb serve` serves. Returns when the mount is usable.
     Mount(Mount),
     /// Serve a volume to other mounts over the network.
     Serve(Serve),
@@ -65,7 +65,8 @@ pub struct Mount {
 
 #[derive(Args, Debug)]
 pub struct Serve {
-    /// What the volume is over: s3://BUCKET[/PREFIX] or file:///DIRECTORY.
+    /// What the volume is over: s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX],
+    /// az://CONTAINER[@ACCOUNT][/PREFIX] or file:///DIRECTORY.
     #[arg(long, value_name = "URL", env = "EBB_BACKING")]
     pub backing: String,
     /// The name by which mounts ask for the volume.
@@ -141,20 +142,20 @@ pub struct Node {
     pub log: tracing::Level,
 }
 
-/// Settings of the external storage. Credentials are found the usual way: environment,
-/// profile files, web identity, instance role.
+/// Settings of the external storage. Credentials are found as each store's own tools find
+/// them.
 #[derive(Args, Debug)]
 pub struct Bucket {
-    /// URL of an S3-compatible server.
+    /// URL of the server, where it is not the cloud's own: an S3-compatible one, an emulator.
     #[arg(long, value_name = "URL", env = "EBB_ENDPOINT")]
     pub endpoint: Option<String>,
-    /// Region of the bucket.
+    /// Region of the bucket (S3).
     #[arg(long, value_name = "REGION", env = "EBB_REGION")]
     pub region: Option<String>,
-    /// Profile of the credentials files.
+    /// Profile of the credentials files (S3).
     #[arg(long, value_name = "PROFILE", env = "EBB_PROFILE")]
     pub profile: Option<String>,
-    /// Buckets in the host name (virtual) or in the path. The default is path where an
+    /// Buckets in the host name (virtual) or in the path (S3). The default is path where an
     /// endpoint is given.
     #[arg(long, value_enum, env = "EBB_ADDRESSING")]
     pub addressing: Option<Addressing>,

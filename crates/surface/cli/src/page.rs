@@ -15,9 +15,19 @@ counts before the variable, the variable before the file, the file before the de
 Sizes are bytes, or a number with K, M, G, T or P (powers of 1024). Times are seconds, or a
 number with ms, s, m or h.
 
-Credentials are no settings of ebb: they are found as every S3 tool finds them
-(environment, profile files, web identity, instance role), read again when they change,
-and never printed.
+## Storage
+
+| URL | What it is | Where credentials are looked for, in this order |
+|---|---|---|
+| `s3://BUCKET[/PREFIX]` | S3, and what speaks its protocol (`--endpoint`, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL) | `--profile`; AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; the profile of AWS_PROFILE in `~/.aws`; web identity (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN); container agent; instance role |
+| `gs://BUCKET[/PREFIX]` | Google Cloud Storage (`--endpoint`, STORAGE_EMULATOR_HOST, which is not given credentials) | GOOGLE_APPLICATION_CREDENTIALS: a service account's key or a user's refresh token; the file of `gcloud auth application-default login`; the machine's service account (GCE_METADATA_HOST) |
+| `file:///DIRECTORY` | A directory of any mounted file system | |
+
+A URL is taken as it stands; nothing in it is decoded. PREFIX is a directory of the bucket.
+`--anonymous` asks without credentials, as for public buckets.
+
+Credentials are no settings of ebb: they are found as each store's own tools find them,
+renewed before they expire, read again when the store doubts them, and never printed.
 
 This page is made from the program's own table; a test compares the two.
 ";

@@ -1,15 +1,12 @@
 //! Where a bucket is reached, and the address of a key in it.
-//!
-//! Addresses are text from here to the wire. A URL type would take `a/../b` for `b` and
-//! `%2e%2e` for `..`, and the object for another.
 
-use super::sign::encode;
+use crate::http::encode::encode;
+use crate::http::origin::{Origin, check_bucket};
 
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
-    scheme: &'static str,
-    /// Host and, where it is not the usual one, port; the bucket in front in virtual-host style.
-    pub authority: String,
+    /// The bucket in front of the host in virtual-host style.
+    pub origin: Origin,
     /// Everything in front of `/key`: empty in virtual-host style.
     root: String,
     pub bucket: String,
@@ -23,24 +20,14 @@ impl Endpoint {
         check_region(region)?;
         let amazon = format!("https://s3.{region}.amazonaws.com");
         let text = address.unwrap_or(&amazon);
-        let (scheme, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
-            (Some(rest), _) => ("https", rest),
-            (None, Some(rest)) => ("http", rest),
-            (None, None) => return Err(format!("endpoint {text:?} does not begin with http:// or https://")),
-        };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let parsed: Option<hyper::http::uri::Authority> = rest.parse().ok();
-        let host = parsed.filter(|parsed| !parsed.host().is_empty() && !parsed.as_str().contains('@'));
-        let Some(host) = host else {
+        let (host, path) = Origin::parse(text)?;
+        if !path.is_empty() {
             return Err(format!("endpoint {text:?} is not http[s]://HOST[:PORT]"));
-        };
+        }
         // A certificate for *.host does not cover a name with more dots.
         let path_style = path_style.unwrap_or(address.is_some() || bucket.contains('.'));
-        let (authority, root) =
-            if path_style { (host.to_string(), format!("/{bucket}")) } else { (format!("{bucket}.{host}"), String::new()) };
-        let usual_port = if scheme == "https" { ":443" } else { ":80" };
-        let authority = authority.strip_suffix(usual_port).unwrap_or(&authority).to_string();
-        Ok(Endpoint { scheme, authority, root, bucket: bucket.into() })
+        let (origin, root) = if path_style { (host, format!("/{bucket}")) } else { (host.below(bucket), String::new()) };
+        Ok(Endpoint { origin, root, bucket: bucket.into() })
     }
 
     /// The encoded path of a key, or of the bucket itself.
@@ -52,24 +39,9 @@ impl Endpoint {
         }
     }
 
-    pub fn address(&self, path: &str, query: &str) -> String {
-        let mark = if query.is_empty() { "" } else { "?" };
-        format!("{}://{}{path}{mark}{query}", self.scheme, self.authority)
-    }
-
     /// Of a key as the source of a copy.
     pub fn copy_source(&self, key: &str) -> String {
         format!("/{}/{}", self.bucket, encode(key, true))
-    }
-}
-
-/// Not AWS's whole rule: other stores allow more. Nothing may change the address, though.
-fn check_bucket(bucket: &str) -> Result<(), String> {
-    let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
-    if (1..=255).contains(&bucket.len()) && bucket.bytes().all(safe) && !bucket.bytes().all(|b| b == b'.') {
-        Ok(())
-    } else {
-        Err(format!("{bucket:?} is no bucket name: letters, digits, '-', '.' and '_' are"))
     }
 }
 
@@ -87,7 +59,7 @@ mod tests {
 
     fn address(bucket: &str, endpoint: Option<&str>, style: Option<bool>, key: &str) -> String {
         let endpoint = Endpoint::new(bucket, endpoint, "eu-west-1", style).unwrap();
-        endpoint.address(&endpoint.path(Some(key)), "")
+        endpoint.origin.address(&endpoint.path(Some(key)), "")
     }
 
     #[test]

@@ -1,82 +1,66 @@
 //! S3 and what speaks its protocol. Why no ready client is used: docs/decisions/0001-s3-client.md.
 //!
-//! The port's side is here; [`client`] sends one signed request, [`operations`] and
-//! [`listing`] say what is sent for what. Nothing that changes the bucket is retried.
+//! [`operations`] and [`listing`] say what is sent for what, [`sign`] makes it authentic.
 
-mod client;
 mod credentials;
 mod endpoint;
-mod fault;
 mod listing;
 mod operations;
 mod probe;
 mod sign;
-mod time;
-mod transport;
-mod xml;
 
-use crate::background::Background;
+use crate::http::client::{Client, Outgoing, Service, bad_key};
+use crate::http::credentials::{CredentialError, Environment, Secret, variable};
+use crate::http::origin::Origin;
+use crate::http::remote::Remote;
+use crate::http::time::now_secs;
 use crate::{BucketSettings, OpenError};
-use bytes::Bytes;
-use client::Client;
-use credentials::{Chain, Credentials, Environment, Profile, Provider, Secret, Start};
-use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, PortFuture,
-    UploadId,
-};
+use credentials::{Chain, Credentials, Profile, Start};
+use ebb_ports::BucketError;
 use endpoint::Endpoint;
-use std::future::Future;
-use std::ops::Range;
 use std::sync::Arc;
-use transport::Transport;
 
-pub(crate) struct S3 {
-    client: Arc<Client>,
-    capabilities: Capabilities,
-    background: Background,
+/// The bucket as a service: where it is, and the region that requests are signed for.
+pub(crate) struct Amazon {
+    endpoint: Endpoint,
+    region: String,
 }
 
-impl S3 {
-    /// A bucket that has answered: reachable, permitted, its abilities known. Only keys below `prefix` will be asked for.
-    pub async fn open(bucket: &str, prefix: &str, settings: &BucketSettings) -> Result<S3, OpenError> {
-        let environment: Environment = Arc::new(|name| std::env::var(name).ok());
-        S3::open_in(bucket, prefix, settings, environment).await
-    }
+pub(crate) type S3 = Client<Amazon>;
 
-    async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environment: Environment) -> Result<S3, OpenError> {
-        let url = format!("s3://{bucket}");
-        let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
-        let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
-        let start = start(settings).map_err(wrong)?;
-        let profile = match &start {
-            Start::Profile(name) => Some(Profile::read(&environment, Some(name))),
-            Start::Environment => Some(Profile::read(&environment, None)),
-            Start::Given(_) | Start::Anonymous => None,
-        };
-        let profile = match profile.transpose() {
-            Ok(profile) => profile,
-            Err(credentials::CredentialError::Missing(what) | credentials::CredentialError::Unavailable(what)) => return Err(wrong(what)),
-        };
-        let region = settings.region.clone().or_else(|| variable("AWS_REGION")).or_else(|| variable("AWS_DEFAULT_REGION"));
-        let region = region.or_else(|| profile.as_ref()?.region.clone()).unwrap_or_else(|| DEFAULT_REGION.into());
-        let address = settings.endpoint.clone().or_else(|| variable("AWS_ENDPOINT_URL_S3")).or_else(|| variable("AWS_ENDPOINT_URL"));
-        let address = address.or_else(|| profile.as_ref()?.endpoint.clone());
-        let endpoint = Endpoint::new(bucket, address.as_deref(), &region, settings.path_style).map_err(wrong)?;
+/// A bucket that has answered: reachable, permitted, its abilities known. Only keys below `prefix` will be asked for.
+pub(crate) async fn open(bucket: &str, prefix: &str, settings: &BucketSettings) -> Result<Remote<S3>, OpenError> {
+    let environment: Environment = Arc::new(|name| std::env::var(name).ok());
+    open_in(bucket, prefix, settings, environment).await
+}
 
-        let background = Background::start("ebb-s3", WORKERS, MAX_BLOCKING).map_err(|error| OpenError::Threads { error })?;
-        let provider = Provider::new(Chain { start, environment, region: region.clone() });
-        let client = Arc::new(Client { transport: Transport::new(MAX_IN_FLIGHT), provider, endpoint, region });
-        let (probed, prefix, read_only) = (client.clone(), prefix.to_string(), settings.read_only);
-        let capabilities = background.run(async move { probe::probe(&probed, &prefix, read_only).await }).await?;
-        Ok(S3 { client, capabilities, background })
-    }
+async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environment: Environment) -> Result<Remote<S3>, OpenError> {
+    let url = format!("s3://{bucket}");
+    let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
+    let variable = |name: &str| variable(&environment, name);
+    let start = start(settings).map_err(wrong)?;
+    let profile = match &start {
+        Start::Profile(name) => Some(Profile::read(&environment, Some(name))),
+        Start::Environment => Some(Profile::read(&environment, None)),
+        Start::Given(_) | Start::Anonymous => None,
+    };
+    let profile = match profile.transpose() {
+        Ok(profile) => profile,
+        Err(CredentialError::Missing(what) | CredentialError::Unavailable(what)) => return Err(wrong(what)),
+    };
+    let region = settings.region.clone().or_else(|| variable("AWS_REGION")).or_else(|| variable("AWS_DEFAULT_REGION"));
+    let region = region.or_else(|| profile.as_ref()?.region.clone()).unwrap_or_else(|| DEFAULT_REGION.into());
+    let address = settings.endpoint.clone().or_else(|| variable("AWS_ENDPOINT_URL_S3")).or_else(|| variable("AWS_ENDPOINT_URL"));
+    let address = address.or_else(|| profile.as_ref()?.endpoint.clone());
+    let endpoint = Endpoint::new(bucket, address.as_deref(), &region, settings.path_style).map_err(wrong)?;
 
-    fn run<T: Send + 'static, F>(&self, operation: impl FnOnce(Arc<Client>) -> F) -> PortFuture<'_, Result<T, BucketError>>
-    where
-        F: Future<Output = Result<T, BucketError>> + Send + 'static,
-    {
-        Box::pin(self.background.run(operation(self.client.clone())))
-    }
+    let client = Client::new(Amazon { endpoint, region: region.clone() }, Chain { start, environment, region });
+    let (prefix, read_only) = (prefix.to_string(), settings.read_only);
+    Remote::open("ebb-s3", async move {
+        let capabilities = probe::probe(&client, &prefix, read_only).await?;
+        Ok((client, capabilities))
+    })
+    .await
 }
 
 fn start(settings: &BucketSettings) -> Result<Start, String> {
@@ -94,78 +78,32 @@ fn start(settings: &BucketSettings) -> Result<Start, String> {
     }
 }
 
-impl Bucket for S3 {
-    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
-        let (key, if_match) = (key.to_string(), if_match.cloned());
-        self.run(|client| async move { client.get(&key, range, if_match.as_ref()).await })
+impl Service for Amazon {
+    type Source = Chain;
+
+    fn url(&self) -> String {
+        format!("s3://{}", self.endpoint.bucket)
     }
 
-    fn head(&self, key: &str) -> PortFuture<'_, Result<ObjectMeta, BucketError>> {
-        let key = key.to_string();
-        self.run(|client| async move { client.head(&key).await })
+    fn origin(&self) -> &Origin {
+        &self.endpoint.origin
     }
 
-    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
-        let key = key.to_string();
-        self.run(|client| async move { client.put(&key, body, &condition, &tags).await })
+    fn check_key(&self, key: &str) -> Result<(), BucketError> {
+        match key.len() {
+            1..=MAX_KEY_BYTES => Ok(()),
+            _ => Err(bad_key(&self.url(), key, &format!("a key is 1 to {MAX_KEY_BYTES} bytes long"))),
+        }
     }
 
-    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
-        let (key, if_match, guarded) = (key.to_string(), if_match.cloned(), self.capabilities.conditional_delete);
-        self.run(|client| async move { client.delete(&key, if_match.as_ref(), guarded).await })
-    }
-
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
-        let (from, to, if_match) = (from.to_string(), to.to_string(), if_match.cloned());
-        self.run(|client| async move { client.copy(&from, &to, if_match.as_ref()).await })
-    }
-
-    fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
-        self.run(|client| async move { client.list(&request).await })
-    }
-
-    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
-        let key = key.to_string();
-        self.run(|client| async move { client.upload_begin(&key, &tags).await })
-    }
-
-    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
-        let (key, upload) = (key.to_string(), upload.clone());
-        self.run(|client| async move { client.upload_part(&key, &upload, number, body).await })
-    }
-
-    fn upload_complete(
-        &self,
-        key: &str,
-        upload: &UploadId,
-        parts: Vec<PartTag>,
-        condition: Condition,
-    ) -> PortFuture<'_, Result<ETag, BucketError>> {
-        let (key, upload) = (key.to_string(), upload.clone());
-        self.run(|client| async move { client.upload_complete(&key, &upload, &parts, &condition).await })
-    }
-
-    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
-        let (key, upload) = (key.to_string(), upload.clone());
-        self.run(|client| async move { client.upload_abort(&key, &upload).await })
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.capabilities
-    }
-
-    fn describe(&self) -> String {
-        format!("s3://{}", self.client.endpoint.bucket)
+    fn authorize(&self, request: &mut Outgoing, credentials: &Credentials) -> Result<(), String> {
+        sign::sign(request, &self.endpoint.origin.authority, credentials, &self.region, "s3", now_secs());
+        Ok(())
     }
 }
 
 const DEFAULT_REGION: &str = "us-east-1";
-/// TLS and hashing of a few gigabytes a second; more would take the node's cores.
-const WORKERS: usize = 2;
-/// Name resolution only.
-const MAX_BLOCKING: usize = 4;
-/// Requests at once; the rest wait. Throughput to S3 peaks well below this.
-const MAX_IN_FLIGHT: usize = 128;
+const MAX_KEY_BYTES: usize = 1024;
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,10 @@
 //! The order of the sources.
 
+use super::Credentials;
 use super::profile::{Profile, ProfileKeys};
 use super::remote;
-use super::{CredentialError, Credentials, Environment, Secret};
-use crate::s3::transport::Transport;
+use crate::http::credentials::{CredentialError, Environment, Secret, Source, variable};
+use crate::http::transport::Transport;
 
 pub(crate) struct Chain {
     pub start: Start,
@@ -22,12 +23,18 @@ pub(crate) enum Start {
     Environment,
 }
 
-impl Chain {
-    pub fn is_anonymous(&self) -> bool {
+impl Source for Chain {
+    type Found = Credentials;
+
+    fn is_anonymous(&self) -> bool {
         matches!(self.start, Start::Anonymous)
     }
 
-    pub async fn find(&self, transport: &Transport) -> Result<Credentials, CredentialError> {
+    fn expires_secs(found: &Credentials) -> Option<i64> {
+        found.expires_secs
+    }
+
+    async fn find(&self, transport: &Transport) -> Result<Credentials, CredentialError> {
         match &self.start {
             Start::Given(credentials) => return Ok(credentials.clone()),
             Start::Profile(name) => {
@@ -61,7 +68,9 @@ impl Chain {
         }
         Err(CredentialError::Missing(NOTHING_FOUND.into()))
     }
+}
 
+impl Chain {
     fn environment_keys(&self) -> Result<Option<Credentials>, CredentialError> {
         match (self.variable("AWS_ACCESS_KEY_ID"), self.variable("AWS_SECRET_ACCESS_KEY")) {
             (Some(access_key), Some(secret_key)) => Ok(Some(Credentials {
@@ -77,7 +86,7 @@ impl Chain {
     }
 
     fn variable(&self, name: &str) -> Option<String> {
-        (self.environment)(name).filter(|value| !value.is_empty())
+        variable(&self.environment, name)
     }
 }
 

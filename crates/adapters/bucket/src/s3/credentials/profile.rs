@@ -1,6 +1,7 @@
 //! `~/.aws/credentials` and `~/.aws/config`.
 
-use super::{CredentialError, Credentials, Environment, Secret};
+use super::Credentials;
+use crate::http::credentials::{CredentialError, Environment, Secret, variable};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
@@ -24,7 +25,7 @@ pub(in crate::s3) enum ProfileKeys {
 impl Profile {
     /// `named`: by the configuration; otherwise AWS_PROFILE, otherwise `default`. A named one must exist.
     pub fn read(environment: &Environment, named: Option<&str>) -> Result<Profile, CredentialError> {
-        let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
+        let variable = |name: &str| variable(environment, name);
         let chosen = named.map(str::to_string).or_else(|| variable("AWS_PROFILE"));
         let name = chosen.clone().unwrap_or_else(|| "default".into());
         let home = variable("HOME");

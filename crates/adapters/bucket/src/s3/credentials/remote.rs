@@ -1,15 +1,14 @@
 //! Credentials that a service hands out: STS for a web identity, the container agent,
 //! the instance's metadata service (version 2).
 
-use super::{CredentialError, Credentials, Environment, Secret};
-use crate::s3::sign::encode_query;
-use crate::s3::time::parse_iso;
-use crate::s3::transport::{Answer, Lost, Transport};
-use crate::s3::xml::Element;
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::Request;
-use std::time::Duration;
+use super::Credentials;
+use crate::http::credentials::{
+    CredentialError, Environment, FORM, Secret, ask, ask_metadata, keeps_secrets, read_file, refused, variable,
+};
+use crate::http::encode::encode_query;
+use crate::http::time::parse_iso;
+use crate::http::transport::{Answer, Transport};
+use crate::http::xml::Element;
 
 /// A Kubernetes service account or another OpenID token, exchanged at STS.
 pub(super) struct WebIdentity {
@@ -21,7 +20,7 @@ pub(super) struct WebIdentity {
 
 impl WebIdentity {
     pub fn of(environment: &Environment, region: &str) -> Option<WebIdentity> {
-        let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
+        let variable = |name: &str| variable(environment, name);
         Some(WebIdentity {
             token_file: variable("AWS_WEB_IDENTITY_TOKEN_FILE")?,
             role: variable("AWS_ROLE_ARN")?,
@@ -39,8 +38,7 @@ impl WebIdentity {
             ("RoleSessionName", self.session.clone()),
             ("WebIdentityToken", token),
         ]);
-        let headers = [("content-type", "application/x-www-form-urlencoded")];
-        let answer = ask(transport, "POST", &format!("{}/", self.endpoint.trim_end_matches('/')), &headers, form).await?;
+        let answer = ask(transport, "POST", &format!("{}/", self.endpoint.trim_end_matches('/')), &[FORM], form).await?;
         let from = format!("STS at {}", self.endpoint);
         let tree = Element::parse(&answer.body);
         if !answer.status.is_success() {
@@ -75,10 +73,10 @@ enum Token {
 }
 
 pub(super) fn container(environment: &Environment) -> Result<Option<Container>, CredentialError> {
-    let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
+    let variable = |name: &str| variable(environment, name);
     let address = match (variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"), variable("AWS_CONTAINER_CREDENTIALS_FULL_URI")) {
         (Some(relative), _) => format!("http://169.254.170.2{relative}"),
-        (None, Some(full)) if full.starts_with("https://") || is_local(&full) => full,
+        (None, Some(full)) if keeps_secrets(&full) => full,
         (None, Some(full)) => {
             let why = "is neither https nor an address of this machine or its agent";
             return Err(CredentialError::Missing(format!("AWS_CONTAINER_CREDENTIALS_FULL_URI {full} {why}")));
@@ -89,14 +87,6 @@ pub(super) fn container(environment: &Environment) -> Result<Option<Container>, 
         .map(Token::File)
         .or_else(|| variable("AWS_CONTAINER_AUTHORIZATION_TOKEN").map(|token| Token::Given(Secret::new(token))));
     Ok(Some(Container { address, token }))
-}
-
-/// Plain HTTP would show the token to the network anywhere else.
-fn is_local(address: &str) -> bool {
-    const HOSTS: [&str; 6] = ["127.0.0.1", "localhost", "[::1]", "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
-    let Some(rest) = address.strip_prefix("http://") else { return false };
-    let authority = rest.split('/').next().unwrap_or_default();
-    HOSTS.iter().any(|host| authority.strip_prefix(host).is_some_and(|port| port.is_empty() || port.starts_with(':')))
 }
 
 impl Container {
@@ -116,8 +106,8 @@ pub(super) async fn instance_role(transport: &Transport, address: Option<&str>) 
     let base = address.unwrap_or("http://169.254.169.254").trim_end_matches('/');
     let lifetime = [("x-aws-ec2-metadata-token-ttl-seconds", "21600")];
     let first = format!("{base}/latest/api/token");
-    let token = match tokio::time::timeout(INSTANCE_TIMEOUT, ask(transport, "PUT", &first, &lifetime, String::new())).await {
-        Ok(Ok(answer)) if answer.status.is_success() => String::from_utf8_lossy(&answer.body).trim().to_string(),
+    let token = match ask_metadata(transport, "PUT", &first, &lifetime).await {
+        Some(answer) if answer.status.is_success() => String::from_utf8_lossy(&answer.body).trim().to_string(),
         // No such service: this machine is no cloud instance.
         _ => return Err(CredentialError::Missing(super::chain::NOTHING_FOUND.into())),
     };
@@ -148,39 +138,3 @@ fn from_json(from: &str, answer: &Answer) -> Result<Credentials, CredentialError
         })
         .ok_or_else(|| CredentialError::Unavailable(format!("{from} gave an answer without credentials")))
 }
-
-fn refused(from: &str, answer: &Answer, said: Option<String>) -> CredentialError {
-    let text = format!("{from} refused: {}", said.unwrap_or_else(|| format!("HTTP status {}", answer.status.as_u16())));
-    if answer.status.is_client_error() && answer.status.as_u16() != 429 {
-        CredentialError::Missing(text)
-    } else {
-        CredentialError::Unavailable(text)
-    }
-}
-
-async fn ask(
-    transport: &Transport,
-    method: &str,
-    address: &str,
-    headers: &[(&str, &str)],
-    body: String,
-) -> Result<Answer, CredentialError> {
-    let len = body.len();
-    let mut request = Request::builder().method(method).uri(address);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let request = request.body(Full::new(Bytes::from(body))).map_err(|error| CredentialError::Missing(format!("{address}: {error}")))?;
-    transport.send(request, len, SERVICE_TIMEOUT).await.map_err(|lost| match lost {
-        Lost::NotSent(reason) | Lost::Sent(reason) => CredentialError::Unavailable(format!("{address}: {reason}")),
-    })
-}
-
-fn read_file(path: &str) -> Result<String, CredentialError> {
-    // A few hundred bytes, on a thread of the adapter.
-    std::fs::read_to_string(path).map(|text| text.trim().to_string()).map_err(|error| CredentialError::Missing(format!("{path}: {error}")))
-}
-
-const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Outside the cloud nothing answers at the service's address.
-const INSTANCE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Each source is shown by the access key and token that the store sees.
 
-use super::script::{Reply, Script, answer, empty_listing, serve};
 use super::{open, wait};
+use crate::http::script::{Reply, Script, answer, empty_listing, serve};
 use crate::{BucketSettings, OpenError};
 use ebb_ports::Bucket;
 use std::path::Path;

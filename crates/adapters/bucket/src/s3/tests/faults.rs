@@ -1,5 +1,5 @@
-use super::script::{Reply, answer, serve};
 use super::{keys, open, wait};
+use crate::http::script::{Reply, answer, serve};
 use bytes::Bytes;
 use ebb_ports::{Bucket, BucketError, Condition, ETag, ListRequest, PartTag, UploadId};
 use std::time::Duration;

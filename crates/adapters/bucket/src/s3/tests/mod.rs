@@ -4,9 +4,9 @@
 mod credentials;
 mod faults;
 mod opening;
-mod script;
 
-use super::S3;
+use super::{S3, open_in};
+use crate::http::remote::Remote;
 use crate::{BucketSettings, OpenError};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,10 +17,10 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Opens read-only: the script need only answer one listing.
-fn open(endpoint: &str, settings: BucketSettings, variables: &[(&str, &str)]) -> Result<S3, OpenError> {
+fn open(endpoint: &str, settings: BucketSettings, variables: &[(&str, &str)]) -> Result<Remote<S3>, OpenError> {
     let settings = BucketSettings { endpoint: Some(endpoint.into()), read_only: true, ..settings };
     let variables: BTreeMap<String, String> = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-    wait(S3::open_in("bucket", "", &settings, Arc::new(move |name| variables.get(name).cloned())))
+    wait(open_in("bucket", "", &settings, Arc::new(move |name| variables.get(name).cloned())))
 }
 
 fn keys() -> BucketSettings {

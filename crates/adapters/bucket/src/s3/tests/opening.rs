@@ -1,5 +1,5 @@
-use super::script::{Reply, answer, serve};
 use super::{keys, open};
+use crate::http::script::{Reply, answer, serve};
 use crate::{BucketSettings, OpenError};
 use std::time::Instant;
 

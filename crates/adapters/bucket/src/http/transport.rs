@@ -2,25 +2,28 @@
 //! and says of a failure whether the request may have arrived.
 
 use bytes::{Bytes, BytesMut};
+use ebb_ports::{BucketError, ObjectTags};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::error::Error;
+use std::ops::Range;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-pub(super) struct Transport {
+pub(crate) struct Transport {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     /// Bounds connections and the bodies in memory.
     in_flight: Semaphore,
 }
 
-pub(super) struct Answer {
+pub(crate) struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -30,11 +33,38 @@ impl Answer {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
+
+    /// The body of an answer to GET, cut to what was asked for, and the length of the whole object.
+    pub fn content(&self, key: &str, range: Option<Range<u64>>) -> Result<(Bytes, u64), BucketError> {
+        if self.header("content-length").is_some_and(|len| len.parse() != Ok(self.body.len())) {
+            return Err(BucketError::Unavailable { what: format!("GET {key}: the body has not the announced length"), retry_after: None });
+        }
+        let whole = self.header("content-range").and_then(|range| range.rsplit('/').next()?.parse().ok());
+        let body = match (range, whole) {
+            // The store does not know ranges and sent everything.
+            (Some(range), None) => {
+                let end = range.end.min(self.body.len() as u64) as usize;
+                self.body.slice((range.start as usize).min(end)..end)
+            }
+            _ => self.body.clone(),
+        };
+        Ok((body, whole.unwrap_or(self.body.len() as u64)))
+    }
+
+    /// The user's metadata, which the store puts into headers of this beginning.
+    pub fn tags(&self, prefix: &str) -> ObjectTags {
+        let tag = |(name, value): (&HeaderName, &HeaderValue)| {
+            Some((name.as_str().strip_prefix(prefix)?.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        };
+        let mut tags: ObjectTags = self.headers.iter().filter_map(tag).collect();
+        tags.sort();
+        tags
+    }
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Lost {
+pub(crate) enum Lost {
     /// The request never left.
     NotSent(String),
     /// It may have arrived and taken effect.
@@ -66,7 +96,13 @@ impl Transport {
     }
 
     /// `patience` is how long the store may take to begin its answer once it has the request.
-    pub async fn send(&self, request: Request<Full<Bytes>>, body_bytes: usize, patience: Duration) -> Result<Answer, Lost> {
+    pub async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        body_bytes: usize,
+        patience: Duration,
+        max_answer_bytes: u64,
+    ) -> Result<Answer, Lost> {
         let _permit = self.in_flight.acquire().await.expect("the semaphore is never closed");
         let limit = CONNECT_TIMEOUT + patience + Duration::from_secs(body_bytes as u64 / SLOWEST_UPLOAD_BYTES_PER_SECOND);
         let response = match timeout(limit, self.client.request(request)).await {
@@ -74,15 +110,16 @@ impl Transport {
             Ok(Err(error)) => return Err(lost(error)),
             Err(_) => return Err(Lost::Sent(format!("no answer within {} s", limit.as_secs()))),
         };
-        read_answer(response).await
+        read_answer(response, max_answer_bytes).await
     }
 }
 
-async fn read_answer(response: Response<Incoming>) -> Result<Answer, Lost> {
+async fn read_answer(response: Response<Incoming>, max_bytes: u64) -> Result<Answer, Lost> {
     let (head, mut incoming) = response.into_parts();
     let expected = head.headers.get("content-length").and_then(|len| len.to_str().ok()).and_then(|len| len.parse().ok()).unwrap_or(0);
     let mut first: Option<Bytes> = None;
     let mut body = BytesMut::new();
+    let mut len_bytes = 0;
     loop {
         let frame = match timeout(IDLE_TIMEOUT, incoming.frame()).await {
             Ok(None) => break,
@@ -91,6 +128,10 @@ async fn read_answer(response: Response<Incoming>) -> Result<Answer, Lost> {
             Err(_) => return Err(Lost::Sent(format!("the answer stalled for {} s", IDLE_TIMEOUT.as_secs()))),
         };
         let Ok(data) = frame.into_data() else { continue };
+        len_bytes += data.len() as u64;
+        if len_bytes > max_bytes {
+            return Err(Lost::Sent(format!("the answer is longer than {max_bytes} bytes")));
+        }
         // One frame is handed on as it is; more are joined in one buffer of the announced length.
         match first.take() {
             None if body.is_empty() => first = Some(data),

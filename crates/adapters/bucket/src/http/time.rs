@@ -2,19 +2,19 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(super) fn now_secs() -> i64 {
+pub(crate) fn now_secs() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
 /// `20261121T214625Z`, as requests are signed with.
-pub(super) fn basic_iso(secs: i64) -> String {
+pub(crate) fn basic_iso(secs: i64) -> String {
     let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
     let (year, month, day) = civil(days);
     format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
 /// `2026-11-21T21:46:25.000Z`, as listings and credentials have it.
-pub(super) fn parse_iso(text: &str) -> Option<i64> {
+pub(crate) fn parse_iso(text: &str) -> Option<i64> {
     let (date, time) = text.trim().split_once('T')?;
     let mut date = date.splitn(3, '-').map(number);
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
@@ -23,7 +23,7 @@ pub(super) fn parse_iso(text: &str) -> Option<i64> {
 }
 
 /// `Sat, 21 Nov 2026 21:46:25 GMT`, as `Last-Modified` has it.
-pub(super) fn parse_http(text: &str) -> Option<i64> {
+pub(crate) fn parse_http(text: &str) -> Option<i64> {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let mut words = text.split_once(',')?.1.split_ascii_whitespace();
     let day = number(words.next()?)?;

@@ -9,20 +9,46 @@ use std::time::Duration;
 
 /// What a request would have done: decides what its loss means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Effect {
+pub(crate) enum Effect {
     None,
     Mutation,
 }
 
 /// The store's own word on a refused request.
 #[derive(Debug, Default)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     pub status: u16,
     /// Empty where the answer had no body (HEAD).
     pub code: String,
     pub message: String,
     pub region: Option<String>,
     pub retry_after: Option<Duration>,
+}
+
+/// What the body of a refusal says: XML of S3, Azure and Google, JSON of Google.
+#[derive(Default)]
+struct Said {
+    code: String,
+    message: String,
+    region: Option<String>,
+}
+
+impl Said {
+    fn in_xml(body: &[u8]) -> Option<Said> {
+        let error = Element::parse(body).filter(|root| root.name == "Error")?;
+        let text = |name| error.text_of(name).unwrap_or_default().to_string();
+        Some(Said { code: text("Code"), message: text("Message"), region: Some(text("Region")).filter(|region| !region.is_empty()) })
+    }
+
+    fn in_json(body: &[u8]) -> Option<Said> {
+        let json: serde_json::Value = serde_json::from_slice(body).ok()?;
+        let error = json.get("error")?;
+        let message = error.get("message").and_then(|message| message.as_str()).unwrap_or_default().to_string();
+        let reason = error.get("errors").and_then(|errors| errors.get(0)?.get("reason")?.as_str()).unwrap_or_default();
+        // A bucket that is not there and an object that is not there have one reason.
+        let code = if reason == "notFound" && message.contains("bucket does not exist") { "NoSuchBucket" } else { reason };
+        Some(Said { code: code.into(), message, region: None })
+    }
 }
 
 impl Refusal {
@@ -33,25 +59,27 @@ impl Refusal {
         if success && !success_may_carry_error {
             return None;
         }
-        let error = Element::parse(&answer.body).filter(|root| root.name == "Error");
-        if success && error.is_none() {
+        let said = Said::in_xml(&answer.body).or_else(|| Said::in_json(&answer.body));
+        if success && said.is_none() {
             return None;
         }
-        let text = |name| error.as_ref().and_then(|error| error.text_of(name)).unwrap_or_default().to_string();
-        let region =
-            answer.header("x-amz-bucket-region").map(str::to_string).or_else(|| Some(text("Region")).filter(|region| !region.is_empty()));
+        let said = said.unwrap_or_default();
+        // Azure says it here as well, and HEAD says it nowhere else.
+        let header = answer.header("x-ms-error-code").filter(|_| said.code.is_empty());
         Some(Refusal {
             status: if success { 0 } else { answer.status.as_u16() },
-            code: text("Code"),
-            message: text("Message"),
-            region,
+            code: header.map_or(said.code, str::to_string),
+            message: said.message,
+            region: answer.header("x-amz-bucket-region").map(str::to_string).or(said.region),
             retry_after: answer.header("retry-after").and_then(parse_retry_after),
         })
     }
 
     /// The store did not take the signature or its credentials, as opposed to the rights they give.
     pub fn doubts_credentials(&self) -> bool {
-        const CODES: [&str; 7] = [
+        const CODES: [&str; 10] = [
+            "AuthenticationFailed",
+            "AuthenticationRequired",
             "ExpiredToken",
             "ExpiredTokenException",
             "InvalidAccessKeyId",
@@ -59,9 +87,10 @@ impl Refusal {
             "RequestExpired",
             "SignatureDoesNotMatch",
             "TokenRefreshRequired",
+            "authError",
         ];
-        let unsaid = self.code.is_empty() && matches!(self.status, 400 | 401 | 403);
-        unsaid || CODES.contains(&self.code.as_str())
+        let unsaid = self.code.is_empty() && matches!(self.status, 400 | 403);
+        self.status == 401 || unsaid || CODES.contains(&self.code.as_str())
     }
 
     pub fn is(&self, code: &str) -> bool {
@@ -78,17 +107,22 @@ impl Refusal {
         let what = format!("{what}: {said}");
         let unavailable = |what| BucketError::Unavailable { what, retry_after: self.retry_after };
         match self.code.as_str() {
-            "NoSuchKey" | "NoSuchUpload" | "NoSuchVersion" => return BucketError::NotFound { key: key.into() },
+            "NoSuchKey" | "NoSuchUpload" | "NoSuchVersion" | "BlobNotFound" => return BucketError::NotFound { key: key.into() },
             // A vanished bucket must not look like a deleted file.
-            "NoSuchBucket" => return BucketError::Refused { what },
-            "PreconditionFailed" | "ConditionalRequestConflict" => return BucketError::Precondition { key: key.into() },
+            "NoSuchBucket" | "ContainerNotFound" | "ContainerBeingDeleted" | "ResourceNotFound" => return BucketError::Refused { what },
+            "PreconditionFailed" | "ConditionalRequestConflict" | "ConditionNotMet" | "conditionNotMet" | "BlobAlreadyExists" => {
+                return BucketError::Precondition { key: key.into() };
+            }
             "AccessDenied" | "AllAccessDisabled" | "AccountProblem" | "RequestTimeTooSkewed" => return BucketError::Forbidden { what },
             "SlowDown" | "ServiceUnavailable" | "RequestLimitExceeded" | "TooManyRequests" | "OperationAborted" => {
                 return unavailable(what);
             }
+            "rateLimitExceeded" | "userRateLimitExceeded" | "conflict" | "ServerBusy" | "PendingCopyOperation" => return unavailable(what),
             // The body did not arrive whole, so nothing was stored.
-            "RequestTimeout" | "IncompleteBody" | "BadDigest" | "XAmzContentSHA256Mismatch" => return unavailable(what),
-            "InternalError" => return broken(effect, what),
+            "RequestTimeout" | "IncompleteBody" | "BadDigest" | "XAmzContentSHA256Mismatch" | "Md5Mismatch" => return unavailable(what),
+            "InternalError" | "internalError" | "backendError" | "OperationTimedOut" => return broken(effect, what),
+            // Leases of others, and legal holds, are no conditions of ours.
+            code if code.starts_with("LeaseId") || code.starts_with("BlobImmutable") => return BucketError::Forbidden { what },
             _ if self.doubts_credentials() && !self.code.is_empty() => return BucketError::Forbidden { what },
             _ => {}
         }
@@ -115,7 +149,7 @@ fn broken(effect: Effect, what: String) -> BucketError {
     }
 }
 
-pub(super) fn lost(what: &str, lost: Lost, effect: Effect) -> BucketError {
+pub(crate) fn lost(what: &str, lost: Lost, effect: Effect) -> BucketError {
     match lost {
         Lost::NotSent(reason) => BucketError::Unavailable { what: format!("{what}: {reason}"), retry_after: None },
         Lost::Sent(reason) => broken(effect, format!("{what}: {reason}")),
@@ -162,6 +196,41 @@ mod tests {
         for (status, code) in [(500, "InternalError"), (502, ""), (504, ""), (0, "InternalError"), (0, "")] {
             assert!(matches!(error(status, code, Effect::None), BucketError::Unavailable { .. }), "{status} {code}");
             assert!(matches!(error(status, code, Effect::Mutation), BucketError::Unknown { .. }), "{status} {code}");
+        }
+        assert_eq!(error(404, "BlobNotFound", Effect::None), BucketError::NotFound { key: key() });
+        assert_eq!(error(409, "BlobAlreadyExists", Effect::Mutation), BucketError::Precondition { key: key() });
+        assert!(matches!(error(404, "ContainerNotFound", Effect::None), BucketError::Refused { .. }));
+        assert!(matches!(error(412, "LeaseIdMissing", Effect::Mutation), BucketError::Forbidden { .. }));
+        assert!(matches!(error(403, "AuthenticationFailed", Effect::Mutation), BucketError::Forbidden { .. }));
+        assert!(matches!(error(403, "rateLimitExceeded", Effect::Mutation), BucketError::Unavailable { .. }));
+        assert!(matches!(error(500, "OperationTimedOut", Effect::Mutation), BucketError::Unknown { .. }));
+    }
+
+    fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &[u8]) -> Answer {
+        let mut answer = Answer { status: StatusCode::from_u16(status).unwrap(), headers: Default::default(), body: body.to_vec().into() };
+        for (name, value) in headers {
+            answer.headers.insert(*name, value.parse().unwrap());
+        }
+        answer
+    }
+
+    #[test]
+    fn each_store_says_it_in_its_own_way() {
+        let code = |answer: Answer| Refusal::of(&answer, false).unwrap().code;
+        assert_eq!(code(answer(404, &[], b"<Error><Code>NoSuchKey</Code></Error>")), "NoSuchKey");
+        assert_eq!(code(answer(404, &[("x-ms-error-code", "BlobNotFound")], b"")), "BlobNotFound");
+        let google = |message: &str| format!("{{\"error\":{{\"errors\":[{{\"reason\":\"notFound\"}}],\"message\":\"{message}\"}}}}");
+        assert_eq!(code(answer(404, &[], google("No such object: b/k").as_bytes())), "notFound");
+        assert_eq!(code(answer(404, &[], google("The specified bucket does not exist.").as_bytes())), "NoSuchBucket");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_answer_is_a_success_or_a_refusal(status in 100u16..1000, slow: bool, body: Vec<u8>) {
+            let refusal = Refusal::of(&answer(status, &[], &body), slow);
+            if let Some(refusal) = refusal {
+                refusal.error("PUT k", "k", Effect::Mutation);
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::Event;
 
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Element {
+pub(crate) struct Element {
     pub name: String,
     pub text: String,
     pub children: Vec<Element>,
@@ -70,7 +70,7 @@ impl Element {
 }
 
 /// Text content with the five characters replaced that XML reserves.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     quick_xml::escape::escape(text).into_owned()
 }
 

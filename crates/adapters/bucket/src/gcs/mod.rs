@@ -1,0 +1,159 @@
+//! Google Cloud Storage. Why this mixture of its interfaces: docs/decisions/0004-google-and-azure.md.
+//!
+//! Objects are read over the XML interface, which alone gives content and tags in one
+//! answer; everything else goes over the JSON interface, which alone knows conditions on
+//! everything. The port's tag of an object is its generation.
+
+mod credentials;
+mod listing;
+mod operations;
+mod token;
+mod uploads;
+
+use crate::http::client::{Call, Client, Outcome, Outgoing, Service, bad_key};
+use crate::http::credentials::{Bearer, Environment, variable};
+use crate::http::encode::encode;
+use crate::http::origin::{Origin, check_bucket};
+use crate::http::remote::{Remote, conditions};
+use crate::http::staging;
+use crate::{BucketSettings, OpenError};
+use credentials::GoogleSource;
+use ebb_ports::{BucketError, Capabilities};
+use std::sync::Arc;
+
+/// The bucket as a service.
+pub(crate) struct Google {
+    origin: Origin,
+    /// In front of every path: empty but behind a proxy.
+    root: String,
+    bucket: String,
+    /// Of the volume in the bucket.
+    prefix: String,
+    /// The store keeps to conditions on more than uploads; what it does not keep is asked with HEAD first.
+    guarded: bool,
+}
+
+pub(crate) type Gcs = Client<Google>;
+
+/// A bucket that has answered: reachable, permitted, its abilities known. Only keys below `prefix` will be asked for.
+pub(crate) async fn open(bucket: &str, prefix: &str, settings: &BucketSettings) -> Result<Remote<Gcs>, OpenError> {
+    let environment: Environment = Arc::new(|name| std::env::var(name).ok());
+    open_in(bucket, prefix, settings, environment).await
+}
+
+async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environment: Environment) -> Result<Remote<Gcs>, OpenError> {
+    let url = format!("gs://{bucket}");
+    let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
+    check_bucket(bucket).map_err(wrong)?;
+    staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
+    // As Google's own clients have it: an emulator is not asked for credentials, and may be named without a scheme.
+    let emulator = variable(&environment, "STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint.is_none());
+    let anonymous = settings.anonymous || emulator.is_some();
+    let address = match (&settings.endpoint, emulator) {
+        (Some(endpoint), _) => endpoint.clone(),
+        (None, Some(host)) if host.contains("://") => host,
+        (None, Some(host)) => format!("http://{host}"),
+        (None, None) => "https://storage.googleapis.com".into(),
+    };
+    let (origin, root) = Origin::parse(&address).map_err(wrong)?;
+    let service = Google { origin, root, bucket: bucket.into(), prefix: prefix.into(), guarded: false };
+    let mut client = Client::new(service, GoogleSource { anonymous, environment });
+    let read_only = settings.read_only;
+    Remote::open("ebb-gcs", async move {
+        let capabilities = probe(&mut client, read_only).await?;
+        Ok((client, capabilities))
+    })
+    .await
+}
+
+async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilities, OpenError> {
+    let url = client.service.url();
+    let call = Call::read("GET", None, client.service.objects()).query("maxResults", "1").query("prefix", &client.service.prefix);
+    match client.try_call(&call).await {
+        Ok(Outcome::Done(answer)) if listing::read(&answer.body).is_some() => {}
+        Ok(Outcome::Done(_)) => return Err(OpenError::stranger(url, "Google Cloud Storage")),
+        Ok(Outcome::Refused(refusal)) if refusal.status == 404 => {
+            return Err(OpenError::NoBucket { url, endpoint: client.service.origin.authority.clone() });
+        }
+        Ok(Outcome::Refused(refusal)) => return Err(OpenError::unanswered(url, client.error(&call, &refusal))),
+        Err(error) => return Err(OpenError::unanswered(url, error)),
+    }
+    let prefix = client.service.prefix.clone();
+    let kept = conditions(client, &prefix, read_only).await?;
+    client.service.guarded = kept.delete;
+    if !read_only {
+        staging::sweep(client, &prefix).await;
+    }
+    Ok(Capabilities {
+        conditional_put: kept.put,
+        conditional_delete: kept.delete,
+        min_part_bytes: 1,
+        max_parts: staging::MAX_PARTS,
+        max_object_bytes: MAX_OBJECT_BYTES,
+        max_key_bytes: MAX_KEY_BYTES,
+        max_put_bytes: MAX_PUT_BYTES,
+    })
+}
+
+impl Google {
+    /// The path of all objects in the JSON interface.
+    fn objects(&self) -> String {
+        format!("{}/storage/v1/b/{}/o", self.root, self.bucket)
+    }
+
+    /// The path of an object in the JSON interface.
+    fn object(&self, key: &str) -> String {
+        format!("{}/storage/v1/{}", self.root, self.resource(key))
+    }
+
+    /// The key is one segment, so that no key is a path.
+    fn resource(&self, key: &str) -> String {
+        format!("b/{}/o/{}", self.bucket, encode(key, false))
+    }
+
+    /// The path of an object's content in the XML interface.
+    fn content(&self, key: &str) -> String {
+        format!("{}/{}/{}", self.root, self.bucket, encode(key, false))
+    }
+
+    fn upload(&self) -> String {
+        format!("{}/upload/storage/v1/b/{}/o", self.root, self.bucket)
+    }
+}
+
+impl Service for Google {
+    type Source = GoogleSource;
+
+    fn url(&self) -> String {
+        format!("gs://{}", self.bucket)
+    }
+
+    fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The store's own rule, kept here as well: what stands in for the store in tests takes everything.
+    fn check_key(&self, key: &str) -> Result<(), BucketError> {
+        let bad = |why: &str| Err(bad_key(&self.url(), key, why));
+        match key {
+            "." | ".." => bad("the store has no such key"),
+            _ if key.is_empty() || key.len() > MAX_KEY_BYTES => bad(&format!("a key is 1 to {MAX_KEY_BYTES} bytes long")),
+            _ if key.contains(['\r', '\n']) => bad("the store takes no line ends in keys"),
+            _ if key.starts_with(".well-known/acme-challenge/") => bad("the store has no such key"),
+            _ => Ok(()),
+        }
+    }
+
+    fn authorize(&self, request: &mut Outgoing, bearer: &Bearer) -> Result<(), String> {
+        request.headers.push(bearer.header());
+        Ok(())
+    }
+}
+
+const MAX_KEY_BYTES: usize = 1024;
+const MAX_OBJECT_BYTES: u64 = 5 << 40;
+/// The store takes more; a longer one is better sent in parts.
+const MAX_PUT_BYTES: u64 = 5 << 30;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! Uploads in parts. Parts are objects of their own, and completion composes them, which
+//! happens at once and under a condition. (The store's uploads that are like S3's know no
+//! conditions, its resumable ones take one byte after the other.)
+//!
+//! Beside the parts lies a marker. Aborting takes the marker away first and then every
+//! part, until nothing is listed; completion looks at the marker before it composes, and
+//! composes only objects that are still what they were. So nothing that was aborted
+//! becomes visible, however late its requests arrive. A part that arrives after its
+//! marker is gone is deleted by whoever sent it.
+
+use super::Gcs;
+use super::operations::{conditional, generation_of, metadata, parse, random};
+use crate::http::client::Call;
+use crate::http::remote::{Operations, unclear_change};
+use crate::http::staging;
+use bytes::Bytes;
+use ebb_ports::{BucketError, Condition, ETag, ListEntry, ListRequest, ObjectTags, PartTag, UploadId};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// An object and its generation.
+type Source = (String, ETag);
+
+impl Gcs {
+    pub(super) async fn begin(&self, key: &str, tags: &ObjectTags) -> Result<UploadId, BucketError> {
+        let upload = UploadId(random());
+        let place = staging::place_of(&self.service.prefix, key, &upload)?;
+        self.put(&marker(&place), Bytes::new(), &Condition::Absent, tags).await?;
+        Ok(upload)
+    }
+
+    pub(super) async fn stage(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
+        let place = staging::place_of(&self.service.prefix, key, upload)?;
+        let part = part(&place, number);
+        let etag = self.put(&part, body, &Condition::Always, &vec![]).await?;
+        match self.head(&marker(&place)).await {
+            Ok(_) => Ok(PartTag { number, etag: etag.0 }),
+            Err(BucketError::NotFound { .. }) => {
+                self.clear(vec![(part, etag)]).await;
+                Err(BucketError::NotFound { key: key.into() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) async fn compose_all(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[PartTag],
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
+        let place = staging::place_of(&self.service.prefix, key, upload)?;
+        let missing = |error| match error {
+            BucketError::NotFound { .. } => BucketError::NotFound { key: key.into() },
+            other => other,
+        };
+        let tags = self.head(&marker(&place)).await.map_err(missing)?.tags;
+        let staged = self.staged(&place).await?;
+        let mut sources = Vec::with_capacity(parts.len());
+        for (position, tag) in parts.iter().enumerate() {
+            let source = (part(&place, tag.number), ETag(tag.etag.clone()));
+            let in_order = position == 0 || parts[position - 1].number < tag.number;
+            if !in_order || staged.get(&source.0) != Some(&source.1) {
+                return Err(BucketError::Refused { what: format!("complete {key}: part {} is not what was uploaded", tag.number) });
+            }
+            sources.push(source);
+        }
+        if sources.is_empty() {
+            return Err(BucketError::Refused { what: format!("complete {key}: an upload has at least one part") });
+        }
+        let mut used: BTreeMap<String, ETag> = staged;
+        for level in 0.. {
+            if sources.len() <= MAX_SOURCES {
+                break;
+            }
+            sources = self.join(&place, level, sources).await.map_err(missing)?;
+            used.extend(sources.iter().cloned());
+        }
+        self.check_unguarded(key, condition).await?;
+        let etag = self.compose(key, &sources, condition, &tags).await?;
+        self.clear(used.into_iter().collect()).await;
+        Ok(etag)
+    }
+
+    pub(super) async fn abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
+        let place = staging::place_of(&self.service.prefix, key, upload)?;
+        match self.delete(&marker(&place), None).await {
+            Ok(()) | Err(BucketError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        // A completion that saw the marker may be joining parts meanwhile. What it joins is
+        // listed with the rest; once nothing is listed it has nothing left to join.
+        for _ in 0..MAX_ROUNDS {
+            let staged: Vec<Source> = self.staged(&place).await?.into_iter().collect();
+            if staged.is_empty() {
+                return Ok(());
+            }
+            self.clear(staged).await;
+        }
+        Err(BucketError::Unavailable { what: format!("abort upload of {key}: parts keep arriving"), retry_after: None })
+    }
+
+    /// Joins the sources to objects that are fewer, in groups.
+    async fn join(&self, place: &str, level: usize, sources: Vec<Source>) -> Result<Vec<Source>, BucketError> {
+        let groups: Vec<(String, Vec<Source>)> = sources
+            .chunks(MAX_SOURCES)
+            .enumerate()
+            .map(|(number, group)| (format!("{place}/join-{level}-{number:04}"), group.to_vec()))
+            .collect();
+        let joined = groups.into_iter().map(|(name, group)| async move {
+            match self.compose(&name, &group, &Condition::Always, &vec![]).await {
+                Ok(etag) => Ok((name, etag)),
+                // Nothing is visible yet, and what is joined again is the same.
+                Err(BucketError::Unknown { what }) => Err(BucketError::Unavailable { what, retry_after: None }),
+                Err(other) => Err(other),
+            }
+        });
+        stream::iter(joined).buffered(AT_ONCE).try_collect().await
+    }
+
+    async fn compose(&self, key: &str, sources: &[Source], condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
+        let named = |(name, etag): &Source| json!({ "name": name, "objectPreconditions": { "ifGenerationMatch": etag.0 } });
+        let body = json!({
+            "sourceObjects": sources.iter().map(named).collect::<Vec<_>>(),
+            "destination": { "contentType": "application/octet-stream", "metadata": metadata(tags) },
+        });
+        let path = format!("{}/compose", self.service.object(key));
+        let call = Call::mutation("POST", key, path, body.to_string().into()).slow().header("content-type", "application/json");
+        let answer = self.call(&conditional(call, condition)).await?;
+        generation_of(&parse(&answer)).ok_or_else(|| unclear_change("complete", key, "a generation"))
+    }
+
+    /// What the store would not look at itself.
+    async fn check_unguarded(&self, key: &str, condition: &Condition) -> Result<(), BucketError> {
+        if self.service.guarded || *condition == Condition::Always {
+            return Ok(());
+        }
+        let there = match self.head(key).await {
+            Ok(meta) => Some(meta.etag),
+            Err(BucketError::NotFound { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let holds = match condition {
+            Condition::Always => true,
+            Condition::Absent => there.is_none(),
+            Condition::Match(tag) => there.as_ref() == Some(tag),
+        };
+        if holds { Ok(()) } else { Err(BucketError::Precondition { key: key.into() }) }
+    }
+
+    /// Everything at the place of an upload.
+    async fn staged(&self, place: &str) -> Result<BTreeMap<String, ETag>, BucketError> {
+        let request = ListRequest { prefix: format!("{place}/"), by_directory: false, after: None, limit: 1000 };
+        let mut staged = BTreeMap::new();
+        let mut token: Option<String> = None;
+        for _ in 0..MAX_PAGES {
+            let listed = self.list_page(&request, token.as_deref()).await?;
+            staged.extend(listed.entries.into_iter().filter_map(|entry| match entry {
+                ListEntry::Object { key, etag, .. } => Some((key, etag)),
+                ListEntry::Prefix { .. } => None,
+            }));
+            match listed.next {
+                Some(next) => token = Some(next),
+                None => return Ok(staged),
+            }
+        }
+        Err(BucketError::Unavailable { what: format!("{place}: its listing has no end"), retry_after: None })
+    }
+
+    /// Deletes what nobody needs any more. What stays is swept at a later opening.
+    async fn clear(&self, objects: Vec<Source>) {
+        let deletions = objects.into_iter().map(|(name, etag)| async move {
+            match self.delete(&name, Some(&etag)).await {
+                Ok(()) | Err(BucketError::NotFound { .. } | BucketError::Precondition { .. }) => {}
+                Err(error) => tracing::warn!(key = name, %error, "a part of an upload that has ended is left behind"),
+            }
+        });
+        stream::iter(deletions).buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+}
+
+fn marker(place: &str) -> String {
+    format!("{place}/begun")
+}
+
+fn part(place: &str, number: u32) -> String {
+    format!("{place}/part-{number:05}")
+}
+
+/// Objects that the store composes with one request.
+const MAX_SOURCES: usize = 32;
+/// Requests of one completion or abort that are under way together.
+const AT_ONCE: usize = 8;
+/// Of an abort that meets a completion: one for the parts, one for each level of joining, and some.
+const MAX_ROUNDS: usize = 8;
+/// Parts and what they are joined to are a twentieth of it.
+const MAX_PAGES: usize = 200;

@@ -1,0 +1,194 @@
+//! One authentic request and its answer, or the error it means.
+
+use super::credentials::{CredentialError, Provider, Source};
+use super::encode::encode_query;
+use super::fault::{self, Effect, Refusal};
+use super::origin::Origin;
+use super::transport::{Answer, Lost, Transport};
+use bytes::Bytes;
+use ebb_ports::BucketError;
+use http_body_util::Full;
+use hyper::Request;
+use std::ops::Range;
+use std::time::Duration;
+
+/// One store's way to be asked.
+pub(crate) trait Service: Send + Sync + 'static {
+    type Source: Source;
+
+    /// Scheme and bucket, for people.
+    fn url(&self) -> String;
+
+    fn origin(&self) -> &Origin;
+
+    /// Whether the store can have such a key. One that no store has is refused here:
+    /// without a key a request would be about the bucket, and DELETE would delete it.
+    fn check_key(&self, key: &str) -> Result<(), BucketError>;
+
+    /// Makes the request authentic. `Err` says why it cannot be.
+    fn authorize(&self, request: &mut Outgoing, credentials: &<Self::Source as Source>::Found) -> Result<(), String>;
+}
+
+/// A request as it will be sent. Path and query are in their encoded form.
+pub(crate) struct Outgoing {
+    pub method: &'static str,
+    pub path: String,
+    pub query: String,
+    /// Lower-case names.
+    pub headers: Vec<(String, String)>,
+    pub body: Bytes,
+}
+
+pub(crate) struct Client<S: Service> {
+    pub service: S,
+    pub transport: Transport,
+    pub provider: Provider<S::Source>,
+}
+
+/// One request of a store's protocol.
+pub(crate) struct Call<'a> {
+    pub method: &'static str,
+    /// The key that it is about, as errors name it; none: the bucket itself.
+    pub key: Option<&'a str>,
+    /// Encoded.
+    pub path: String,
+    pub query: Vec<(&'static str, String)>,
+    /// Lower-case names.
+    pub headers: Vec<(String, String)>,
+    pub body: Bytes,
+    pub effect: Effect,
+    /// Completion and copy: the store works before it answers, and may say 200 before it knows.
+    pub slow: bool,
+    /// A longer answer is none: what a store sends must not fill the memory.
+    pub max_answer_bytes: u64,
+}
+
+impl<'a> Call<'a> {
+    pub fn read(method: &'static str, key: Option<&'a str>, path: String) -> Call<'a> {
+        Call {
+            method,
+            key,
+            path,
+            query: vec![],
+            headers: vec![],
+            body: Bytes::new(),
+            effect: Effect::None,
+            slow: false,
+            max_answer_bytes: MAX_ANSWER_BYTES,
+        }
+    }
+
+    pub fn mutation(method: &'static str, key: &'a str, path: String, body: Bytes) -> Call<'a> {
+        Call { effect: Effect::Mutation, body, ..Call::read(method, Some(key), path) }
+    }
+
+    pub fn query(mut self, name: &'static str, value: impl Into<String>) -> Call<'a> {
+        self.query.push((name, value.into()));
+        self
+    }
+
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Call<'a> {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// The answer is an object, or `range` of it.
+    pub fn content(mut self, range: Option<&Range<u64>>) -> Call<'a> {
+        self.max_answer_bytes = range.map_or(u64::MAX, |range| range.end.saturating_sub(range.start).max(MAX_ANSWER_BYTES));
+        self
+    }
+
+    pub fn slow(mut self) -> Call<'a> {
+        self.slow = true;
+        self
+    }
+}
+
+/// What came of a request that the store answered.
+pub(crate) enum Outcome {
+    Done(Answer),
+    Refused(Refusal),
+}
+
+impl<S: Service> Client<S> {
+    pub fn new(service: S, source: S::Source) -> Client<S> {
+        Client { service, transport: Transport::new(MAX_IN_FLIGHT), provider: Provider::new(source) }
+    }
+
+    /// The answer, or the error for the caller.
+    pub async fn call(&self, call: &Call<'_>) -> Result<Answer, BucketError> {
+        match self.try_call(call).await? {
+            Outcome::Done(answer) => Ok(answer),
+            Outcome::Refused(refusal) => Err(self.error(call, &refusal)),
+        }
+    }
+
+    pub fn error(&self, call: &Call<'_>, refusal: &Refusal) -> BucketError {
+        refusal.error(&self.name(call), call.key.unwrap_or_default(), call.effect)
+    }
+
+    /// As [`Client::call`], for those who look at a refusal themselves.
+    pub async fn try_call(&self, call: &Call<'_>) -> Result<Outcome, BucketError> {
+        if let Some(key) = call.key {
+            self.service.check_key(key)?;
+        }
+        let unsigned = |error| match error {
+            CredentialError::Missing(what) => BucketError::Forbidden { what },
+            CredentialError::Unavailable(what) => BucketError::Unavailable { what, retry_after: None },
+        };
+        let credentials = self.provider.current(&self.transport).await.map_err(unsigned)?;
+        let outcome = self.send(call, credentials.as_ref()).await?;
+        // Nothing was done for a signature that the store does not accept, so that even a mutation is sent again.
+        if let (Outcome::Refused(refusal), Some(credentials)) = (&outcome, &credentials)
+            && refusal.doubts_credentials()
+            && let Some(others) = self.provider.other_than(credentials, &self.transport).await
+        {
+            return self.send(call, Some(&others)).await;
+        }
+        Ok(outcome)
+    }
+
+    async fn send(&self, call: &Call<'_>, credentials: Option<&<S::Source as Source>::Found>) -> Result<Outcome, BucketError> {
+        let refused = |what: String| BucketError::Refused { what: format!("{}: {what}", self.name(call)) };
+        let mut outgoing = Outgoing {
+            method: call.method,
+            path: call.path.clone(),
+            query: encode_query(&call.query),
+            headers: call.headers.clone(),
+            body: call.body.clone(),
+        };
+        if let Some(credentials) = credentials {
+            self.service.authorize(&mut outgoing, credentials).map_err(refused)?;
+        }
+        let origin = self.service.origin();
+        let address = origin.address(&outgoing.path, &outgoing.query);
+        let mut request = Request::builder().method(outgoing.method).uri(address).header("host", &origin.authority);
+        for (name, value) in &outgoing.headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(outgoing.body)).map_err(|error| refused(error.to_string()))?;
+        let patience = if call.slow { SLOW_PATIENCE } else { PATIENCE };
+        let lost = |lost: Lost| fault::lost(&self.name(call), lost, call.effect);
+        let answer = self.transport.send(request, call.body.len(), patience, call.max_answer_bytes).await.map_err(lost)?;
+        Ok(match Refusal::of(&answer, call.slow) {
+            Some(refusal) => Outcome::Refused(refusal),
+            None => Outcome::Done(answer),
+        })
+    }
+
+    fn name(&self, call: &Call<'_>) -> String {
+        format!("{} {}/{}", call.method, self.service.url(), call.key.unwrap_or_default())
+    }
+}
+
+/// A key that the store's requests cannot carry.
+pub(crate) fn bad_key(url: &str, key: &str, why: &str) -> BucketError {
+    BucketError::Refused { what: format!("{url}/{}: {why}", key.escape_debug()) }
+}
+
+/// Requests at once; the rest wait. Throughput to S3 peaks well below this.
+const MAX_IN_FLIGHT: usize = 128;
+/// A thousand of the longest keys, encoded, are a sixth of it.
+const MAX_ANSWER_BYTES: u64 = 32 << 20;
+const PATIENCE: Duration = Duration::from_secs(30);
+const SLOW_PATIENCE: Duration = Duration::from_secs(15 * 60);

@@ -1,0 +1,302 @@
+//! The port over any store that is reached by HTTP: moves requests to the adapter's
+//! threads, and keeps what is the same for all stores.
+
+use super::page::page;
+use crate::OpenError;
+use crate::background::Background;
+use crate::tags::checked;
+use bytes::Bytes;
+use ebb_ports::{
+    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag,
+    PortFuture, UploadId,
+};
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The port's operations as one store's requests. Conditions are handed to the store as
+/// they are; whether it keeps them is found out at opening. Tags are checked and in order.
+pub(crate) trait Operations: Send + Sync + 'static {
+    /// Scheme and bucket, for people.
+    fn url(&self) -> String;
+
+    /// `range` is not empty.
+    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> impl Future<Output = Result<Got, BucketError>> + Send;
+
+    fn head(&self, key: &str) -> impl Future<Output = Result<ObjectMeta, BucketError>> + Send;
+
+    fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: &Condition,
+        tags: &ObjectTags,
+    ) -> impl Future<Output = Result<ETag, BucketError>> + Send;
+
+    fn delete(&self, key: &str, if_match: Option<&ETag>) -> impl Future<Output = Result<(), BucketError>> + Send;
+
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> impl Future<Output = Result<ETag, BucketError>> + Send;
+
+    /// One page of the store's own, begun anew or at `token`. Entries in any order, and
+    /// more of them than were asked for, do no harm.
+    fn list(&self, request: &ListRequest, token: Option<&str>) -> impl Future<Output = Result<Listed, BucketError>> + Send;
+
+    fn upload_begin(&self, key: &str, tags: &ObjectTags) -> impl Future<Output = Result<UploadId, BucketError>> + Send;
+
+    fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> impl Future<Output = Result<PartTag, BucketError>> + Send;
+
+    fn upload_complete(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[PartTag],
+        condition: &Condition,
+    ) -> impl Future<Output = Result<ETag, BucketError>> + Send;
+
+    fn upload_abort(&self, key: &str, upload: &UploadId) -> impl Future<Output = Result<(), BucketError>> + Send;
+}
+
+pub(crate) enum Got {
+    Object(Object),
+    /// The range begins at or after the end.
+    NothingThere,
+}
+
+pub(crate) struct Listed {
+    pub entries: Vec<ListEntry>,
+    pub more: bool,
+    pub next: Option<String>,
+}
+
+pub(crate) struct Remote<O> {
+    store: Arc<O>,
+    capabilities: Capabilities,
+    background: Background,
+}
+
+impl<O: Operations> Remote<O> {
+    /// Runs `opening` where all requests will run.
+    pub async fn open(
+        name: &str,
+        opening: impl Future<Output = Result<(O, Capabilities), OpenError>> + Send + 'static,
+    ) -> Result<Remote<O>, OpenError> {
+        let background = Background::start(name, WORKERS, MAX_BLOCKING).map_err(|error| OpenError::Threads { error })?;
+        let (store, capabilities) = background.run(opening).await?;
+        Ok(Remote { store: Arc::new(store), capabilities, background })
+    }
+
+    fn run<T: Send + 'static, F>(&self, operation: impl FnOnce(Arc<O>) -> F) -> PortFuture<'_, Result<T, BucketError>>
+    where
+        F: Future<Output = Result<T, BucketError>> + Send + 'static,
+    {
+        Box::pin(self.background.run(operation(self.store.clone())))
+    }
+}
+
+impl<O: Operations> Bucket for Remote<O> {
+    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
+        let (key, if_match) = (key.to_string(), if_match.cloned());
+        let longest = self.capabilities.max_object_bytes;
+        self.run(move |store| async move {
+            let range = range.map(|range| range.start..range.end.min(longest));
+            if range.as_ref().is_none_or(|range| !range.is_empty())
+                && let Got::Object(object) = store.get(&key, range, if_match.as_ref()).await?
+            {
+                return Ok(object);
+            }
+            let meta = store.head(&key).await?;
+            match if_match {
+                Some(tag) if tag != meta.etag => Err(BucketError::Precondition { key }),
+                _ => Ok(Object { meta, body: Bytes::new() }),
+            }
+        })
+    }
+
+    fn head(&self, key: &str) -> PortFuture<'_, Result<ObjectMeta, BucketError>> {
+        let key = key.to_string();
+        self.run(|store| async move { store.head(&key).await })
+    }
+
+    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
+        let key = key.to_string();
+        self.run(|store| async move {
+            let put = store.put(&key, body, &condition, &checked(tags)?).await;
+            put.map_err(|error| missing_is_changed(error, &condition))
+        })
+    }
+
+    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
+        let (key, if_match, guarded) = (key.to_string(), if_match.cloned(), self.capabilities.conditional_delete);
+        self.run(move |store| async move {
+            let deleted = match &if_match {
+                Some(tag) if !guarded => match store.head(&key).await {
+                    Ok(meta) if meta.etag == *tag => store.delete(&key, None).await,
+                    Ok(_) => Err(BucketError::Precondition { key: key.clone() }),
+                    Err(error) => Err(error),
+                },
+                _ => store.delete(&key, if_match.as_ref()).await,
+            };
+            match deleted {
+                Err(BucketError::NotFound { .. }) => Ok(()),
+                // Some stores call a missing object a failed condition.
+                Err(BucketError::Precondition { .. }) => match store.head(&key).await {
+                    Err(BucketError::NotFound { .. }) => Ok(()),
+                    _ => Err(BucketError::Precondition { key }),
+                },
+                ended => ended,
+            }
+        })
+    }
+
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
+        let (from, to, if_match) = (from.to_string(), to.to_string(), if_match.cloned());
+        self.run(|store| async move {
+            store.copy(&from, &to, if_match.as_ref()).await.map_err(|error| match error {
+                BucketError::NotFound { .. } => BucketError::NotFound { key: from },
+                BucketError::Precondition { .. } => BucketError::Precondition { key: from },
+                other => other,
+            })
+        })
+    }
+
+    fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
+        self.run(|store| async move {
+            let mut token: Option<String> = None;
+            // A page may hold nothing but what `after` excludes.
+            for _ in 0..MAX_EMPTY_PAGES {
+                let listed = store.list(&request, token.as_deref()).await?;
+                let page = page(listed.entries, listed.more, &request);
+                if !page.entries.is_empty() || !page.more {
+                    return Ok(page);
+                }
+                match listed.next {
+                    Some(next) if token.as_ref() != Some(&next) => token = Some(next),
+                    _ => return Err(unclear("list", &request.prefix, "a new token to go on with")),
+                }
+            }
+            Err(unclear("list", &request.prefix, "any entry in page after page"))
+        })
+    }
+
+    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
+        let key = key.to_string();
+        self.run(|store| async move { store.upload_begin(&key, &checked(tags)?).await })
+    }
+
+    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        let (key, upload, limit) = (key.to_string(), upload.clone(), self.capabilities.max_parts);
+        self.run(move |store| async move {
+            if number == 0 || number > limit {
+                return Err(BucketError::Refused { what: format!("{key}: parts are numbered from 1 to {limit}, not {number}") });
+            }
+            store.upload_part(&key, &upload, number, body).await
+        })
+    }
+
+    fn upload_complete(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: Vec<PartTag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
+        let (key, upload) = (key.to_string(), upload.clone());
+        self.run(|store| async move { store.upload_complete(&key, &upload, &parts, &condition).await })
+    }
+
+    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
+        let (key, upload) = (key.to_string(), upload.clone());
+        self.run(|store| async move {
+            match store.upload_abort(&key, &upload).await {
+                Err(BucketError::NotFound { .. }) => Ok(()),
+                ended => ended,
+            }
+        })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn describe(&self) -> String {
+        self.store.url()
+    }
+}
+
+/// What a store keeps of the conditions that it is given.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Conditions {
+    pub put: bool,
+    pub delete: bool,
+}
+
+/// Whether the store keeps to conditions. One that does not know a condition ignores it,
+/// and just does what was not to be done. One object below the volume's prefix,
+/// `.ebb/probe`, is written and deleted again, unless nothing will be written anyway; a
+/// crash may leave it, and the next opening takes it away.
+pub(crate) async fn conditions<O: Operations>(store: &O, prefix: &str, read_only: bool) -> Result<Conditions, OpenError> {
+    match read_only {
+        true => Ok(Conditions::default()),
+        false => ask(store, &format!("{prefix}.ebb/probe")).await.map_err(|error| OpenError::Write { url: store.url(), error }),
+    }
+}
+
+async fn ask<O: Operations>(store: &O, key: &str) -> Result<Conditions, BucketError> {
+    let put = |condition: Condition| async move {
+        match store.put(key, Bytes::from_static(b"ebb"), &condition, &vec![]).await {
+            Ok(_) => Ok(true),
+            Err(BucketError::Precondition { .. }) => Ok(false),
+            Err(BucketError::NotFound { .. }) if matches!(condition, Condition::Match(_)) => Ok(false),
+            // The store says itself that it does not know the condition.
+            Err(BucketError::Refused { what }) if condition != Condition::Always => {
+                tracing::debug!(what, "the store refuses conditional puts");
+                Ok(true)
+            }
+            Err(other) => Err(other),
+        }
+    };
+    let nobody = ETag("00000000000000000000000000000000".into());
+    let ignores_match = put(Condition::Match(nobody.clone())).await?;
+    put(Condition::Always).await?;
+    let ignores_absent = put(Condition::Absent).await?;
+    let delete = match store.delete(key, Some(&nobody)).await {
+        Err(BucketError::Precondition { .. }) => true,
+        Ok(()) | Err(BucketError::Refused { .. }) => false,
+        Err(other) => return Err(other),
+    };
+    match store.delete(key, None).await {
+        Ok(()) | Err(BucketError::NotFound { .. }) => Ok(Conditions { put: !ignores_match && !ignores_absent, delete }),
+        Err(other) => Err(other),
+    }
+}
+
+/// AWS answers If-Match on a missing key with 404.
+fn missing_is_changed(error: BucketError, condition: &Condition) -> BucketError {
+    match (error, condition) {
+        (BucketError::NotFound { key }, Condition::Match(_)) => BucketError::Precondition { key },
+        (other, _) => other,
+    }
+}
+
+/// The store said yes, and left out what makes the yes of use.
+pub(crate) fn unclear(what: &str, key: &str, lacks: &str) -> BucketError {
+    BucketError::Unavailable { what: format!("{what} {key}: the answer lacks {lacks}; is this the right endpoint?"), retry_after: None }
+}
+
+/// The same of a request that may have changed something.
+pub(crate) fn unclear_change(what: &str, key: &str, lacks: &str) -> BucketError {
+    BucketError::Unknown { what: format!("{what} {key}: the answer lacks {lacks}") }
+}
+
+/// TLS and hashing of a few gigabytes a second; more would take the node's cores.
+const WORKERS: usize = 2;
+/// Name resolution only.
+const MAX_BLOCKING: usize = 4;
+/// Stores that skip what was deleted give empty pages; one that gives nothing else is broken.
+const MAX_EMPTY_PAGES: usize = 10_000;

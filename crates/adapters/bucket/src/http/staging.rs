@@ -1,0 +1,72 @@
+//! Uploads of stores that know none that can be aborted: they are put together below the
+//! volume's prefix, at a place of their own, and what is there is gone when they end.
+
+use super::encode::hex;
+use super::remote::Operations;
+use super::time::now_secs;
+use ebb_ports::{BucketError, ListEntry, ListRequest, UploadId};
+use ring::digest;
+use std::time::Duration;
+
+/// Where an upload of `key` is put together: a name of the upload and of the key, so that
+/// the id of another key's upload leads nowhere. `None` for what no upload was ever called.
+pub(crate) fn place(prefix: &str, key: &str, id: &str) -> Option<String> {
+    let ours = id.len() == 32 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let digest = digest::digest(&digest::SHA256, key.as_bytes());
+    ours.then(|| format!("{prefix}{UPLOADS}{}-{id}", hex(&digest.as_ref()[..8])))
+}
+
+/// The upload, as far as the caller knows it.
+pub(crate) fn place_of(prefix: &str, key: &str, upload: &UploadId) -> Result<String, BucketError> {
+    place(prefix, key, &upload.0).ok_or_else(|| BucketError::NotFound { key: key.into() })
+}
+
+/// Takes away what crashes have left: what is older than any upload lasts. An upload that
+/// lives nevertheless is not found when it is completed, and begun again.
+pub(crate) async fn sweep<O: Operations>(store: &O, prefix: &str) {
+    let request = ListRequest { prefix: format!("{prefix}{UPLOADS}"), by_directory: false, after: None, limit: 1000 };
+    let listed = match store.list(&request, None).await {
+        Ok(listed) => listed.entries,
+        Err(error) => {
+            tracing::warn!(%error, "left-over uploads cannot be listed");
+            return;
+        }
+    };
+    let oldest = now_secs() - LONGEST_UPLOAD.as_secs() as i64;
+    for entry in listed {
+        if let ListEntry::Object { key, etag, modified_secs, .. } = entry
+            && modified_secs < oldest
+            && let Err(error) = store.delete(&key, Some(&etag)).await
+        {
+            tracing::warn!(key, %error, "a left-over upload is not taken away");
+        }
+    }
+}
+
+/// The places of uploads must be keys as well.
+pub(crate) fn check_prefix(prefix: &str, max_key_bytes: usize) -> Result<(), String> {
+    let longest = max_key_bytes - UPLOADS.len() - 96;
+    if prefix.len() > longest { Err(format!("the prefix is longer than {longest} bytes")) } else { Ok(()) }
+}
+
+const UPLOADS: &str = ".ebb/uploads/";
+/// The same as S3's, so that files are cut alike.
+pub(crate) const MAX_PARTS: u32 = 10_000;
+/// Azure itself forgets blocks after this time.
+const LONGEST_UPLOAD: Duration = Duration::from_secs(7 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_id_has_a_place() {
+        let id = "0123456789abcdef0123456789abcdef";
+        assert_eq!(place("p/", "k", id).unwrap(), place("p/", "k", id).unwrap());
+        assert_ne!(place("p/", "k", id), place("p/", "l", id));
+        assert!(place("p/", "k", id).unwrap().starts_with("p/.ebb/uploads/"));
+        for bad in ["", "../../etc", "no such upload", "0123456789ABCDEF0123456789ABCDEF", "0123456789abcdef0123456789abcde/"] {
+            assert_eq!(place("", "k", bad), None, "{bad}");
+        }
+    }
+}

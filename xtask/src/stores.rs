@@ -1,0 +1,191 @@
+//! Google Cloud Storage and Azure blobs, as far as they can be had here: the emulators that
+//! are published for them, in pinned versions. Each passes the clauses of the port, and a
+//! real mount over it brings every byte back.
+
+use crate::demo::tree;
+use crate::rig::{Rig, Shape, Store};
+use crate::{Outcome, tool};
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Emulator {
+    /// fake-gcs-server, a Go module.
+    Gcs,
+}
+
+impl Emulator {
+    pub const ALL: [Emulator; 1] = [Emulator::Gcs];
+
+    fn name(self) -> &'static str {
+        match self {
+            Emulator::Gcs => "gcs",
+        }
+    }
+
+    /// Installs the emulator below the target directory, unless it is there, and gives its program.
+    fn install(self) -> Outcome<PathBuf> {
+        match self {
+            Emulator::Gcs => {
+                let place = tool::target().join("conformance").join(format!("fake-gcs-server-{FAKE_GCS_SERVER}"));
+                let program = place.join("fake-gcs-server");
+                if !program.exists() {
+                    needs("go", "version", "Go 1.24 or later (https://go.dev/dl) builds the emulator of Google Cloud Storage")?;
+                    println!("installing fake-gcs-server {FAKE_GCS_SERVER}");
+                    let module = format!("github.com/fsouza/fake-gcs-server@{FAKE_GCS_SERVER}");
+                    tool::run(Command::new("go").args(["install", &module]).env("GOBIN", &place).current_dir(tool::target()))?;
+                }
+                Ok(program)
+            }
+        }
+    }
+
+    /// Starts it with one empty bucket, and everything that belongs to it below `place`.
+    fn start(self, program: &Path, place: &Path) -> Outcome<Running> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let address = format!("127.0.0.1:{port}");
+        let log = File::create(place.join("log"))?;
+        let mut command = Command::new(program);
+        let environment = match self {
+            Emulator::Gcs => {
+                let seed = place.join("seed");
+                fs::create_dir_all(seed.join(BUCKET))?;
+                command.args(["-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", &port.to_string()]);
+                command.args(["-public-host", &address, "-log-level", "error", "-data"]).arg(seed);
+                vec![("STORAGE_EMULATOR_HOST", address.clone())]
+            }
+        };
+        let child = command.env("TZ", "UTC").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
+        let mut running = Running { child, environment, log: place.join("log") };
+        running.wait_for(&address)?;
+        Ok(running)
+    }
+
+    fn url(self, prefix: &str) -> String {
+        match self {
+            Emulator::Gcs => format!("gs://{BUCKET}/{prefix}"),
+        }
+    }
+}
+
+/// An emulator that runs until this is dropped.
+struct Running {
+    child: Child,
+    /// By which `ebb` finds it.
+    environment: Vec<(&'static str, String)>,
+    log: PathBuf,
+}
+
+impl Running {
+    fn wait_for(&mut self, address: &str) -> Outcome<()> {
+        let began = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || began.elapsed() > PATIENCE {
+                return Err(format!("the emulator does not answer at {address} ({ended:?}): {}", self.log.display()).into());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+pub fn run(emulators: &[Emulator], release: bool) -> Outcome<()> {
+    let programs = emulators.iter().map(|emulator| emulator.install()).collect::<Outcome<Vec<_>>>()?;
+    let binaries = tool::build(&["ebb"], release)?;
+    for (emulator, program) in emulators.iter().zip(programs) {
+        let place = tool::target().join("conformance").join(emulator.name());
+        fs::create_dir_all(&place)?;
+        let running = emulator.start(&program, &place)?;
+        let began = Instant::now();
+        clauses(*emulator, &running)?;
+        let clauses = began.elapsed();
+        let began = Instant::now();
+        round_trip(*emulator, &running, &binaries).map_err(|error| format!("a mount over {}: {error}", emulator.name()))?;
+        println!("{}: clauses in {:.0} s, mount in {:.0} s", emulator.name(), clauses.as_secs_f64(), began.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+/// The clauses that every bucket keeps. Built as all tests are, so that nothing is built twice.
+fn clauses(emulator: Emulator, running: &Running) -> Outcome<()> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["test", "--locked", "--quiet", "--workspace", "--test", emulator.name(), "--", "--nocapture"]).current_dir(tool::root());
+    tool::run(command.envs(running.environment.iter().cloned()).env("EBB_TEST_STORE", emulator.url("suite")))
+}
+
+/// What is written through a mount is there for a mount that knows nothing but the bucket.
+fn round_trip(emulator: Emulator, running: &Running, binaries: &Path) -> Outcome<()> {
+    let store = Store::of(emulator.url("mount"), running.environment.clone());
+    let mut rig = Rig::over(Shape::EmbeddedDir, emulator.name(), store, binaries)?;
+    let (mount, reference) = (rig.mountpoint(), rig.dir.join("reference"));
+    fs::create_dir(&reference)?;
+    rig.mount("")?;
+    write(&reference)?;
+    write(&mount)?;
+    tool::output(&mut rig.ebb(&["flush", &mount.display().to_string()]))?;
+    change(&reference)?;
+    change(&mount)?;
+    tool::output(&mut rig.ebb(&["fsck", &mount.display().to_string()]))?;
+    tree::copy_times(&reference, &mount)?;
+    rig.umount()?;
+    rig.drop_cache()?;
+    rig.mount("")?;
+    let compared = tree::compare(&reference, &mount)?;
+    println!("{}: {} files with {} MiB came back", emulator.name(), compared.files, compared.bytes >> 20);
+    rig.umount()
+}
+
+/// Files of every length that is treated in its own way, and names that are no keys.
+fn write(root: &Path) -> Outcome<()> {
+    for dir in ["d/e/f", "leer é", "odd"] {
+        fs::create_dir_all(root.join(dir))?;
+    }
+    for (name, len) in [("empty", 0), ("one", 1), ("d/block", 4096), ("d/e/small", 100_000), ("d/large", 40 << 20)] {
+        File::create(root.join(name))?.write_all(&content(len, name.len() as u32))?;
+    }
+    for n in 0..100 {
+        fs::write(root.join(format!("d/e/f/{n}")), content(n * 31, n as u32))?;
+    }
+    for name in ["a b+c%2F", "\u{1F980}", "\u{feff}", "#?&=", "~", ".hidden", "..."] {
+        fs::write(root.join("odd").join(name), name)?;
+    }
+    std::os::unix::fs::symlink("../one", root.join("d/link"))?;
+    Ok(())
+}
+
+/// What replaces, renames and removes objects.
+fn change(root: &Path) -> Outcome<()> {
+    fs::rename(root.join("d/e"), root.join("moved"))?;
+    fs::rename(root.join("d/block"), root.join("empty"))?;
+    fs::remove_file(root.join("one"))?;
+    let mut large = File::options().append(true).open(root.join("d/large"))?;
+    large.write_all(&content(3 << 20, 77))?;
+    Ok(())
+}
+
+fn content(len: usize, seed: u32) -> Vec<u8> {
+    (0..len as u32).map(|at| ((at ^ seed).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+fn needs(program: &str, version: &str, why: &str) -> Outcome<()> {
+    let found = Command::new(program).arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) { Ok(()) } else { Err(format!("{program} is missing: {why}").into()) }
+}
+
+const FAKE_GCS_SERVER: &str = "v1.56.1";
+const BUCKET: &str = "ebb-test";
+/// How long an emulator may take to start.
+const PATIENCE: Duration = Duration::from_secs(30);
