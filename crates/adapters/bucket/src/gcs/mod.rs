@@ -1,4 +1,4 @@
-//! Google Cloud Storage. Why this mixture of its interfaces: docs/decisions/0004-google-and-azure.md.
+//! Google Cloud Storage. Why this mixture of its interfaces: docs/decisions/0005-google-and-azure.md.
 //!
 //! Objects are read over the XML interface, which alone gives content and tags in one
 //! answer; everything else goes over the JSON interface, which alone knows conditions on
