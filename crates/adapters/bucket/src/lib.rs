@@ -4,6 +4,7 @@
 //! [`open`] takes a URL and gives a bucket that has answered. All back ends pass one
 //! suite ([`suite`], behind the feature of that name).
 
+mod azure;
 mod background;
 mod directory;
 mod gcs;
@@ -112,6 +113,10 @@ pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>
         }
         Location::Google { bucket, prefix } => {
             let store = gcs::open(&bucket, &prefix, settings).await?;
+            Ok(Prefixed::over(Rc::new(store), &prefix))
+        }
+        Location::Azure { container, account, prefix } => {
+            let store = azure::open(&container, &account, &prefix, settings).await?;
             Ok(Prefixed::over(Rc::new(store), &prefix))
         }
         Location::Directory { path } => Ok(Rc::new(directory::Directory::open(&path, settings.read_only).await?)),

@@ -14,6 +14,12 @@ pub(crate) enum Location {
         bucket: String,
         prefix: String,
     },
+    /// `account` is a name, a host, or empty where the environment is to say it.
+    Azure {
+        container: String,
+        account: String,
+        prefix: String,
+    },
     Directory {
         path: PathBuf,
     },
@@ -32,13 +38,19 @@ impl Location {
             "s3" | "gs" if host.is_empty() => Err(wrong("it names no bucket")),
             "s3" => Ok(Location::S3 { bucket: host.into(), prefix: prefix(path) }),
             "gs" => Ok(Location::Google { bucket: host.into(), prefix: prefix(path) }),
+            "az" => {
+                let (container, account) = host.split_once('@').unwrap_or((host, ""));
+                if container.is_empty() {
+                    return Err(wrong("it names no container"));
+                }
+                Ok(Location::Azure { container: container.into(), account: account.into(), prefix: prefix(path) })
+            }
             "file" if !host.is_empty() => Err(wrong("a directory's URL has three slashes, then its absolute path")),
             "file" if rest.contains('\0') => Err(wrong("it holds a NUL")),
             "file" if path.is_empty() => Err(wrong("the root of this machine is no storage")),
             "file" => Ok(Location::Directory { path: rest.into() }),
             "mem" if host.is_empty() => Ok(Location::Memory { prefix: prefix(path) }),
             "mem" => Err(wrong("memory has no host")),
-            "az" => Err(wrong("Azure storage is not supported by this version")),
             _ => Err(wrong("its scheme is unknown")),
         }
     }
@@ -58,13 +70,21 @@ mod tests {
         assert_eq!(Location::parse("s3://b").unwrap(), s3("b", ""));
         assert_eq!(Location::parse("s3://b/").unwrap(), s3("b", ""));
         assert_eq!(Location::parse("s3://b/a b/%41").unwrap(), s3("b", "a b/%41/"));
+        let gs = Location::Google { bucket: "b".into(), prefix: "p/".into() };
+        assert_eq!(Location::parse("gs://b/p").unwrap(), gs);
+        let az = |account: &str| Location::Azure { container: "c".into(), account: account.into(), prefix: "p/".into() };
+        assert_eq!(Location::parse("az://c/p").unwrap(), az(""));
+        assert_eq!(Location::parse("az://c@acc/p/").unwrap(), az("acc"));
+        assert_eq!(Location::parse("az://c@acc.blob.core.windows.net/p").unwrap(), az("acc.blob.core.windows.net"));
         assert_eq!(Location::parse("file:///srv/data").unwrap(), Location::Directory { path: "/srv/data".into() });
         assert_eq!(Location::parse("mem://").unwrap(), Location::Memory { prefix: "".into() });
     }
 
     #[test]
     fn what_is_no_url_is_said_with_what_to_do() {
-        for bad in ["", "bucket", "s3://", "s3:///x", "file://host/x", "file:///", "file://", "gs://", "az://b", "ftp://x", "mem://x"] {
+        for bad in
+            ["", "bucket", "s3://", "s3:///x", "file://host/x", "file:///", "file://", "gs://", "az://", "az://@acc", "ftp://x", "mem://x"]
+        {
             let error = Location::parse(bad).unwrap_err().to_string();
             assert!(error.contains("use s3://BUCKET"), "{error}");
         }

@@ -21,6 +21,7 @@ number with ms, s, m or h.
 |---|---|---|
 | `s3://BUCKET[/PREFIX]` | S3, and what speaks its protocol (`--endpoint`, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL) | `--profile`; AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; the profile of AWS_PROFILE in `~/.aws`; web identity (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN); container agent; instance role |
 | `gs://BUCKET[/PREFIX]` | Google Cloud Storage (`--endpoint`, STORAGE_EMULATOR_HOST, which is not given credentials) | GOOGLE_APPLICATION_CREDENTIALS: a service account's key or a user's refresh token; the file of `gcloud auth application-default login`; the machine's service account (GCE_METADATA_HOST) |
+| `az://CONTAINER[@ACCOUNT][/PREFIX]` | Azure block blobs in an account with a flat namespace. ACCOUNT is its name, or its host (`ACCOUNT.blob.core.windows.net`); without it AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME or the connection string say it (`--endpoint`: the URL of the blob service, as BlobEndpoint is in connection strings) | AZURE_STORAGE_CONNECTION_STRING; AZURE_STORAGE_KEY or AZURE_STORAGE_ACCOUNT_KEY; AZURE_STORAGE_SAS_TOKEN; AZURE_TENANT_ID and AZURE_CLIENT_ID with AZURE_CLIENT_SECRET or AZURE_FEDERATED_TOKEN_FILE (AZURE_AUTHORITY_HOST); managed identity (IDENTITY_ENDPOINT, the machine's metadata service) |
 | `file:///DIRECTORY` | A directory of any mounted file system | |
 
 A URL is taken as it stands; nothing in it is decoded. PREFIX is a directory of the bucket.

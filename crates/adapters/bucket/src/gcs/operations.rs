@@ -3,13 +3,12 @@
 use super::Gcs;
 use crate::http::base64;
 use crate::http::client::{Call, Outcome, Service};
-use crate::http::encode::hex;
 use crate::http::remote::{Got, Listed, Operations, unclear, unclear_change};
+use crate::http::staging::random;
 use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
 use bytes::{BufMut, Bytes, BytesMut};
 use ebb_ports::{BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, UploadId};
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
 
@@ -170,13 +169,6 @@ fn two_parts(about: &Value, content: &[u8]) -> (String, Bytes) {
         body.put_slice(part);
     }
     (boundary, body.freeze())
-}
-
-/// 32 hexadecimal digits that nobody has seen before.
-pub(super) fn random() -> String {
-    let mut bytes = [0; 16];
-    SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
-    hex(&bytes)
 }
 
 /// Each goes on for half a minute or a gigabyte, so that this is never reached.

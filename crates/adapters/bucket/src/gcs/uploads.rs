@@ -9,10 +9,10 @@
 //! marker is gone is deleted by whoever sent it.
 
 use super::Gcs;
-use super::operations::{conditional, generation_of, metadata, parse, random};
+use super::operations::{conditional, generation_of, metadata, parse};
 use crate::http::client::Call;
 use crate::http::remote::{Operations, unclear_change};
-use crate::http::staging;
+use crate::http::staging::{self, random};
 use bytes::Bytes;
 use ebb_ports::{BucketError, Condition, ETag, ListEntry, ListRequest, ObjectTags, PartTag, UploadId};
 use futures_util::{StreamExt, TryStreamExt, stream};

@@ -166,6 +166,10 @@ impl<S: Service> Client<S> {
         for (name, value) in &outgoing.headers {
             request = request.header(name, value);
         }
+        if matches!(outgoing.method, "PUT" | "POST") {
+            // Left out for an empty body otherwise, which not every store takes.
+            request = request.header("content-length", outgoing.body.len());
+        }
         let request = request.body(Full::new(outgoing.body)).map_err(|error| refused(error.to_string()))?;
         let patience = if call.slow { SLOW_PATIENCE } else { PATIENCE };
         let lost = |lost: Lost| fault::lost(&self.name(call), lost, call.effect);

@@ -8,6 +8,7 @@ pub(crate) mod base64;
 pub(crate) mod client;
 pub(crate) mod credentials;
 pub(crate) mod encode;
+pub(crate) mod etag;
 pub(crate) mod fault;
 pub(crate) mod origin;
 pub(crate) mod page;

@@ -6,6 +6,7 @@ use super::remote::Operations;
 use super::time::now_secs;
 use ebb_ports::{BucketError, ListEntry, ListRequest, UploadId};
 use ring::digest;
+use ring::rand::{SecureRandom, SystemRandom};
 use std::time::Duration;
 
 /// Where an upload of `key` is put together: a name of the upload and of the key, so that
@@ -19,6 +20,13 @@ pub(crate) fn place(prefix: &str, key: &str, id: &str) -> Option<String> {
 /// The upload, as far as the caller knows it.
 pub(crate) fn place_of(prefix: &str, key: &str, upload: &UploadId) -> Result<String, BucketError> {
     place(prefix, key, &upload.0).ok_or_else(|| BucketError::NotFound { key: key.into() })
+}
+
+/// 32 hexadecimal digits that nobody has seen before.
+pub(crate) fn random() -> String {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
+    hex(&bytes)
 }
 
 /// Takes away what crashes have left: what is older than any upload lasts. An upload that

@@ -1,4 +1,4 @@
-//! The three spellings of time that S3 uses, in whole seconds since the epoch.
+//! The three spellings of time that stores use, in whole seconds since the epoch.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,6 +13,15 @@ pub(crate) fn basic_iso(secs: i64) -> String {
     format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
+/// `Sat, 21 Nov 2026 21:46:25 GMT`, as headers have it.
+pub(crate) fn http_date(secs: i64) -> String {
+    const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    let (weekday, month) = (WEEKDAYS[days.rem_euclid(7) as usize], MONTHS[month as usize - 1]);
+    format!("{weekday}, {day:02} {month} {year:04} {:02}:{:02}:{:02} GMT", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
 /// `2026-11-21T21:46:25.000Z`, as listings and credentials have it.
 pub(crate) fn parse_iso(text: &str) -> Option<i64> {
     let (date, time) = text.trim().split_once('T')?;
@@ -24,7 +33,6 @@ pub(crate) fn parse_iso(text: &str) -> Option<i64> {
 
 /// `Sat, 21 Nov 2026 21:46:25 GMT`, as `Last-Modified` has it.
 pub(crate) fn parse_http(text: &str) -> Option<i64> {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let mut words = text.split_once(',')?.1.split_ascii_whitespace();
     let day = number(words.next()?)?;
     let name = words.next()?;
@@ -33,6 +41,8 @@ pub(crate) fn parse_http(text: &str) -> Option<i64> {
     let clock = clock(words.next()?)?;
     Some(days(year, month, day)? * 86_400 + clock)
 }
+
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 fn clock(text: &str) -> Option<i64> {
     let mut parts = text.splitn(3, ':').map(number);
@@ -78,10 +88,12 @@ mod tests {
         assert_eq!(parse_iso("2026-11-21T21:46:25.123Z"), Some(1_795_297_585));
         assert_eq!(parse_http("Sat, 21 Nov 2026 21:46:25 GMT"), Some(1_795_297_585));
         assert_eq!(basic_iso(1_795_297_585), "20261121T214625Z");
+        assert_eq!(http_date(1_795_297_585), "Sat, 21 Nov 2026 21:46:25 GMT");
         for secs in (0..4_000_000_000).step_by(86_400 * 7 + 3_661) {
             let text = basic_iso(secs);
             let iso = format!("{}-{}-{}T{}:{}:{}Z", &text[0..4], &text[4..6], &text[6..8], &text[9..11], &text[11..13], &text[13..15]);
             assert_eq!(parse_iso(&iso), Some(secs));
+            assert_eq!(parse_http(&http_date(secs)), Some(secs));
         }
     }
 

@@ -3,12 +3,13 @@
 
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
-use quick_xml::events::Event;
+use quick_xml::events::{BytesStart, Event};
 
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Element {
     pub name: String,
     pub text: String,
+    pub attributes: Vec<(String, String)>,
     pub children: Vec<Element>,
 }
 
@@ -16,6 +17,7 @@ impl Element {
     /// The root element, or `None` where the text is not well-formed to its end.
     pub fn parse(bytes: &[u8]) -> Option<Element> {
         let text = std::str::from_utf8(bytes).ok()?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut reader = Reader::from_str(text);
         let mut open: Vec<Element> = Vec::new();
         loop {
@@ -24,10 +26,10 @@ impl Element {
                     if open.len() == MAX_DEPTH {
                         return None;
                     }
-                    open.push(Element { name: start.local_name().as_ref().to_string(), ..Element::default() });
+                    open.push(Element::opened(&start));
                     None
                 }
-                Event::Empty(start) => Some(Element { name: start.local_name().as_ref().to_string(), ..Element::default() }),
+                Event::Empty(start) => Some(Element::opened(&start)),
                 Event::End(_) => Some(open.pop()?),
                 Event::Text(piece) => {
                     add_text(&mut open, &piece);
@@ -56,6 +58,16 @@ impl Element {
         }
     }
 
+    fn opened(start: &BytesStart<'_>) -> Element {
+        // None of those that are read has a reference in it.
+        let attributes = start.attributes().flatten().map(|found| (found.key.as_ref().to_string(), found.value.to_string()));
+        Element { name: start.local_name().as_ref().to_string(), attributes: attributes.collect(), ..Element::default() }
+    }
+
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.iter().find(|(there, _)| there == name).map(|(_, value)| value.as_str())
+    }
+
     pub fn child(&self, name: &str) -> Option<&Element> {
         self.children.iter().find(|child| child.name == name)
     }
@@ -80,7 +92,7 @@ fn add_text(open: &mut [Element], text: &str) {
     }
 }
 
-/// S3's answers are five levels deep.
+/// Answers are five levels deep.
 const MAX_DEPTH: usize = 16;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Listings: the pages of ListObjectsV2 as the port orders them.
 
 use super::S3;
-use super::operations::unquoted;
 use crate::http::client::Call;
 use crate::http::encode::decode;
+use crate::http::etag::unquoted;
 use crate::http::page::MAX_PAGE;
 use crate::http::remote::{Listed, unclear};
 use crate::http::time::parse_iso;

@@ -2,6 +2,7 @@
 
 use super::S3;
 use crate::http::client::{Call, Outcome, Service};
+use crate::http::etag::{etag_of, quoted, unquoted};
 use crate::http::remote::{Got, Listed, Operations, unclear, unclear_change};
 use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
@@ -191,19 +192,6 @@ fn result_etag(answer: &Answer, what: &str, key: &str) -> Result<ETag, BucketErr
     let root = Element::parse(&answer.body);
     let etag = root.as_ref().and_then(|root| root.text_of("ETag")).map(unquoted).filter(|etag| !etag.0.is_empty());
     etag.ok_or_else(|| unclear_change(what, key, "an ETag"))
-}
-
-fn etag_of(answer: &Answer) -> Option<ETag> {
-    answer.header("etag").map(unquoted).filter(|etag| !etag.0.is_empty())
-}
-
-pub(super) fn unquoted(text: &str) -> ETag {
-    let text = text.trim();
-    ETag(text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).into())
-}
-
-fn quoted(tag: &ETag) -> String {
-    format!("\"{}\"", tag.0)
 }
 
 /// No store has longer objects, and none is asked beyond: some read positions as signed numbers.

@@ -1,0 +1,177 @@
+//! Azure block blobs. Why like this: docs/decisions/0005-google-and-azure.md.
+//!
+//! [`operations`] and [`listing`] say what is sent for what, [`sign`] makes it authentic.
+
+mod account;
+mod credentials;
+mod listing;
+mod operations;
+mod sign;
+
+use crate::http::client::{Call, Client, Outcome, Outgoing, Service, bad_key};
+use crate::http::credentials::{Environment, keeps_secrets};
+use crate::http::encode::encode;
+use crate::http::origin::{Origin, check_bucket};
+use crate::http::remote::{Remote, conditions};
+use crate::http::staging;
+use crate::http::time::{http_date, now_secs};
+use crate::{BucketSettings, OpenError};
+use account::Account;
+use credentials::{AzureSource, Credentials};
+use ebb_ports::{BucketError, Capabilities};
+use listing::Markers;
+use std::sync::Arc;
+
+/// The container as a service.
+pub(crate) struct Azure {
+    account: Account,
+    container: String,
+    /// Of the volume in the container.
+    prefix: String,
+    markers: Markers,
+}
+
+pub(crate) type Blobs = Client<Azure>;
+
+/// A container that has answered: reachable, permitted, its abilities known. Only keys below `prefix` will be asked for.
+pub(crate) async fn open(container: &str, account: &str, prefix: &str, settings: &BucketSettings) -> Result<Remote<Blobs>, OpenError> {
+    let environment: Environment = Arc::new(|name| std::env::var(name).ok());
+    open_in(container, account, prefix, settings, environment).await
+}
+
+async fn open_in(
+    container: &str,
+    account: &str,
+    prefix: &str,
+    settings: &BucketSettings,
+    environment: Environment,
+) -> Result<Remote<Blobs>, OpenError> {
+    let wrong = |what: String| OpenError::Settings { url: format!("az://{container}"), what };
+    check_bucket(container).map_err(wrong)?;
+    staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
+    let account = Account::find(account, settings.endpoint.as_deref(), &environment).map_err(wrong)?;
+    let source = AzureSource { anonymous: settings.anonymous, account: account.name.clone(), environment };
+    let service = Azure { account, container: container.into(), prefix: prefix.into(), markers: Markers::default() };
+    let client = Client::new(service, source);
+    let read_only = settings.read_only;
+    Remote::open("ebb-azure", async move {
+        let capabilities = probe(&client, read_only).await?;
+        Ok((client, capabilities))
+    })
+    .await
+}
+
+async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilities, OpenError> {
+    let (url, prefix) = (client.service.url(), &client.service.prefix);
+    let call = client.listing().query("maxresults", "1").query("prefix", prefix);
+    match client.try_call(&call).await {
+        Ok(Outcome::Done(answer)) if listing::read(&answer.body).is_some() => {}
+        Ok(Outcome::Done(_)) => return Err(OpenError::stranger(url, "Azure blob")),
+        Ok(Outcome::Refused(refusal)) if refusal.is("ContainerNotFound") || (refusal.status == 404 && refusal.code.is_empty()) => {
+            return Err(OpenError::NoBucket { url, endpoint: client.service.account.origin.authority.clone() });
+        }
+        Ok(Outcome::Refused(refusal)) => return Err(OpenError::unanswered(url, client.error(&call, &refusal))),
+        Err(error) => return Err(OpenError::unanswered(url, error)),
+    }
+    if hierarchical(client).await {
+        let what = "the account has a hierarchical namespace, which keeps keys as paths; use one with a flat namespace".into();
+        return Err(OpenError::Settings { url, what });
+    }
+    let kept = conditions(client, prefix, read_only).await?;
+    if !read_only {
+        staging::sweep(client, prefix).await;
+    }
+    Ok(Capabilities {
+        conditional_put: kept.put,
+        conditional_delete: kept.delete,
+        min_part_bytes: 1,
+        max_parts: staging::MAX_PARTS,
+        max_object_bytes: u64::from(staging::MAX_PARTS) * MAX_PART_BYTES,
+        max_key_bytes: MAX_KEY_BYTES,
+        max_put_bytes: MAX_PUT_BYTES,
+    })
+}
+
+/// Who may not ask that is not told, and finds out by what fails.
+async fn hierarchical(client: &Blobs) -> bool {
+    let call = Call::read("HEAD", None, client.service.container_path()).query("restype", "account").query("comp", "properties");
+    let call = call.header("x-ms-version", VERSION);
+    match client.try_call(&call).await {
+        Ok(Outcome::Done(answer)) => answer.header("x-ms-is-hns-enabled") == Some("true"),
+        Ok(Outcome::Refused(_)) | Err(_) => false,
+    }
+}
+
+impl Azure {
+    fn container_path(&self) -> String {
+        format!("{}/{}", self.account.root, self.container)
+    }
+
+    /// The key is one segment, so that no key is a path.
+    fn blob(&self, key: &str) -> String {
+        format!("{}/{}", self.container_path(), encode(key, false))
+    }
+}
+
+impl Service for Azure {
+    type Source = AzureSource;
+
+    fn url(&self) -> String {
+        format!("az://{}@{}", self.container, self.account.name)
+    }
+
+    fn origin(&self) -> &Origin {
+        &self.account.origin
+    }
+
+    /// Besides what no blob may be called, what the service documents to be changed or lost on the way.
+    fn check_key(&self, key: &str) -> Result<(), BucketError> {
+        let bad = |why: &str| Err(bad_key(&self.url(), key, why));
+        match key {
+            _ if key.is_empty() || key.len() > MAX_KEY_BYTES => bad(&format!("a key is 1 to {MAX_KEY_BYTES} bytes long")),
+            _ if key.contains('\\') => bad("the store takes a backslash for a slash"),
+            _ if key.split('/').any(|segment| segment.ends_with('.')) => bad("the store keeps no dot at the end of a segment"),
+            _ if key.chars().any(|c| c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}')) => {
+                bad("the store takes no control characters")
+            }
+            _ if key.matches('/').count() >= MAX_SEGMENTS => bad(&format!("a key has at most {MAX_SEGMENTS} segments")),
+            _ => Ok(()),
+        }
+    }
+
+    fn authorize(&self, request: &mut Outgoing, credentials: &Credentials) -> Result<(), String> {
+        let private = || match keeps_secrets(&self.account.origin.address("", "")) {
+            true => Ok(()),
+            false => Err("a token is shown to nobody over plain HTTP; use an https endpoint".to_string()),
+        };
+        request.headers.push(("x-ms-date".into(), http_date(now_secs())));
+        match credentials {
+            Credentials::Key(key) => sign::sign(request, &self.account.name, key),
+            Credentials::Signature(signature) => {
+                private()?;
+                let mark = if request.query.is_empty() { "" } else { "&" };
+                request.query = format!("{}{mark}{}", request.query, signature.expose());
+                // The source of a copy is asked with the same signature.
+                for (_, source) in request.headers.iter_mut().filter(|(name, _)| name == "x-ms-copy-source") {
+                    *source = format!("{source}?{}", signature.expose());
+                }
+                Ok(())
+            }
+            Credentials::Token(bearer) => {
+                private()?;
+                request.headers.push(bearer.header());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The first that takes blocks of 4,000 MiB.
+const VERSION: &str = "2021-08-06";
+const MAX_KEY_BYTES: usize = 1024;
+const MAX_SEGMENTS: usize = 254;
+const MAX_PUT_BYTES: u64 = 5000 << 20;
+const MAX_PART_BYTES: u64 = 4000 << 20;
+
+#[cfg(test)]
+mod tests;
