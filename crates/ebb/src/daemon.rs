@@ -20,7 +20,15 @@ pub fn start(log_path: &Path) -> Result<(), Failure> {
     let (reports, report) = io::pipe().map_err(failed)?;
     let inherited = report.as_raw_fd();
     let mut command = Command::new(env::current_exe().map_err(failed)?);
-    command.args(env::args_os().skip(1)).env(REPORT, inherited.to_string());
+    // By the name that it was called by, which may be that of a mount helper.
+    let mut args = env::args_os();
+    command.arg0(args.next().unwrap_or_else(|| "ebb".into())).args(args).env(REPORT, inherited.to_string());
+    // The system mounts without one, and credentials are looked for in it.
+    if env::var_os("HOME").is_none()
+        && let Some(home) = env::home_dir()
+    {
+        command.env("HOME", home);
+    }
     command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
     // SAFETY: between fork and exec only these two system calls are made.
     unsafe {

@@ -4,6 +4,7 @@ mod ask;
 mod busy;
 mod daemon;
 mod failure;
+mod helper;
 mod host;
 mod log;
 mod mount;
@@ -25,6 +26,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     log::abort_on_panic();
+    let program = std::env::args_os().next().unwrap_or_default();
+    if let Some(name) = ebb_cli::helper::name(&program) {
+        return helper::run(name);
+    }
     let outcome = match ebb_cli::parse(std::env::args_os()) {
         Ok(cli) => run(cli.command),
         Err(ConfigError::Usage(text)) => {

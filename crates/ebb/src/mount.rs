@@ -64,6 +64,11 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
     daemon::start(&log_path)
 }
 
+/// What can be said of a mount without making it.
+pub fn check(args: args::Mount) -> Result<(), Failure> {
+    Plan::new(args).map(|_| ())
+}
+
 impl Plan {
     fn new(args: args::Mount) -> Result<Plan, Failure> {
         let source = Source::parse(&args.source)?;
@@ -166,7 +171,7 @@ impl Plan {
         // After a restart it comes back under the same name, which ends its session of before.
         let name = "the mount of the node itself".to_owned();
         let client = self.attach(Rc::new(link), ClientPorts::from(node.ports()), node.volume(), name, read_only).await?;
-        let record = self.record(control, true);
+        let record = self.record(control, true, client.is_read_only());
         let outcome = self.serve(client.clone(), Ino::ROOT, record, report, signals).await;
         if let Err(error) = client.detach(DETACH_PATIENCE).await {
             tracing::error!(%error, "what was acknowledged could not be made safe from a power cut");
@@ -192,7 +197,7 @@ impl Plan {
             () = signals.next() => return Err(Failure::Failed("interrupted".into())),
         };
         let outcome = match directory(&client, subdirectory).await {
-            Ok(root) => self.serve(client.clone(), root, self.record(address.into(), false), report, signals).await,
+            Ok(root) => self.serve(client.clone(), root, self.record(address.into(), false, client.is_read_only()), report, signals).await,
             Err(failure) => Err(failure),
         };
         let detached = tokio::select! {
@@ -214,7 +219,7 @@ impl Plan {
         Client::attach(link, ports, options).await.map_err(|error| Failure::of(&self.text, error))
     }
 
-    fn record(&self, control: String, embedded: bool) -> MountRecord {
+    fn record(&self, control: String, embedded: bool, read_only: bool) -> MountRecord {
         let subdirectory = match &self.source {
             Source::Served { subdirectory, .. } => subdirectory.iter().map(|name| std::ffi::OsStr::from_bytes(name.as_bytes())).collect(),
             Source::Storage { .. } => PathBuf::new(),
@@ -227,6 +232,7 @@ impl Plan {
             subdirectory,
             embedded,
             data_dir: self.data_dir.clone(),
+            read_only,
             left: None,
         }
     }

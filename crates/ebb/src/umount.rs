@@ -56,7 +56,7 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
 }
 
 /// The record's and the kernel's name for what the user calls the mount point.
-fn mountpoint(given: &Path) -> io::Result<PathBuf> {
+pub fn mountpoint(given: &Path) -> io::Result<PathBuf> {
     let beside = places::real_mountpoint(given)?;
     match Mount::is_at(&beside)? {
         true => Ok(beside),

@@ -5,6 +5,7 @@ mod asked;
 mod crashes;
 mod detached;
 mod ends;
+mod helper;
 mod holes;
 mod place;
 mod refused;

@@ -105,7 +105,11 @@ impl Place {
     }
 
     fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ebb"));
+        self.prepared(env!("CARGO_BIN_EXE_ebb"), args)
+    }
+
+    fn prepared(&self, program: impl AsRef<OsStr>, args: &[impl AsRef<OsStr>]) -> Command {
+        let mut command = Command::new(program);
         command.args(args).envs(self.environment.iter().cloned()).current_dir(&self.dir);
         command.env_remove("RUST_BACKTRACE").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -113,6 +117,11 @@ impl Place {
 
     pub fn ebb(&self, args: &[impl AsRef<OsStr>]) -> Done {
         wait(self.command(args).spawn().unwrap())
+    }
+
+    /// Another program, with what `ebb` has around it.
+    pub fn program(&self, program: impl AsRef<OsStr>, args: &[impl AsRef<OsStr>]) -> Done {
+        wait(self.prepared(program, args).spawn().unwrap())
     }
 
     /// Starts a command that stays, and gives it once it has said what it serves.

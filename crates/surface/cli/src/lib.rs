@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod config;
+pub mod helper;
 pub mod member;
 pub mod page;
 pub mod places;

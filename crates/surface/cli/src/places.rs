@@ -26,6 +26,9 @@ pub struct MountRecord {
     /// The node lives in the daemon, and so does what has not reached the bucket.
     pub embedded: bool,
     pub data_dir: PathBuf,
+    /// The node takes no changes, whatever the kernel would let through.
+    #[serde(default)]
+    pub read_only: bool,
     /// Set by a daemon that ends with work left.
     pub left: Option<Left>,
 }
@@ -228,7 +231,7 @@ fn env_dir(name: &str) -> Option<PathBuf> {
 }
 
 fn home() -> PathBuf {
-    env_dir("HOME").unwrap_or_else(|| "/".into())
+    std::env::home_dir().unwrap_or_else(|| "/".into())
 }
 
 fn user_id() -> u32 {

@@ -27,6 +27,7 @@ impl Place {
             subdirectory: PathBuf::new(),
             embedded: true,
             data_dir: "/data".into(),
+            read_only: false,
             left: None,
         };
         self.run.write(&record).unwrap();

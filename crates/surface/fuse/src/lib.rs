@@ -28,7 +28,7 @@ pub use dir_buffer::{DirBuffer, Pushed};
 pub use errno::Errno;
 pub use filesystem::{AttrReply, Caching, EntryReply, Filesystem, Lookup, OpenReply};
 pub use init::Negotiated;
-pub use mount::{Mount, MountError};
+pub use mount::{Mount, MountError, RemountError};
 pub use mount_options::{MountOptions, MountOptionsError};
 pub use notify::{Notification, Notifier, NotifyError};
 pub use request::{Context, CopyEnd, Handle, Message, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};

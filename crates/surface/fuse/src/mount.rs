@@ -1,7 +1,7 @@
 //! Mounting and unmounting.
 
 use crate::mountinfo::{self, DeviceId, Mounted};
-use crate::{MountOptions, fusermount};
+use crate::{MountOptions, MountOptionsError, fusermount};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -36,6 +36,16 @@ pub enum MountError {
     HelperFailed(String),
     #[error("the kernel refused to mount: {0}")]
     Refused(io::Error),
+}
+
+#[derive(Debug, Error)]
+pub enum RemountError {
+    #[error("no ebb file system is mounted at {0}")]
+    NotMounted(PathBuf),
+    #[error(transparent)]
+    Options(#[from] MountOptionsError),
+    #[error("the kernel refused: {0}")]
+    Refused(#[from] io::Error),
 }
 
 /// A connection that is mounted and not yet served: whoever enters the mount waits.
@@ -81,6 +91,23 @@ impl Mount {
     /// Whether a mount of ours is there, dead or alive. `point` is free of symbolic links.
     pub fn is_at(point: &Path) -> io::Result<bool> {
         Ok(mountinfo::topmost(point)?.is_some_and(|mounted| mounted.kind == KIND))
+    }
+
+    /// Changes what mount options can be changed of a mount of ours: `ro`, `suid`, `dev`, `exec`
+    /// and their opposites. Others are accepted and stay as they are. `point` is free of
+    /// symbolic links. Before a mount becomes read-only its dirty pages are written out.
+    pub fn remount(point: &Path, list: &str) -> Result<(), RemountError> {
+        let mounted = mountinfo::topmost(point)?.filter(|mounted| mounted.kind == KIND);
+        let mounted = mounted.ok_or_else(|| RemountError::NotMounted(point.into()))?;
+        let has = |option: &str| mounted.options.split(',').any(|set| set == option);
+        let mut options = MountOptions { suid: !has("nosuid"), dev: !has("nodev"), exec: !has("noexec"), ..MountOptions::default() };
+        options.read_only = has("ro");
+        options.apply(list)?;
+        let flags = libc::MS_REMOUNT | flags(&options) | if has("nosymfollow") { libc::MS_NOSYMFOLLOW } else { 0 };
+        let target = CString::new(point.as_os_str().as_bytes()).map_err(io::Error::from)?;
+        // SAFETY: the one string ends in NUL and outlives the call; a remount looks at no other.
+        let result = unsafe { libc::mount(std::ptr::null(), target.as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
+        Ok(cvt(result)?)
     }
 
     /// Takes a mount away on behalf of its user. While somebody uses it that fails with
@@ -242,22 +269,26 @@ fn mount_directly(point: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
     if options.default_permissions {
         data.push_str(",default_permissions");
     }
-    let switches = [
-        (options.read_only, libc::MS_RDONLY),
-        (!options.suid, libc::MS_NOSUID),
-        (!options.dev, libc::MS_NODEV),
-        (!options.exec, libc::MS_NOEXEC),
-    ];
-    let flags = switches.into_iter().filter(|(on, _)| *on).fold(0, |flags, (_, flag)| flags | flag);
     let invalid = |_| MountError::Refused(io::ErrorKind::InvalidInput.into());
     let source = CString::new(options.source.as_bytes()).map_err(invalid)?;
     let target = CString::new(point.as_os_str().as_bytes()).map_err(invalid)?;
     let kind = CString::new(KIND).map_err(invalid)?;
     let data = CString::new(data).map_err(invalid)?;
     // SAFETY: all arguments are NUL-terminated strings that outlive the call.
-    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
+    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags(options), data.as_ptr().cast()) };
     cvt(result).map_err(MountError::Refused)?;
     Ok(device.into())
+}
+
+/// As mount(2) takes them.
+fn flags(options: &MountOptions) -> libc::c_ulong {
+    let switches = [
+        (options.read_only, libc::MS_RDONLY),
+        (!options.suid, libc::MS_NOSUID),
+        (!options.dev, libc::MS_NODEV),
+        (!options.exec, libc::MS_NOEXEC),
+    ];
+    switches.into_iter().filter(|(on, _)| *on).fold(0, |flags, (_, flag)| flags | flag)
 }
 
 /// The helper knows plain and lazy unmounting only; ending the connection by force is

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Mounted {
     pub device: DeviceId,
     pub point: PathBuf,
+    /// Of the mount, not those of the file system.
+    pub options: String,
     pub kind: String,
 }
 
@@ -32,10 +34,12 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let device = std::str::from_utf8(fields.by_ref().nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let point = unescape(fields.by_ref().nth(1)?);
+    let options = fields.by_ref().next()?;
     let kind = fields.by_ref().skip_while(|field| field != b"-").nth(1)?;
     Some(Mounted {
         device: DeviceId { major: major.parse().ok()?, minor: minor.parse().ok()? },
         point: PathBuf::from(OsString::from_vec(point)),
+        options: String::from_utf8_lossy(options).into_owned(),
         kind: String::from_utf8_lossy(kind).into_owned(),
     })
 }
@@ -70,7 +74,7 @@ mod tests {
         let mounted = parse(line).unwrap();
         assert_eq!(mounted.device, DeviceId { major: 0, minor: 98 });
         assert_eq!(mounted.point, Path::new(r"/mnt/a b\c"));
-        assert_eq!(mounted.kind, "fuse.ebb");
+        assert_eq!((mounted.options.as_str(), mounted.kind.as_str()), ("rw,noatime", "fuse.ebb"));
     }
 
     #[test]

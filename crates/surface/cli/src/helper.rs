@@ -1,0 +1,183 @@
+//! The command line of a helper of mount(8): `mount.ebb SOURCE DIR [-sfnv] [-o OPTIONS]`, as
+//! `mount -t ebb`, fstab and systemd make it.
+//!
+//! Every setting of `ebb mount` is an option too, under the name of its flag; what no flag
+//! has is a mount option, except for what mount(8) tells itself by options.
+
+use crate::Cli;
+use clap::{Arg, ArgAction, CommandFactory, Parser};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// What mount(8) asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// What `ebb` does with these arguments.
+    Mount { args: Vec<OsString> },
+    /// The same, up to where something would be done.
+    Fake { args: Vec<OsString> },
+    /// Other mount options for what is mounted there. Settings stay as they are.
+    Remount { dir: PathBuf, options: String },
+}
+
+#[derive(Debug, Error)]
+pub enum HelperError {
+    /// Help, version, or flags that cannot be: clap's own text.
+    #[error(transparent)]
+    Usage(#[from] clap::Error),
+    #[error("mount option {0:?} cannot be given here")]
+    Misplaced(String),
+}
+
+/// The name by which a helper was called, if `program` is one.
+pub fn name(program: &OsStr) -> Option<&str> {
+    let name = Path::new(program).file_name()?.to_str()?;
+    name.starts_with("mount.").then_some(name)
+}
+
+/// Mounts a bucket, a directory or a served volume, for mount(8).
+#[derive(Parser, Debug)]
+#[command(version, disable_help_subcommand = true)]
+struct Line {
+    source: String,
+    dir: PathBuf,
+    /// Settings of `ebb mount` under the names of its flags, and mount options.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Tolerate mount options that are not known.
+    #[arg(short = 's')]
+    sloppy: bool,
+    /// Check what was asked for, and mount nothing.
+    #[arg(short = 'f')]
+    fake: bool,
+    /// Accepted, as mount(8) demands: there is no table to write.
+    #[arg(short = 'n')]
+    _no_table: bool,
+    #[arg(short = 'v')]
+    _verbose: bool,
+    /// Mount read-only.
+    #[arg(short = 'r')]
+    read_only: bool,
+    #[arg(short = 'w', overrides_with = "read_only")]
+    _read_write: bool,
+    /// The type by which mount(8) has found this helper.
+    #[arg(short = 't')]
+    _kind: Option<String>,
+}
+
+/// Reads the command line of a helper. `is_mount_option` knows what a mount takes.
+pub fn parse(args: impl IntoIterator<Item = OsString>, is_mount_option: impl Fn(&str) -> bool) -> Result<Asked, HelperError> {
+    let line = Line::try_parse_from(args)?;
+    let mut settings: Vec<(String, String)> = Vec::new();
+    let mut mount_options = Vec::new();
+    let mut remount = false;
+    let read_only = line.read_only.then_some("ro");
+    for option in line.options.iter().flat_map(|list| list.split(',')).chain(read_only).filter(|option| !option.is_empty()) {
+        match Meaning::of(option) {
+            Meaning::Nothing => {}
+            Meaning::Remount => remount = true,
+            Meaning::Implies(others) => mount_options.extend(others.iter().copied()),
+            // Of options the last one counts, of flags there may be only one.
+            Meaning::Setting { flag, given } => {
+                settings.retain(|(other, _)| *other != flag);
+                settings.push((flag, given));
+            }
+            Meaning::Misplaced => return Err(HelperError::Misplaced(option.into())),
+            Meaning::MountOption if line.sloppy && !is_mount_option(option) => {}
+            Meaning::MountOption => mount_options.push(option),
+        }
+    }
+    let options = mount_options.join(",");
+    if remount {
+        return Ok(Asked::Remount { dir: line.dir, options });
+    }
+    let mut args: Vec<OsString> = vec!["ebb".into(), "mount".into()];
+    args.extend(settings.into_iter().map(|(_, given)| given.into()));
+    if !options.is_empty() {
+        args.push(format!("-o{options}").into());
+    }
+    args.extend(["--".into(), line.source.into(), line.dir.into()]);
+    Ok(if line.fake { Asked::Fake { args } } else { Asked::Mount { args } })
+}
+
+enum Meaning {
+    /// For others than the helper, or true of every mount of ebb.
+    Nothing,
+    Remount,
+    /// Stands for other mount options.
+    Implies(&'static [&'static str]),
+    /// A flag of `ebb mount`: its name, and the flag as it is to be given.
+    Setting {
+        flag: String,
+        given: String,
+    },
+    /// A flag that makes no sense as an option.
+    Misplaced,
+    MountOption,
+}
+
+impl Meaning {
+    fn of(option: &str) -> Meaning {
+        let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        match name {
+            "remount" => return Meaning::Remount,
+            "user" | "users" => return Meaning::Implies(&["noexec", "nosuid", "nodev"]),
+            "owner" | "group" => return Meaning::Implies(&["nosuid", "nodev"]),
+            "options" | "foreground" => return Meaning::Misplaced,
+            _ if NOT_OURS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => return Meaning::Nothing,
+            _ => {}
+        }
+        let command = Cli::command();
+        let flag = command.find_subcommand("mount").and_then(|mount| mount.get_arguments().find(|arg| arg.get_long() == Some(name)));
+        match (flag, value) {
+            (None, _) => Meaning::MountOption,
+            // `ro=1` is nothing that a mount knows; a switch that is given a value is clap's to refuse.
+            (Some(flag), None) if takes_value(flag) => Meaning::Setting { flag: name.into(), given: format!("--{name}=") },
+            (Some(_), None) => Meaning::Setting { flag: name.into(), given: format!("--{name}") },
+            (Some(_), Some(value)) => Meaning::Setting { flag: name.into(), given: format!("--{name}={value}") },
+        }
+    }
+}
+
+fn takes_value(flag: &Arg) -> bool {
+    matches!(flag.get_action(), ArgAction::Set | ArgAction::Append)
+}
+
+/// What mount(8) and systemd say to themselves; what the kernel shows of a FUSE mount and
+/// mount(8) repeats; and access times, which never change by reading.
+const NOT_OURS: [&str; 33] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "nouser",
+    "nousers",
+    "noowner",
+    "nogroup",
+    "comment",
+    "helper",
+    "uhelper",
+    "async",
+    "silent",
+    "loud",
+    "nomand",
+    "noiversion",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "fd",
+    "rootmode",
+    "user_id",
+    "group_id",
+    "blksize",
+    "subtype",
+];

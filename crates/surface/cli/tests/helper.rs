@@ -1,0 +1,94 @@
+//! What mount(8) asks of its helper, and what the helper asks of `ebb`.
+
+use ebb_cli::args::TakeOver;
+use ebb_cli::helper::{Asked, HelperError, name, parse};
+use ebb_cli::{Cli, Command};
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// The mount options of these tests.
+fn is_mount_option(option: &str) -> bool {
+    ["ro", "rw", "allow_other"].contains(&option)
+}
+
+fn asked(args: &[&str]) -> Result<Asked, HelperError> {
+    parse(["/sbin/mount.ebb"].iter().chain(args).map(|arg| arg.into()), is_mount_option)
+}
+
+fn given(args: &[&str]) -> Vec<String> {
+    match asked(&[&["s3://b", "/mnt"], args].concat()).unwrap() {
+        Asked::Mount { args } => args.into_iter().map(|arg| arg.into_string().unwrap()).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_helper_is_known_by_its_name() {
+    for (program, helper) in [
+        ("/sbin/mount.ebb", Some("mount.ebb")),
+        ("mount.fuse.ebb", Some("mount.fuse.ebb")),
+        ("/usr/bin/ebb", None),
+        ("/mount.ebb/ebb", None),
+        ("", None),
+    ] {
+        assert_eq!(name(OsStr::new(program)), helper, "{program}");
+    }
+}
+
+/// Settings become flags, mount options stay together, and what mount(8) says to itself goes.
+#[test]
+fn options_are_settings_and_mount_options() {
+    let table: [(&str, &[&str]); 9] = [
+        ("rw", &["-orw"]),
+        ("rw,cache-size=10G,allow_other", &["--cache-size=10G", "-orw,allow_other"]),
+        ("endpoint=http://h:1/?a=b", &["--endpoint=http://h:1/?a=b"]),
+        ("anonymous,rearrange", &["--anonymous", "--rearrange"]),
+        ("take-over=now,take-over=join", &["--take-over=join"]),
+        ("defaults,_netdev,nofail,noauto,x-systemd.automount,x-systemd.requires=a.mount,X-mount.mkdir,comment=x,noatime", &[]),
+        ("rw,user,exec", &["-orw,noexec,nosuid,nodev,exec"]),
+        ("owner", &["-onosuid,nodev"]),
+        (",,unknown=1,,", &["-ounknown=1"]),
+    ];
+    for (options, expected) in table {
+        let expected: Vec<&str> = ["ebb", "mount"].iter().chain(expected).chain(&["--", "s3://b", "/mnt"]).copied().collect();
+        assert_eq!(given(&["-o", options]), expected, "{options}");
+    }
+    assert_eq!(given(&["-o", "uid=1,ro", "-o", "uid=2"]), ["ebb", "mount", "--uid=2", "-oro", "--", "s3://b", "/mnt"]);
+    assert_eq!(given(&["-sn", "-v", "-r", "-t", "fuse.ebb", "-o", "unknown,rw"]), ["ebb", "mount", "-orw,ro", "--", "s3://b", "/mnt"]);
+}
+
+/// What comes out is what `ebb` takes, the configuration file included.
+#[test]
+fn every_flag_can_be_an_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("ebb.toml");
+    std::fs::write(&file, "flush-jobs = 3\ncache-size = \"1G\"").unwrap();
+    let options = format!("rw,config={},cache-size=10G,take-over=join,listen=127.0.0.1:0,gid=7,x-y=z,anonymous", file.display());
+    let args = given(&["-o", &options]);
+    let Cli { command: Command::Mount(mount) } = ebb_cli::parse(args.into_iter().map(Into::into)).unwrap() else { panic!() };
+    assert_eq!((mount.node.cache_size.0, mount.node.flush_jobs, mount.node.gid), (10 << 30, 3, Some(7)));
+    assert_eq!((mount.node.take_over, mount.bucket.anonymous, mount.options), (TakeOver::Join, true, vec!["rw".to_owned()]));
+    assert_eq!((mount.source.as_str(), mount.mountpoint.as_path()), ("s3://b", Path::new("/mnt")));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for args in [&["s3://b"][..], &[], &["s3://b", "/mnt", "more"], &["s3://b", "/mnt", "-q"], &["s3://b", "/mnt", "-N", "1"]] {
+        assert!(matches!(asked(args), Err(HelperError::Usage(_))), "{args:?}");
+    }
+    for option in ["foreground", "options=ro", "foreground=1"] {
+        assert!(matches!(asked(&["s3://b", "/mnt", "-o", option]), Err(HelperError::Misplaced(_))), "{option}");
+    }
+    for option in ["cache-size", "cache-size=much", "anonymous=perhaps", "take-over=by force"] {
+        assert!(ebb_cli::parse(given(&["-o", option]).into_iter().map(Into::into)).is_err(), "{option}");
+    }
+}
+
+#[test]
+fn trials_and_remounts_are_no_mounts() {
+    assert!(matches!(asked(&["s3://b", "/mnt", "-f", "-o", "ro"]), Ok(Asked::Fake { .. })));
+    // As mount(8) puts it together of fstab, of the mount that is there, and of what it was told.
+    let options = "rw,nosuid,relatime,user_id=0,group_id=0,allow_other,cache-size=1G,remount,ro";
+    let expected = Asked::Remount { dir: "/mnt".into(), options: "rw,nosuid,allow_other,ro".into() };
+    assert_eq!(asked(&["s3://b", "/mnt", "-o", options]).unwrap(), expected);
+}
