@@ -1,6 +1,7 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
 use super::transact::FlushError;
+use crate::bucket::Backoff;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::signal::Signal;
@@ -142,14 +143,34 @@ impl Node {
             match sent {
                 Ok(Some(done)) => return Ok(done),
                 Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => return Err(error),
-                Ok(None) => self.persist(key, || self.bucket().upload_abort(key, &upload)).await?,
+                Ok(None) => self.abort(key, &upload).await?,
                 Err(error) => {
-                    self.persist(key, || self.bucket().upload_abort(key, &upload)).await?;
+                    self.abort(key, &upload).await?;
                     return Err(error);
                 }
             }
         }
         unreachable!("an attempt that makes writers wait is whole")
+    }
+
+    /// Parts that nobody aborts are paid for: while the bucket forbids it, it is asked again,
+    /// and a node that stops leaves it to the next start.
+    async fn abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
+        let mut backoff = Backoff::default();
+        loop {
+            let what = match self.persist(key, || self.bucket().upload_abort(key, upload)).await {
+                Err(BucketError::Forbidden { what }) => what,
+                ended => {
+                    self.trouble(key, None);
+                    return ended;
+                }
+            };
+            if self.is_stopping() {
+                return Err(BucketError::Unknown { what });
+            }
+            self.trouble(key, Some(format!("an upload cannot be aborted: {what}")));
+            self.ports.clock.sleep(backoff.pause(self.ports.entropy.next_u64(), None)).await;
+        }
     }
 
     /// `None` where the file has changed too much to be sent as it was. `waits`: whoever wants
