@@ -112,7 +112,7 @@ impl Asked {
     async fn ask(&self, request: AdminRequest) -> Result<AdminReply, Failure> {
         ask(&self.address, request).await.map_err(|error| match error {
             AskError::Rpc(RpcError::Refused(FsError::TimedOut)) => {
-                Failure::of(self.shown.display(), "the bucket does not answer; `ebb status` says more")
+                Failure::of(self.shown.display(), "the bucket has not taken everything in time; `ebb status` says why")
             }
             AskError::Rpc(RpcError::Refused(FsError::Io)) => {
                 Failure::of(self.shown.display(), "storage failed; `ebb status` and the log say more")
