@@ -29,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "message", run: formats::message, seeds: seeds::messages },
     Target { name: "state", run: state::run, seeds: state::seeds },
     Target { name: "requests", run: requests::run, seeds: requests::seeds },
+    Target { name: "listing", run: ebb_bucket::fuzz::listing, seeds: seeds::listings },
     Target { name: "fuse", run: surfaces::fuse, seeds: seeds::fuse },
     Target { name: "arguments", run: surfaces::arguments, seeds: seeds::arguments },
 ];

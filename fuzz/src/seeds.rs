@@ -23,6 +23,20 @@ pub fn root() -> InstalledRecord {
     InstalledRecord { mode: 0o755, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] }
 }
 
+/// A page of each store.
+pub fn listings() -> Vec<Vec<u8>> {
+    let s3 = "<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
+        <NextContinuationToken>t</NextContinuationToken><Contents><Key>d/c%20x</Key><ETag>\"e\"</ETag><Size>5</Size>\
+        <LastModified>2026-11-21T21:46:25.000Z</LastModified></Contents>\
+        <CommonPrefixes><Prefix>d/e/</Prefix></CommonPrefixes></ListBucketResult>";
+    let gcs = r#"{"kind":"storage#objects","nextPageToken":"t","prefixes":["d/e/"],
+        "items":[{"name":"d/c","generation":"17","size":"5","updated":"2026-11-21T21:46:25.123Z"}]}"#;
+    let azure = "<EnumerationResults><Blobs><Blob><Name Encoded=\"true\">d%2Fc</Name><Properties><Etag>e</Etag>\
+        <Content-Length>5</Content-Length><Last-Modified>Sat, 21 Nov 2026 21:46:25 GMT</Last-Modified></Properties></Blob>\
+        <BlobPrefix><Name>d/e/</Name></BlobPrefix></Blobs><NextMarker>m</NextMarker></EnumerationResults>";
+    [s3, gcs, azure].map(|page| page.as_bytes().to_vec()).into()
+}
+
 /// A header of every operation, with arguments of zeros.
 pub fn fuse() -> Vec<Vec<u8>> {
     (1..60u32)

@@ -30,7 +30,11 @@ const RULES: &[Rule] = &[
         tests: &["ebb-s3-server"],
     },
     Rule { name: "ebb-sim", uses: &["ebb-client", "ebb-core", "ebb-format", "ebb-model", "ebb-node", "ebb-ports"], tests: &["ebb-bucket"] },
-    Rule { name: "ebb-fuzz", uses: &["ebb-cli", "ebb-core", "ebb-format", "ebb-fuse", "ebb-model", "ebb-node", "ebb-sim"], tests: &[] },
+    Rule {
+        name: "ebb-fuzz",
+        uses: &["ebb-bucket", "ebb-cli", "ebb-core", "ebb-format", "ebb-fuse", "ebb-model", "ebb-node", "ebb-sim"],
+        tests: &[],
+    },
     Rule { name: "ebb-s3-server", uses: &["ebb-bucket", "ebb-ports"], tests: &[] },
     Rule { name: "xtask", uses: &["ebb-cli", "ebb-fuzz", "ebb-sim"], tests: &[] },
 ];

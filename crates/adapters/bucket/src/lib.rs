@@ -7,6 +7,8 @@
 mod azure;
 mod background;
 mod directory;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod gcs;
 mod http;
 mod location;

@@ -61,7 +61,7 @@ impl Blobs {
     }
 }
 
-pub(super) fn read(body: &[u8]) -> Option<Listed> {
+pub(crate) fn read(body: &[u8]) -> Option<Listed> {
     let root = Element::parse(body).filter(|root| root.name == "EnumerationResults")?;
     let blobs = root.child("Blobs")?;
     // What XML cannot hold is percent-encoded, and says so.

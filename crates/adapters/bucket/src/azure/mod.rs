@@ -4,7 +4,7 @@
 
 mod account;
 mod credentials;
-mod listing;
+pub(crate) mod listing;
 mod operations;
 mod sign;
 

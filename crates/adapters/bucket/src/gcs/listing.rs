@@ -33,7 +33,7 @@ impl Gcs {
 
 /// An object without a member that this reads is no listing, but neither is it another
 /// service's: an empty listing has no members at all on some servers.
-pub(super) fn read(body: &[u8]) -> Option<Listed> {
+pub(crate) fn read(body: &[u8]) -> Option<Listed> {
     let page: Value = serde_json::from_slice(body).ok()?;
     let members = page.as_object()?;
     if members.get("kind").is_some_and(|kind| kind != "storage#objects") || members.contains_key("error") {

@@ -5,7 +5,7 @@
 //! everything. The port's tag of an object is its generation.
 
 mod credentials;
-mod listing;
+pub(crate) mod listing;
 mod operations;
 mod token;
 mod uploads;

@@ -26,8 +26,7 @@ impl S3 {
             (None, None) => call,
         };
         let answer = self.call(&call).await?;
-        let root = Element::parse(&answer.body).filter(|root| root.name == "ListBucketResult");
-        root.as_ref().and_then(read_page).ok_or_else(|| unclear("list", &request.prefix, "a ListBucketResult"))
+        read(&answer.body).ok_or_else(|| unclear("list", &request.prefix, "a ListBucketResult"))
     }
 }
 
@@ -42,7 +41,8 @@ fn start_after(request: &ListRequest) -> Option<String> {
     })
 }
 
-fn read_page(root: &Element) -> Option<Listed> {
+pub(crate) fn read(body: &[u8]) -> Option<Listed> {
+    let root = Element::parse(body).filter(|root| root.name == "ListBucketResult")?;
     let encoded = root.text_of("EncodingType") == Some("url");
     // Some stores write a blank as `+`.
     let name = |text: &str| if encoded { decode(text, true) } else { Some(text.to_string()) };

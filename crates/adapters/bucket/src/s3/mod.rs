@@ -4,7 +4,7 @@
 
 mod credentials;
 mod endpoint;
-mod listing;
+pub(crate) mod listing;
 mod operations;
 mod probe;
 mod sign;
