@@ -181,7 +181,9 @@ fn size(operation: &Operation) -> usize {
         | Rename { .. }
         | SetAttr { .. }
         | RemoveXattr { .. }
-        | Fallocate { .. } => 0,
+        | Fallocate { .. }
+        | Copy { .. }
+        | Tmpfile { .. } => 0,
     };
     data + OPERATION_BYTES
 }

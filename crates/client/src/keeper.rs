@@ -165,7 +165,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
 
     // Before the replay, so that what is unlinked while open stays; after it, for what it has made.
     declare_opens(shared, now.session, IfRefused::Later).await?;
-    replay(shared, attached.recovered).await?;
+    replay(shared, now.session, attached.recovered).await?;
     if shared.asked.get() != now.start {
         ask_doubtful(shared, now.session).await?;
         shared.asked.set(now.start);
@@ -179,11 +179,15 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
 
 /// Asks again, in the order of the log, for what the node may have lost. The session
 /// table tells what it has from what it has not.
-async fn replay(shared: &Rc<Shared>, recovered: LogIndex) -> Result<(), Failure> {
+async fn replay(shared: &Rc<Shared>, session: SessionId, recovered: LogIndex) -> Result<(), Failure> {
+    let mut closed = Vec::new();
     while let Some(operation) = shared.journal.first_lost() {
         let mut mutation = operation.mutation.clone();
-        if let (ClientMutation::Make { open, .. }, Some(ino)) = (&mut mutation, operation.replay.ino) {
-            *open = shared.holds.is_open(ino);
+        match (&mut mutation, operation.replay.ino) {
+            (ClientMutation::Make { open, .. }, Some(ino)) => *open = shared.holds.is_open(ino),
+            // It may get its name from what follows.
+            (ClientMutation::Tmpfile { .. }, Some(ino)) if !shared.holds.is_open(ino) => closed.push(ino),
+            _ => {}
         }
         let request = Request::Mutate { tx: operation.tx, caller: operation.caller, mutation, replay: Some(operation.replay) };
         let refused = match insist(shared, request).await {
@@ -204,6 +208,9 @@ async fn replay(shared: &Rc<Shared>, recovered: LogIndex) -> Result<(), Failure>
         tracing::error!(error = refused, "an operation that the node had lost could not be repeated");
         shared.blame(&operation.mutation, operation.replay.ino, FsError::Io);
         shared.journal.first_refused();
+    }
+    for ino in closed {
+        insist(shared, Request::Close { session, ino, count: 1 }).await?;
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ impl Shared {
         if self.read_only {
             return Err(FsError::ReadOnly);
         }
-        if let ClientMutation::Write { ino, .. } | ClientMutation::Append { ino, .. } = mutation
+        if let ClientMutation::Write { ino, .. } | ClientMutation::Append { ino, .. } | ClientMutation::Copy { ino, .. } = mutation
             && let Some(error) = self.errors.get(ino)
         {
             return Err(error);
@@ -60,8 +60,8 @@ impl Shared {
                 Err(error) => break Err(error),
             }
         };
-        let made_open = match (&mutation, &result) {
-            (ClientMutation::Make { open: true, .. }, Ok(mutated)) => mutated.attr.as_ref().map(|attr| attr.ino),
+        let made_open = match (mutation.opens(), &result) {
+            (true, Ok(mutated)) => mutated.attr.as_ref().map(|attr| attr.ino),
             _ => None,
         };
         if answer.send(result).is_err()
@@ -128,13 +128,14 @@ impl Shared {
     }
 
     fn answered(self: &Rc<Shared>, ticket: &Ticket, caller: &Caller, mutation: &ClientMutation, mutated: &Mutated, at_once: bool) {
-        if let ClientMutation::Make { open: true, .. } = mutation
+        if mutation.opens()
             && let Some(attr) = &mutated.attr
         {
             // A node that has restarted since need not know any more that it is open.
             self.made_open(attr.ino, at_once);
         }
-        if !self.link.is_local() {
+        // A copy was durable when it was answered, and cannot be repeated.
+        if !self.link.is_local() && !matches!(mutation, ClientMutation::Copy { .. }) {
             let (tx, caller, mutation) = (ticket.tx, caller.clone(), mutation.clone());
             let (index, repeated) = (mutated.index, self.in_doubt.borrow().get(&tx).map(|doubt| doubt.kept_until));
             let kept_until = repeated.map_or(index, |repeated| repeated.max(index));
@@ -156,7 +157,7 @@ impl Shared {
     pub(crate) fn blame(&self, mutation: &ClientMutation, made: Option<Ino>, error: FsError) {
         use ClientMutation::*;
         let (first, second) = match *mutation {
-            Make { parent, .. } => (parent, made),
+            Make { parent, .. } | Tmpfile { parent, .. } => (parent, made),
             Link { ino, parent, .. } => (parent, Some(ino)),
             Unlink { parent, .. } | Rmdir { parent, .. } => (parent, None),
             Rename { from, to, .. } => (from, Some(to)),
@@ -165,7 +166,8 @@ impl Shared {
             | RemoveXattr { ino, .. }
             | Write { ino, .. }
             | Append { ino, .. }
-            | Fallocate { ino, .. } => (ino, None),
+            | Fallocate { ino, .. }
+            | Copy { ino, .. } => (ino, None),
         };
         for ino in [Some(first), second].into_iter().flatten() {
             self.errors.set(ino, error);

@@ -17,14 +17,14 @@ pub struct Page {
     pub end: bool,
 }
 
-/// What a write or an append did.
+/// What a write, an append or a copy did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Written {
     /// Of the file, after it.
     pub attr: Attr,
     /// Where the first byte went.
     pub offset: u64,
-    /// Fewer than asked where an error came in between.
+    /// Fewer than asked where an error or the largest file came in between.
     pub len_bytes: usize,
 }
 
@@ -96,6 +96,15 @@ impl Client {
         Ok(data.freeze())
     }
 
+    /// SEEK_DATA and SEEK_HOLE. [`FsError::NoData`] behind the end of the file, and where no
+    /// data follows.
+    pub async fn seek(&self, ino: Ino, offset: u64, to: Seek) -> Result<u64, FsError> {
+        match self.read_request(Request::Seek { ino, offset, to }).await? {
+            Reply::Offset(found) => Ok(found),
+            _ => Err(wrong_reply()),
+        }
+    }
+
     /// Takes as long as it takes: no time-out applies but the session's own.
     pub async fn admin(&self, request: AdminRequest) -> Result<AdminReply, FsError> {
         match self.shared.ask_patiently(None, |_| Request::Admin(request.clone())).await? {
@@ -155,8 +164,7 @@ impl Client {
 
     /// More than [`MAX_IO_BYTES`] are written in pieces, which others may see one by one.
     pub async fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: Bytes, drop_set_id: bool) -> Result<Written, FsError> {
-        let end = offset.checked_add(data.len() as u64).ok_or(FsError::TooLarge)?;
-        if end > MAX_FILE_BYTES {
+        if offset.checked_add(data.len() as u64).is_none() {
             return Err(FsError::TooLarge);
         }
         self.write_pieces(caller, data, |done, data| ClientMutation::Write { ino, offset: offset + done, data, drop_set_id }).await
@@ -182,6 +190,29 @@ impl Client {
         self.change(caller, ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id }).await
     }
 
+    /// copy_file_range(2) between two places, each an inode and an offset. Gives how many bytes
+    /// were copied: 0 at the end of the source, else perhaps fewer than asked.
+    pub async fn copy(
+        &self,
+        caller: &Caller,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len_bytes: u64,
+        drop_set_id: bool,
+    ) -> Result<Written, FsError> {
+        let ((from, from_offset), (ino, offset)) = (from, to);
+        let mutation = ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id };
+        let mutated = self.shared.mutate(caller, mutation).await?;
+        let (attr, copied) = mutated.attr.zip(mutated.replay.len_bytes).ok_or_else(wrong_reply)?;
+        Ok(Written { attr, offset, len_bytes: copied.min(len_bytes) as usize })
+    }
+
+    /// O_TMPFILE: a file without a name, open as by [`Client::open`], that [`Client::link`] may
+    /// give one. `parent` says who may make it and what it inherits.
+    pub async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u16) -> Result<Attr, FsError> {
+        self.change(caller, ClientMutation::Tmpfile { parent, mode }).await
+    }
+
     async fn change(&self, caller: &Caller, mutation: ClientMutation) -> Result<Attr, FsError> {
         self.shared.mutate(caller, mutation).await?.attr.ok_or_else(wrong_reply)
     }
@@ -193,16 +224,17 @@ impl Client {
             let upto = data.len().min(done + MAX_IO_BYTES);
             let mutation = piece(done as u64, data.slice(done..upto));
             let asked = if let ClientMutation::Write { offset, .. } = mutation { Some(offset) } else { None };
-            let result = match self.shared.mutate(caller, mutation).await {
-                Ok(mutated) => mutated.attr.zip(asked.or(mutated.replay.offset)).ok_or_else(wrong_reply),
-                Err(error) => Err(error),
-            };
+            let result = self.shared.mutate(caller, mutation).await.and_then(|mutated| {
+                let len_bytes = mutated.replay.len_bytes.map_or(upto - done, |len| (upto - done).min(len as usize));
+                let (attr, offset) = mutated.attr.zip(asked.or(mutated.replay.offset)).ok_or_else(wrong_reply)?;
+                Ok((attr, offset, done + len_bytes))
+            });
             match (result, &mut written) {
-                (Ok((attr, _)), Some(written)) => {
+                (Ok((attr, _, len_bytes)), Some(written)) => {
                     written.attr = attr;
-                    written.len_bytes = upto;
+                    written.len_bytes = len_bytes;
                 }
-                (Ok((attr, offset)), None) => written = Some(Written { attr, offset, len_bytes: upto }),
+                (Ok((attr, offset, len_bytes)), None) => written = Some(Written { attr, offset, len_bytes }),
                 // The caller learns the error with its next write, if it stays.
                 (Err(_), Some(_)) => {}
                 (Err(error), None) => return Err(error),

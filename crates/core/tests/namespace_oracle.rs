@@ -83,7 +83,7 @@ impl World {
     fn step(&mut self, mut dice: Dice) {
         self.clock += 1;
         let caller = dice.of(&callers());
-        match dice.below(21) {
+        match dice.below(22) {
             0 => self.release(&mut dice),
             1 => self.ask(&caller, &mut dice),
             other => {
@@ -124,6 +124,12 @@ impl World {
                 mode: dice.of(&[XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
             },
             18 => Mutation::RemoveXattr { ino: self.any(dice), name: Bytes::from_static(dice.of(&XATTRS)) },
+            20 => {
+                let parent = self.dir(dice);
+                let ino = self.namespace.next_ino(parent);
+                let mode = dice.of(&MODES);
+                Mutation::Tmpfile { parent, ino, mode, holder: dice.of(&SESSIONS) }
+            }
             19 => Mutation::Fallocate {
                 ino: self.any(dice),
                 offset: dice.of(&[0, 100, 1 << 20, MAX_FILE_BYTES, u64::MAX]),
@@ -199,7 +205,7 @@ impl World {
             assert!(changes.is_empty());
             assert!(before.items().eq(self.namespace.items()), "{mutation:?} was refused and left a trace");
         }
-        if let (Ok(_), Mutation::Make { ino, .. }) = (&answer, mutation) {
+        if let (Ok(_), Mutation::Make { ino, .. } | Mutation::Tmpfile { ino, .. }) = (&answer, mutation) {
             self.inos.push(*ino);
         }
         self.compare_versions(&before, stamp, &changes);
@@ -353,7 +359,7 @@ impl Follower {
                     let size = self.sizes.get(&ino).copied().unwrap_or(0);
                     assert!(range.start < size && range.end <= size.next_multiple_of(BLOCK_BYTES));
                 }
-                Change::Touched { ino, .. } => assert!(namespace.inode(ino).is_some()),
+                Change::Made { ino } | Change::Touched { ino, .. } => assert!(namespace.inode(ino).is_some()),
             }
         }
         for (ino, (parent, name)) in &self.primary {

@@ -127,3 +127,10 @@ pub enum Allocation {
     /// FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE: zeros, which take no room.
     Zero,
 }
+
+/// What lseek(2) looks for, besides offsets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Seek {
+    Data,
+    Hole,
+}

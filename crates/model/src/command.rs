@@ -102,17 +102,24 @@ pub enum Mutation {
         edges: Vec<u64>,
         drop_set_id: bool,
     },
+    /// A regular file without a name, which `holder` has open and may give one.
+    Tmpfile {
+        parent: Ino,
+        ino: Ino,
+        mode: u16,
+        holder: SessionId,
+    },
 }
 
 impl Mutation {
     /// What a client keeps so that it can ask for the very same again.
     pub fn replay(&self, stamp: Stamp) -> Replay {
-        let (ino, offset) = match *self {
-            Mutation::Make { ino, .. } => (Some(ino), None),
-            Mutation::Write { offset, .. } => (None, Some(offset)),
-            _ => (None, None),
+        let (ino, offset, len_bytes) = match *self {
+            Mutation::Make { ino, .. } | Mutation::Tmpfile { ino, .. } => (Some(ino), None, None),
+            Mutation::Write { offset, len_bytes, .. } => (None, Some(offset), Some(len_bytes)),
+            _ => (None, None, None),
         };
-        Replay { stamp, ino, offset }
+        Replay { stamp, ino, offset, len_bytes }
     }
 }
 

@@ -52,6 +52,9 @@ pub enum FsError {
     /// The bucket or node cannot be reached and the stated wait is over.
     #[error("timed out")]
     TimedOut,
+    /// There is nothing of what lseek(2) looks for.
+    #[error("no such data or hole")]
+    NoData,
 }
 
 /// Why a request got no answer from the file system. The client library acts upon it;

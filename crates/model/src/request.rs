@@ -91,6 +91,13 @@ pub enum Request {
     },
 
     Admin(AdminRequest),
+
+    /// SEEK_DATA and SEEK_HOLE of lseek(2).
+    Seek {
+        ino: Ino,
+        offset: u64,
+        to: Seek,
+    },
 }
 
 impl Request {
@@ -174,6 +181,29 @@ pub enum ClientMutation {
         keep_size: bool,
         drop_set_id: bool,
     },
+    /// copy_file_range(2): at most [`MAX_IO_BYTES`], and no more than `from` has. The bytes
+    /// survive a power cut when it is answered over the wire, for what was copied cannot be
+    /// told from what was written to `from` since, and so is never asked for again.
+    Copy {
+        from: Ino,
+        from_offset: u64,
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+        drop_set_id: bool,
+    },
+    /// A regular file without a name, open by the session (O_TMPFILE).
+    Tmpfile {
+        parent: Ino,
+        mode: u16,
+    },
+}
+
+impl ClientMutation {
+    /// What it makes is open as by [`Request::Open`].
+    pub fn opens(&self) -> bool {
+        matches!(self, ClientMutation::Make { open: true, .. } | ClientMutation::Tmpfile { .. })
+    }
 }
 
 /// What the node had chosen for an operation that it answered.
@@ -184,6 +214,8 @@ pub struct Replay {
     pub ino: Option<Ino>,
     /// Where the bytes of an append went.
     pub offset: Option<u64>,
+    /// How many bytes were written, which can be fewer than asked.
+    pub len_bytes: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -206,6 +238,7 @@ pub enum Reply {
         durable: LogIndex,
     },
     Admin(AdminReply),
+    Offset(u64),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

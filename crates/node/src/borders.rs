@@ -65,6 +65,10 @@ impl Node {
         }
     }
 
+    fn is_nameless(&self, ino: Ino) -> bool {
+        self.replica.view().namespace().inode(ino).is_some_and(|inode| inode.attr.nlink == 0)
+    }
+
     fn is_member_dir(&self, dir: Ino, name: &Name) -> bool {
         dir == Ino::ROOT && self.members.iter().any(|member| member.dir().name() == name)
     }
@@ -87,6 +91,8 @@ impl Node {
         let make = |dir: Ino, name: &Name| if self.is_reserved(dir, name) { Err(FsError::AccessDenied) } else { Ok(()) };
         match mutation {
             ClientMutation::Make { parent, name, .. } => make(*parent, name),
+            // What has no name yet is in no bucket.
+            ClientMutation::Link { ino, parent, name } if self.is_nameless(*ino) => make(*parent, name),
             ClientMutation::Link { ino, parent, name } => crosses(*ino, *parent).and_then(|()| make(*parent, name)),
             ClientMutation::Rmdir { parent, name } if self.is_member_dir(*parent, name) => Err(FsError::Busy),
             ClientMutation::Rename { from, name, to, new_name, .. } => {

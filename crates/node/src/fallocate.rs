@@ -22,7 +22,7 @@ impl Node {
         (what, keep_size): (Allocation, bool),
         drop_set_id: bool,
     ) -> Result<Mutated, RpcError> {
-        let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= self.max_file_bytes).ok_or(FsError::TooLarge)?;
         if what == Allocation::Reserve {
             self.expect_room(ino, offset..end)?;
         }

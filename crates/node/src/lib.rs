@@ -10,6 +10,7 @@ mod attach;
 mod borders;
 mod bucket;
 mod cache;
+mod copy;
 mod fallocate;
 mod fetch;
 mod flush;
@@ -28,6 +29,7 @@ mod read;
 mod recover;
 mod repeat;
 mod replica;
+mod seek;
 mod serve;
 mod session;
 pub mod side_by_side;
@@ -90,6 +92,8 @@ pub struct Node {
     troubles: Troubles,
     /// Tells this run of the node from others.
     run: u64,
+    /// What neither the node's disk nor the bucket could take is refused at once.
+    max_file_bytes: u64,
     /// Index of the log when this run began.
     recovered: LogIndex,
     /// What earlier runs wrote and a power cut may have taken, for clients that are still to

@@ -26,11 +26,12 @@ impl Node {
         if self.under_way.borrow().contains(&tx) {
             return Err(RpcError::Overloaded);
         }
+        let firm = self.is_firm(&mutation);
         let verdict = self.replica.view().sessions().check(tx);
         match verdict {
             Verdict::New => {}
             Verdict::Done(answer) => {
-                if let (ClientMutation::Make { open: true, .. }, Ok(Mutated { attr: Some(attr), .. })) = (&mutation, &answer)
+                if let (true, Ok(Mutated { attr: Some(attr), .. })) = (mutation.opens(), &answer)
                     && !self.attachments.holds(tx.session, attr.ino)
                 {
                     self.attachments.open(tx.session, attr.ino);
@@ -44,6 +45,8 @@ impl Node {
                 }
                 if self.answers_durably(tx.session) {
                     self.force_all().await?;
+                } else if firm {
+                    self.force_log().await?;
                 }
                 return answer.map(Reply::Mutated);
             }
@@ -76,6 +79,7 @@ impl Node {
         let answer = self.execute(tx, caller, mutation, replay).await;
         let forced = match &answer {
             Ok(_) if self.answers_durably(tx.session) => self.force_all().await.map(drop),
+            Ok(_) if firm => self.force_log().await.map(drop),
             _ => Ok(()),
         };
         self.under_way.borrow_mut().remove(&tx);
@@ -87,6 +91,13 @@ impl Node {
     /// act on it, and another repeat it too late. A client that is alone repeats it in order.
     fn answers_durably(&self, session: SessionId) -> bool {
         self.options.ack_durable || !self.attachments.is_alone(session)
+    }
+
+    /// A client on another machine cannot repeat a copy: what it was of may have changed. Its
+    /// bytes are forced before it is logged, with all that were written before, which are then
+    /// not repeated over it; and the log before it is answered.
+    fn is_firm(&self, mutation: &ClientMutation) -> bool {
+        matches!(mutation, ClientMutation::Copy { .. }) && !self.options.embedded
     }
 
     /// Whether this node, before a power cut, can have chosen what a client sends back. Time
@@ -104,14 +115,15 @@ impl Node {
         replay: Option<Replay>,
     ) -> Result<Mutated, RpcError> {
         self.admit(&mutation)?;
-        let order = Order { tx, caller, replay };
+        let order = Order { tx, caller, replay, firm: self.is_firm(&mutation) };
         if let ClientMutation::Link { ino, .. }
         | ClientMutation::SetAttr { ino, .. }
         | ClientMutation::SetXattr { ino, .. }
         | ClientMutation::RemoveXattr { ino, .. }
         | ClientMutation::Write { ino, .. }
         | ClientMutation::Append { ino, .. }
-        | ClientMutation::Fallocate { ino, .. } = mutation
+        | ClientMutation::Fallocate { ino, .. }
+        | ClientMutation::Copy { ino, .. } = mutation
         {
             self.see_all_names(ino).await?;
         }
@@ -174,6 +186,10 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::SetAttr { ino, set } => {
+                if set.size_bytes.is_some_and(|size| size > self.max_file_bytes) {
+                    self.file_size(ino)?;
+                    return Err(FsError::TooLarge.into());
+                }
                 // A change of size excludes readers, writers and uploads of the file.
                 let _guard = match set.size_bytes {
                     Some(_) => Some(self.locks.lock(ino, Mode::Exclusive).await),
@@ -196,6 +212,21 @@ impl Node {
                 let offset = order.replay.and_then(|replay| replay.offset);
                 self.write(&order, ino, offset, data, drop_set_id).await
             }
+            ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id } => {
+                self.copy(&order, (from, from_offset), (ino, offset), len_bytes, drop_set_id).await
+            }
+            ClientMutation::Tmpfile { parent, mode } => {
+                let mutated = self
+                    .order(&order, |state| {
+                        let ino = order.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent));
+                        Mutation::Tmpfile { parent, ino, mode, holder: tx.session }
+                    })
+                    .await?;
+                if let Some(attr) = &mutated.attr {
+                    self.attachments.open(tx.session, attr.ino);
+                }
+                Ok(mutated)
+            }
             ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
                 self.fallocate(&order, ino, (offset, len_bytes), (what, keep_size), drop_set_id).await
             }
@@ -206,7 +237,7 @@ impl Node {
     /// whose commit fails are not seen: an absent block stays absent, and a present one
     /// is read up to the old size, or is the target of an overwrite whose outcome the
     /// writer was told is an error.
-    async fn write(
+    pub(crate) async fn write(
         self: &Rc<Self>,
         order: &Order,
         ino: Ino,
@@ -223,9 +254,13 @@ impl Node {
             let guard = self.locks.lock(ino, Mode::Exclusive).await;
             let size = self.file_size(ino)?;
             let offset = offset.unwrap_or(size);
-            if offset.checked_add(len_bytes).is_none_or(|end| end > MAX_FILE_BYTES) {
+            // As much as fits, as write(2) has it; of nothing that is asked for nothing is wrong.
+            let room = self.max_file_bytes.saturating_sub(offset);
+            if room == 0 && len_bytes > 0 || offset.checked_add(len_bytes).is_none() {
                 return Err(FsError::TooLarge.into());
             }
+            let len_bytes = len_bytes.min(room);
+            let data = data.slice(..len_bytes as usize);
             let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
             let remote: Vec<Range<u64>> = missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect();
             if !remote.is_empty() {
@@ -246,6 +281,10 @@ impl Node {
             let sums = sums.collect();
             let stored = self.store.write(ino, offset, data).await.map_err(|error| self.disk_failed(ino, error));
             self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
+            let stored = match stored {
+                Ok(()) if order.firm => self.fsync(ino).await.map(drop),
+                stored => stored,
+            };
             let written = match stored {
                 Ok(()) => self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await,
                 Err(error) => Err(error),
@@ -348,4 +387,6 @@ pub(crate) struct Order {
     pub tx: TxId,
     pub caller: Caller,
     pub replay: Option<Replay>,
+    /// Its bytes are forced before it is logged.
+    pub firm: bool,
 }

@@ -170,6 +170,8 @@ impl Node {
         };
         let store = Store::open(ports.disk.clone()).await?;
         let space = ports.disk.space().await?;
+        let object_bytes = bucket.as_ref().map_or(u64::MAX, |bucket| bucket.capabilities().max_object_bytes);
+        let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
         fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
         let node = Rc::new(Node {
             cluster: serves.cluster,
@@ -189,6 +191,7 @@ impl Node {
             under_way: Default::default(),
             troubles: Default::default(),
             run: ports.entropy.next_u64(),
+            max_file_bytes,
             recovered,
             unforced: RefCell::new(unforced),
             safe: Cell::new(LogIndex(0)),

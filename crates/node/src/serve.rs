@@ -47,6 +47,7 @@ impl Node {
                 | Request::GetXattr { .. }
                 | Request::ListXattr { .. }
                 | Request::Read { .. }
+                | Request::Seek { .. }
         );
         // What a client that is still to come back was answered is not there yet.
         if shows && self.attachments.awaits_any() {
@@ -131,6 +132,8 @@ impl Node {
             }
 
             Request::Admin(request) => self.admin(request).await.map(Reply::Admin),
+
+            Request::Seek { ino, offset, to } => Ok(Reply::Offset(self.seek(ino, offset, to)?)),
         }
     }
 

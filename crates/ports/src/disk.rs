@@ -31,6 +31,9 @@ pub trait Disk {
     /// Bytes free and in all of the underlying file system.
     fn space(&self) -> PortFuture<'_, Result<DiskSpace, DiskError>>;
 
+    /// The longest that a file can be.
+    fn longest_file(&self) -> PortFuture<'_, Result<u64, DiskError>>;
+
     /// Takes the data directory for this process until it ends. [`DiskError::InUse`]
     /// names the owner where another process has it.
     fn lock(&self) -> Result<(), DiskError>;

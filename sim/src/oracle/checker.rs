@@ -184,6 +184,12 @@ impl<'a> Checker<'a> {
         let (ino, offset, data) = match mutation {
             ClientMutation::Write { ino, offset, data, .. } => (*ino, Some(*offset), data),
             ClientMutation::Append { ino, data, .. } => (*ino, None, data),
+            ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, .. } => {
+                for possibility in &mut self.possible {
+                    Rc::make_mut(&mut possibility.tree).smear_copy((*from, *from_offset), (*ino, *offset), *len_bytes);
+                }
+                return;
+            }
             ClientMutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
                 for possibility in &mut self.possible {
                     Rc::make_mut(&mut possibility.tree).smear_zeros(*ino, *offset, *len_bytes);

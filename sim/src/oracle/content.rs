@@ -101,6 +101,12 @@ impl Content {
             .map(|at| offset + at as u64)
     }
 
+    pub fn read(&self, offset: u64, len_bytes: usize) -> Vec<u8> {
+        let mut data = vec![0; len_bytes];
+        self.read_over(offset, &mut data);
+        data
+    }
+
     /// Fills in the bytes from `offset`; zeros behind the end.
     fn read_over(&self, offset: u64, data: &mut [u8]) {
         let end = offset + data.len() as u64;

@@ -40,6 +40,11 @@ pub enum Op {
         offset: u64,
         len_bytes: usize,
     },
+    Seek {
+        ino: Ino,
+        offset: u64,
+        to: Seek,
+    },
     Xattrs {
         ino: Ino,
     },
@@ -62,6 +67,8 @@ pub enum Outcome {
     Link(Bytes),
     Entries { entries: Vec<(DirEntry, Attr)>, end: bool },
     Data(Bytes),
+    Offset(u64),
+    Copied { attr: Attr, len_bytes: u64 },
     Names(Vec<Bytes>),
     Failed(FsError),
 }

@@ -45,6 +45,8 @@ struct Node {
     /// Names it has; of a directory 1 or, once removed, 0.
     links: u32,
     opens: BTreeMap<ClientId, u32>,
+    /// It was made without a name and may still get one.
+    linkable: bool,
     /// Somebody has changed it, so that its times are on record.
     changed: bool,
 }
@@ -120,6 +122,7 @@ impl Tree {
             },
             Op::ReadDir { dir, after } => next.read_dir(&asked, *dir, *after)?,
             Op::Read { ino, offset, len_bytes } => next.read(&asked, *ino, *offset, *len_bytes)?,
+            Op::Seek { ino, offset, to } => next.seek(&asked, *ino, *offset, *to)?,
             Op::Xattrs { ino } => match next.at(*ino) {
                 Err(errors) => asked.expect_one_of(&errors)?,
                 Ok(node) => asked.expect(&Outcome::Names(next.nodes[&node].xattrs.keys().cloned().collect()))?,
@@ -287,7 +290,7 @@ impl Tree {
                         if node.kind == FileKind::Directory {
                             errors.push(FsError::NotPermitted);
                         }
-                        if node.links == 0 {
+                        if node.links == 0 && !node.linkable {
                             errors.push(FsError::NotFound);
                         }
                     }
@@ -297,6 +300,8 @@ impl Tree {
                 self.change(parent).entries.insert(name.clone(), node);
                 self.change(parent).touch();
                 self.change(node).links += 1;
+                self.change(node).linkable = false;
+                self.change(node).changed = true;
                 self.expect_attr(asked, node)
             }
             ClientMutation::Unlink { parent, name } => match self.child(*parent, name) {
@@ -346,6 +351,19 @@ impl Tree {
             }
             ClientMutation::Write { ino, offset, data, .. } => self.write(asked, *ino, Some(*offset), data),
             ClientMutation::Append { ino, data, .. } => self.write(asked, *ino, None, data),
+            ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, .. } => {
+                self.copy(asked, (*from, *from_offset), (*ino, *offset), *len_bytes)
+            }
+            ClientMutation::Tmpfile { parent, mode } => {
+                if let Err(errors) = self.dir(*parent) {
+                    return asked.expect_one_of(&errors);
+                }
+                let id = NodeId(asked.id.0 + 1);
+                let opens = BTreeMap::from([(asked.client, 1)]);
+                let node = Node { links: 0, linkable: true, opens, ..Node::new(FileKind::Regular, *mode) };
+                self.nodes.insert(id, Rc::new(node));
+                self.expect_attr(asked, id)
+            }
             ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, .. } => {
                 self.fallocate(asked, *ino, (*offset, *len_bytes), *what, *keep_size)
             }
@@ -503,6 +521,84 @@ impl Tree {
         self.expect_attr(asked, id)
     }
 
+    fn copy(&mut self, asked: &Asked<'_>, from: (Ino, u64), to: (Ino, u64), len_bytes: u64) -> Result<(), Mismatch> {
+        let mut errors = Vec::new();
+        for ino in [from.0, to.0] {
+            match self.at(ino).map(|id| self.nodes[&id].kind) {
+                Err(more) => errors.extend(more),
+                Ok(FileKind::Regular) => {}
+                Ok(FileKind::Directory) => errors.push(FsError::IsDirectory),
+                Ok(_) => errors.push(FsError::Invalid),
+            }
+        }
+        if !errors.is_empty() {
+            return asked.expect_one_of(&errors);
+        }
+        let (source, target) = (self.by_ino[&from.0], self.by_ino[&to.0]);
+        let left = self.nodes[&source].content.size().saturating_sub(from.1);
+        let len_bytes = len_bytes.min(left).min(MAX_IO_BYTES as u64);
+        if source == target && from.1.abs_diff(to.1) < len_bytes {
+            return asked.expect_one_of(&[FsError::Invalid]);
+        }
+        let read = |content: &Content| content.read(from.1, len_bytes as usize);
+        let data = read(&self.nodes[&source].content);
+        let others: Vec<Vec<u8>> = self.nodes[&source].smeared.iter().map(read).collect();
+        let node = self.change(target);
+        if len_bytes > 0 {
+            node.remember();
+            let before = node.content.clone();
+            node.content.write(to.1, &data);
+            node.smeared.iter_mut().for_each(|content| content.write(to.1, &data));
+            for other in others {
+                let mut content = before.clone();
+                content.write(to.1, &other);
+                add_new(&mut node.smeared, &content);
+            }
+            node.mtime = None;
+        }
+        match asked.outcome {
+            None => Ok(()),
+            Some(Outcome::Copied { attr, len_bytes: copied }) if *copied == len_bytes => {
+                self.bind(target, attr.ino)?;
+                self.check_attr(target, attr)?;
+                if self.nodes[&target].mtime.is_none() {
+                    self.change(target).mtime = Some(attr.mtime);
+                }
+                Ok(())
+            }
+            Some(other) => Err(format!("{other:?} in place of {len_bytes} bytes copied")),
+        }
+    }
+
+    /// Only what is zeros can be passed over; whether zeros are a hole is the node's to say.
+    fn seek(&mut self, asked: &Asked<'_>, ino: Ino, offset: u64, to: Seek) -> Result<(), Mismatch> {
+        let node = match self.at(ino) {
+            Err(errors) => return asked.expect_one_of(&errors),
+            Ok(node) => &self.nodes[&node],
+        };
+        match node.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return asked.expect_one_of(&[FsError::IsDirectory]),
+            _ => return asked.expect_one_of(&[FsError::Invalid]),
+        }
+        let size = node.content.size();
+        let passed = match (asked.outcome, to) {
+            (None, _) => return Ok(()),
+            (Some(Outcome::Failed(FsError::NoData)), Seek::Data) => offset..size,
+            (Some(Outcome::Failed(FsError::NoData)), Seek::Hole) if offset >= size => return Ok(()),
+            (Some(Outcome::Offset(found)), Seek::Data) if (offset..size).contains(found) => offset..*found,
+            (Some(Outcome::Offset(found)), Seek::Hole) if *found == size && offset < size => return Ok(()),
+            // A hole is at least one byte.
+            (Some(Outcome::Offset(found)), Seek::Hole) if (offset..size).contains(found) => *found..*found + 1,
+            (Some(other), _) => return Err(format!("{other:?} is no offset in {size} bytes behind {offset}")),
+        };
+        let zeros = vec![0; passed.end.saturating_sub(passed.start) as usize];
+        match node.content.first_stranger(&node.smeared, passed.start, &zeros) {
+            None => Ok(()),
+            Some(at) => Err(format!("passes over byte {at}, which is data")),
+        }
+    }
+
     /// A write that failed: its bytes may be there or not, its length is not.
     pub fn smear_write(&mut self, ino: Ino, offset: Option<u64>, data: &[u8]) {
         let Ok(id) = self.at(ino) else { return };
@@ -512,6 +608,16 @@ impl Tree {
         touched.write(offset.unwrap_or(size), data);
         touched.resize(size);
         add_new(&mut node.smeared, &touched);
+    }
+
+    /// As [`Tree::smear_write`], of a copy.
+    pub fn smear_copy(&mut self, from: (Ino, u64), to: (Ino, u64), len_bytes: u64) {
+        let Ok(source) = self.at(from.0) else { return };
+        let source = &self.nodes[&source];
+        let len_bytes = len_bytes.min(source.content.size().saturating_sub(from.1)).min(MAX_IO_BYTES as u64);
+        let data: Vec<Vec<u8>> =
+            std::iter::once(&source.content).chain(&source.smeared).map(|content| content.read(from.1, len_bytes as usize)).collect();
+        data.iter().for_each(|data| self.smear_write(to.0, Some(to.1), data));
     }
 
     /// As [`Tree::smear_write`], of zeros that take the place of what is there.
@@ -736,6 +842,7 @@ impl Node {
             entries: BTreeMap::new(),
             links: 1,
             opens: BTreeMap::new(),
+            linkable: false,
             changed: false,
         }
     }
@@ -800,9 +907,11 @@ fn add_new(contents: &mut Vec<Content>, content: &Content) {
 fn addressed(op: &Op) -> Vec<Ino> {
     match op {
         Op::Mutate(mutation) => match mutation {
-            ClientMutation::Make { parent, .. } | ClientMutation::Unlink { parent, .. } | ClientMutation::Rmdir { parent, .. } => {
-                vec![*parent]
-            }
+            ClientMutation::Make { parent, .. }
+            | ClientMutation::Tmpfile { parent, .. }
+            | ClientMutation::Unlink { parent, .. }
+            | ClientMutation::Rmdir { parent, .. } => vec![*parent],
+            ClientMutation::Copy { from, ino, .. } => vec![*from, *ino],
             ClientMutation::Link { ino, parent, .. } => vec![*ino, *parent],
             ClientMutation::Rename { from, to, .. } => vec![*from, *to],
             ClientMutation::SetAttr { ino, .. }
@@ -816,6 +925,7 @@ fn addressed(op: &Op) -> Vec<Ino> {
         Op::GetAttr { ino }
         | Op::ReadLink { ino }
         | Op::Read { ino, .. }
+        | Op::Seek { ino, .. }
         | Op::Xattrs { ino }
         | Op::Open { ino }
         | Op::Close { ino }

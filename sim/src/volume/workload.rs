@@ -146,6 +146,11 @@ impl Worker {
                 ClientMutation::Append { ino, data, drop_set_id } => {
                     attr(client.append(root, ino, data, drop_set_id).await.map(|written| written.attr))
                 }
+                ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id } => {
+                    let copied = client.copy(root, (from, from_offset), (ino, offset), len_bytes, drop_set_id).await;
+                    copied.map_or_else(Outcome::Failed, |done| Outcome::Copied { attr: done.attr, len_bytes: done.len_bytes as u64 })
+                }
+                ClientMutation::Tmpfile { parent, mode } => attr(client.tmpfile(root, parent, mode).await),
                 ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
                     attr(client.fallocate(root, ino, (offset, len_bytes), what, keep_size, drop_set_id).await)
                 }
@@ -158,6 +163,7 @@ impl Worker {
                 Err(error) => Outcome::Failed(error),
             },
             Op::Read { ino, offset, len_bytes } => client.read(ino, offset, len_bytes).await.map_or_else(Outcome::Failed, Outcome::Data),
+            Op::Seek { ino, offset, to } => client.seek(ino, offset, to).await.map_or_else(Outcome::Failed, Outcome::Offset),
             Op::Xattrs { ino } => client.listxattr(ino).await.map_or_else(Outcome::Failed, Outcome::Names),
             Op::Open { ino } => done(client.open(ino).await),
             Op::Close { ino } => {
@@ -182,7 +188,16 @@ impl Worker {
         Some(match rng.below(100) {
             0..18 => Op::Mutate(self.make()),
             33..36 => Op::Mutate(self.fallocate()?),
-            18..33 => Op::Mutate(ClientMutation::Write {
+            30..32 => Op::Mutate(ClientMutation::Copy {
+                from: self.known.file(rng)?,
+                from_offset: self.offset(),
+                ino: self.known.file(rng)?,
+                offset: self.offset(),
+                len_bytes: [1 + rng.below(300), 100_000, 4 << 20][rng.index(3)],
+                drop_set_id: false,
+            }),
+            32 => Op::Mutate(ClientMutation::Tmpfile { parent: self.known.dir(rng), mode: 0o600 }),
+            18..30 => Op::Mutate(ClientMutation::Write {
                 ino: self.known.file(rng)?,
                 offset: self.offset(),
                 data: self.data(),
@@ -207,7 +222,11 @@ impl Worker {
             72..76 => Op::Lookup { parent: self.known.dir(rng), name: self.name() },
             76..78 => Op::GetAttr { ino: self.known.any(rng)? },
             78..81 => Op::ReadDir { dir: self.known.dir(rng), after: Cookie::START },
-            81..89 => Op::Read { ino: self.known.file(rng)?, offset: self.offset(), len_bytes: 1 + rng.index(200_000) },
+            81..83 => {
+                let to = [Seek::Data, Seek::Hole][rng.index(2)];
+                Op::Seek { ino: self.known.file(rng)?, offset: self.offset(), to }
+            }
+            83..89 => Op::Read { ino: self.known.file(rng)?, offset: self.offset(), len_bytes: 1 + rng.index(200_000) },
             89..91 => Op::Mutate(self.xattr()?),
             91 => Op::Xattrs { ino: self.known.any(rng)? },
             92..95 => Op::Fsync { ino: self.known.file(rng)? },

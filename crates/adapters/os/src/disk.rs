@@ -122,6 +122,13 @@ impl Disk for OsDisk {
         })
     }
 
+    fn longest_file(&self) -> PortFuture<'_, Result<u64, DiskError>> {
+        Box::pin(async {
+            let path = self.root.join(PROBE);
+            blocking(path.clone(), move || longest_at(&path)).await
+        })
+    }
+
     fn lock(&self) -> Result<(), DiskError> {
         if self.lock.borrow().is_some() { Ok(()) } else { self.lock_now() }
     }
@@ -196,6 +203,41 @@ fn space_of(root: &Path) -> io::Result<DiskSpace> {
         return Err(io::Error::last_os_error());
     }
     Ok(DiskSpace { free_bytes: stat.f_bavail * stat.f_frsize, total_bytes: stat.f_blocks * stat.f_frsize })
+}
+
+/// A file that is made and removed again to see how long it can be.
+const PROBE: &str = "probe";
+
+/// There is no asking a file system for this, so lengths are tried. What the process may not
+/// exceed is not tried: that would end it.
+fn longest_at(path: &Path) -> io::Result<u64> {
+    // SAFETY: rlimit is plain data, for which zeros are a value.
+    let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+    // SAFETY: `limit` is valid to write to.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let file = File::create(path)?;
+    let longest = longest_of(&file, (i64::MAX as u64).min(limit.rlim_cur));
+    std::fs::remove_file(path)?;
+    longest
+}
+
+fn longest_of(file: &File, most: u64) -> io::Result<u64> {
+    let fits = |len| match file.set_len(len) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EFBIG | libc::EINVAL)) => Ok(false),
+        Err(error) => Err(error),
+    };
+    if fits(most)? {
+        return Ok(most);
+    }
+    let (mut low, mut high) = (0, most);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        *if fits(middle)? { &mut low } else { &mut high } = middle;
+    }
+    Ok(low)
 }
 
 /// Who holds the lock, as its file and /proc say.

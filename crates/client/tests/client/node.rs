@@ -275,11 +275,13 @@ impl Node {
                 if *open {
                     *self.opens.borrow_mut().entry(replay.and_then(|replay| replay.ino).unwrap_or(ino)).or_default() += 1;
                 }
-                Ok(replay.unwrap_or(Replay { stamp, ino: Some(ino), offset: None }))
+                Ok(replay.unwrap_or(Replay { stamp, ino: Some(ino), offset: None, len_bytes: None }))
             }
-            ClientMutation::Append { .. } => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: Some(end as u64) })),
-            ClientMutation::Write { offset, .. } => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: Some(*offset) })),
-            _ => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: None })),
+            ClientMutation::Append { .. } => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: Some(end as u64), len_bytes: None })),
+            ClientMutation::Write { offset, .. } => {
+                Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: Some(*offset), len_bytes: None }))
+            }
+            _ => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: None, len_bytes: None })),
         };
         let answer =
             answer.map_err(RpcError::Refused).map(|replay| Mutated { attr: Some(attr(replay.ino.unwrap_or(Ino(7)))), index, replay });

@@ -11,6 +11,7 @@ impl Backing {
             return;
         }
         match change {
+            Change::Made { ino } => drop(self.files.insert(*ino, FileBacking::default())),
             Change::Linked { parent, ino, stamp, .. } => self.linked(namespace, *parent, *ino, *stamp),
             Change::Unlinked { parent, name, ino, primary, stamp } => self.unlinked(namespace, (*parent, name), *ino, *primary, *stamp),
             Change::Touched { ino, stamp } => self.record(namespace, *ino, stamp.time),
@@ -28,6 +29,9 @@ impl Backing {
             Some(FileKind::Regular) if self.files.contains_key(&ino) => {
                 if let Some(key) = self.home_before(ino) {
                     self.rehome(namespace, ino, key, Some(stamp.time));
+                } else if self.files.get(&ino).is_some_and(|file| file.home.is_none() && file.dirty.is_none()) {
+                    // Made without a name: from now on it has a key.
+                    self.content_changed(namespace, ino, stamp);
                 }
             }
             Some(FileKind::Regular) => {

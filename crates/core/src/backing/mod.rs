@@ -280,6 +280,7 @@ impl Backing {
         let find = |dir: Ino, name: &Name| namespace.dentry(dir, name);
         match mutation {
             Mutation::Make { parent, name, .. } => admit_name(*parent, name),
+            Mutation::Tmpfile { .. } => Ok(()),
             Mutation::Link { ino, parent, name } => admit_name(*parent, name).and_then(|()| self.admit_change(*ino)),
             Mutation::Unlink { parent, name, .. } => find(*parent, name).map_or(Ok(()), |dentry| self.admit_change(dentry.ino)),
             Mutation::Rmdir { parent, name, .. } => find(*parent, name).map_or(Ok(()), |dentry| self.admit_removal(dentry.ino)),

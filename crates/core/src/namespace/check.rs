@@ -75,7 +75,11 @@ impl Namespace {
     }
 
     fn check_orphans(&self) -> impl Iterator<Item = String> {
-        self.orphans.iter().filter_map(|(ino, holders)| {
+        let linkable = self.linkable.iter().filter_map(|ino| {
+            let file = self.inode(*ino).is_some_and(|inode| inode.attr.kind == FileKind::Regular);
+            (!file || !self.orphans.contains_key(ino)).then(|| format!("{ino} may get a name and is no file without one"))
+        });
+        let orphans = self.orphans.iter().filter_map(|(ino, holders)| {
             if self.inode(*ino).is_none_or(|inode| inode.attr.nlink != 0) {
                 Some(format!("orphan {ino} is not an inode without a name"))
             } else if holders.is_empty() {
@@ -83,7 +87,8 @@ impl Namespace {
             } else {
                 None
             }
-        })
+        });
+        orphans.chain(linkable)
     }
 
     fn refers(&self, link: Link, ino: Ino) -> bool {

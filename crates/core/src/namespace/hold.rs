@@ -13,6 +13,7 @@ impl Namespace {
             return;
         }
         self.orphans.remove(&ino);
+        self.linkable.remove(&ino);
         if let Some(inode) = self.inodes.remove(&ino) {
             changes.push(Change::Gone { ino, kind: inode.attr.kind });
         }

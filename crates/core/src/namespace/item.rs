@@ -14,6 +14,7 @@ pub enum NamespaceItem {
     Inode(Box<Inode>),
     Dentry { parent: Ino, name: Name, dentry: Dentry },
     Orphan { ino: Ino, holders: BTreeSet<SessionId> },
+    Linkable { ino: Ino },
 }
 
 /// Items that no namespace has: the snapshot is not what was written, or a rule is wrong.
@@ -42,7 +43,13 @@ impl Namespace {
             dentry: *dentry,
         });
         let orphans = self.orphans.iter().map(|(ino, holders)| NamespaceItem::Orphan { ino: *ino, holders: holders.clone() });
-        std::iter::once(NamespaceItem::Incarnation(self.incarnation)).chain(counters).chain(inodes).chain(dentries).chain(orphans)
+        let linkable = self.linkable.iter().map(|ino| NamespaceItem::Linkable { ino: *ino });
+        std::iter::once(NamespaceItem::Incarnation(self.incarnation))
+            .chain(counters)
+            .chain(inodes)
+            .chain(dentries)
+            .chain(orphans)
+            .chain(linkable)
     }
 
     /// What [`Namespace::items`] gave, in any order.
@@ -52,6 +59,7 @@ impl Namespace {
             dentries: Tree::new(),
             order: Tree::new(),
             orphans: BTreeMap::new(),
+            linkable: BTreeSet::new(),
             incarnation: Incarnation(0),
             counters: BTreeMap::new(),
         };
@@ -70,6 +78,7 @@ impl Namespace {
                     namespace.dentries.insert((parent, name), dentry).is_some() || again
                 }
                 NamespaceItem::Orphan { ino, holders } => namespace.orphans.insert(ino, holders).is_some(),
+                NamespaceItem::Linkable { ino } => !namespace.linkable.insert(ino),
             };
             if repeats {
                 return Err(Inconsistent { problems: vec!["an item is there twice".into()] });

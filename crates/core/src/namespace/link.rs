@@ -1,4 +1,4 @@
-//! link: another name for an inode.
+//! link: another name for an inode, or the first one for a file that was made without.
 
 use super::access::require;
 use super::{Change, Namespace};
@@ -24,12 +24,14 @@ impl Namespace {
         if kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        if inode.attr.nlink == 0 {
+        if inode.attr.nlink == 0 && !self.linkable.contains(&ino) {
             return Err(FsError::NotFound);
         }
         if inode.attr.nlink >= MAX_LINKS {
             return Err(FsError::TooManyLinks);
         }
+        self.linkable.remove(&ino);
+        self.orphans.remove(&ino);
         let link = self.enter(parent, name, ino, kind);
         self.dir_changed(parent, stamp, 0);
         let inode = self.inode_mut(ino);

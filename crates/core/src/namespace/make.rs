@@ -49,20 +49,7 @@ impl Namespace {
             return Err(FsError::Invalid);
         }
         let kind = what.kind();
-        let record = InstalledRecord {
-            mode: inherited_mode(caller, &dir.attr, kind, mode),
-            nlink: 1,
-            uid: caller.uid,
-            gid: if dir.attr.mode & SET_GID != 0 { dir.attr.gid } else { caller.gid },
-            atime: stamp.time,
-            mtime: stamp.time,
-            ctime: stamp.time,
-            btime: stamp.time,
-            xattrs: Vec::new(),
-            links: Vec::new(),
-        };
-        let mut inode = Inode::recorded(ino, what, 0, record);
-        inode.attr.version = stamp.version;
+        let mut inode = Inode::new(caller, stamp, &dir.attr, ino, mode, what);
         let attr = inode.attr.clone();
         inode.add_link(self.enter(parent, name, ino, kind), true);
         self.add_inode(inode);
@@ -89,6 +76,25 @@ impl Namespace {
 }
 
 impl Inode {
+    /// An inode that is made in `dir`, with no names yet.
+    pub(super) fn new(caller: &Caller, stamp: Stamp, dir: &Attr, ino: Ino, mode: u16, what: &Make) -> Inode {
+        let record = InstalledRecord {
+            mode: inherited_mode(caller, dir, what.kind(), mode),
+            nlink: 1,
+            uid: caller.uid,
+            gid: if dir.mode & SET_GID != 0 { dir.gid } else { caller.gid },
+            atime: stamp.time,
+            mtime: stamp.time,
+            ctime: stamp.time,
+            btime: stamp.time,
+            xattrs: Vec::new(),
+            links: Vec::new(),
+        };
+        let mut inode = Inode::recorded(ino, what, 0, record);
+        inode.attr.version = stamp.version;
+        inode
+    }
+
     /// An inode with the attributes of `record` and no names yet. Of a directory `nlink` is
     /// what it is without subdirectories, whatever the record says.
     pub(super) fn recorded(ino: Ino, what: &Make, len_bytes: u64, record: InstalledRecord) -> Inode {

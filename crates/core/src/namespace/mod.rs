@@ -5,6 +5,7 @@
 //! - A dentry refers to an inode that exists (C-14), and every inode other than the root
 //!   has a dentry, or names that are not loaded yet, or is an orphan: `nlink` 0, empty if it
 //!   is a directory, held open by a session.
+//! - An orphan gets a name again only if it never had one.
 //! - `inode.links` are the dentries that refer to it. For what is not a directory, `nlink`
 //!   is at least their number (names that are not loaded yet count); a directory has one,
 //!   and `nlink` 2 plus its loaded subdirectories.
@@ -31,6 +32,7 @@ mod readdir;
 mod rename;
 mod rmdir;
 mod setattr;
+mod tmpfile;
 mod unlink;
 mod write;
 mod xattr;
@@ -54,6 +56,8 @@ pub struct Namespace {
     pub(crate) order: Tree<(Ino, Cookie), Name>,
     /// Inodes without a name, with the sessions that hold them.
     pub(crate) orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
+    /// Orphans that were made without a name and may still get one.
+    pub(crate) linkable: BTreeSet<Ino>,
     pub(crate) incarnation: Incarnation,
     /// The next counter of an inode id in each slot that has any.
     pub(crate) counters: BTreeMap<Slot, u32>,
@@ -95,6 +99,7 @@ impl Namespace {
             dentries: Tree::new(),
             order: Tree::new(),
             orphans: BTreeMap::new(),
+            linkable: BTreeSet::new(),
             incarnation,
             counters: BTreeMap::from([(Ino::ROOT.slot(), Ino::ROOT.counter() + 1)]),
         }
@@ -125,6 +130,9 @@ impl Namespace {
             Mutation::Write { ino, offset, len_bytes, sums, drop_set_id } => {
                 self.write(caller, stamp, *ino, (*offset, *len_bytes), sums, *drop_set_id, changes).map(Some)
             }
+            Mutation::Tmpfile { parent, ino, mode, holder } => {
+                self.tmpfile(caller, stamp, *parent, *ino, *mode, *holder, changes).map(Some)
+            }
             Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id } => {
                 self.fallocate(caller, stamp, *ino, (*offset, *len_bytes), (*what, *keep_size), edges, *drop_set_id, changes).map(Some)
             }
@@ -135,6 +143,8 @@ impl Namespace {
 /// A fact about the namespace that extents, bucket and caches follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
+    /// A file was made that has no name yet.
+    Made { ino: Ino },
     /// `name` now refers to `ino`. `primary`: it is the inode's first name.
     Linked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
     /// `name` no longer refers to `ino`. `primary`: it was the inode's first name; if others
@@ -159,7 +169,8 @@ impl Change {
     pub fn inodes(&self) -> impl Iterator<Item = Ino> {
         let (first, second) = match *self {
             Change::Linked { parent, ino, .. } | Change::Unlinked { parent, ino, .. } => (ino, Some(parent)),
-            Change::Touched { ino, .. }
+            Change::Made { ino }
+            | Change::Touched { ino, .. }
             | Change::Written { ino, .. }
             | Change::Zeroed { ino, .. }
             | Change::Resized { ino, .. }

@@ -24,10 +24,21 @@ impl World {
             Mutation::Make { parent: dir, name: name.clone(), ino, mode, what }
         };
         let mutation = match dice.below(16) {
+            0 if dice.below(3) == 0 => {
+                let ino = self.partition.namespace().next_ino(dir);
+                if self.mutate(Mutation::Tmpfile { parent: dir, ino, mode, holder: SESSION }) {
+                    self.write(ino, dice.below(25), dice.below(9) + 1);
+                }
+                return;
+            }
             0 | 1 => make(self, Make::Regular),
             2 | 3 => make(self, Make::Directory),
             4 => make(self, Make::Symlink { target: Bytes::from_static(b"to/\xff") }),
             5 => make(self, Make::Special { kind: FileKind::Fifo, rdev: 0 }),
+            6 if dice.below(2) == 0 => match dice.of(&self.orphans()) {
+                Some(ino) => Mutation::Link { ino, parent: dir, name },
+                None => return,
+            },
             6 => match entry {
                 Some(entry) => Mutation::Link { ino: entry.ino, parent: dir, name },
                 None => return,
@@ -59,8 +70,7 @@ impl World {
                 None => return,
             },
             14 => {
-                let orphans: Vec<Ino> = self.partition.namespace().orphans().map(|(ino, _)| ino).collect();
-                if let Some(ino) = dice.of(&orphans) {
+                if let Some(ino) = dice.of(&self.orphans()) {
                     self.apply(Command::Release { session: SESSION, ino });
                 }
                 return;
@@ -76,6 +86,10 @@ impl World {
             },
         };
         self.mutate(mutation);
+    }
+
+    fn orphans(&self) -> Vec<Ino> {
+        self.partition.namespace().orphans().map(|(ino, _)| ino).collect()
     }
 
     /// Looks names up first and completes what must be complete, as a node does.
@@ -107,7 +121,7 @@ impl World {
     pub fn prepare(&mut self, mutation: &Mutation) {
         let find = |dir: &Ino, name: &Name| self.partition.namespace().dentry(*dir, name).map(|dentry| dentry.ino);
         let inos: Vec<Option<Ino>> = match mutation {
-            Mutation::Make { .. } => vec![],
+            Mutation::Make { .. } | Mutation::Tmpfile { .. } => vec![],
             Mutation::Link { ino, .. } => vec![Some(*ino)],
             Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => vec![find(parent, name)],
             Mutation::Rename { from, name, to, new_name, .. } => vec![find(from, name), find(to, new_name)],

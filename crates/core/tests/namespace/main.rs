@@ -9,6 +9,7 @@ mod readdir;
 mod rename;
 mod setattr;
 mod snapshot;
+mod tmpfile;
 mod unlink;
 mod volume;
 mod write;

@@ -37,6 +37,8 @@ pub struct Reference {
     root: NodeRef,
     /// Nodes without a name, with those who have them open.
     nameless: Vec<(NodeRef, BTreeSet<SessionId>)>,
+    /// Those of them that never had one.
+    unnamed: BTreeSet<Ino>,
 }
 
 const READ: u16 = 4;
@@ -48,7 +50,7 @@ type Outcome<T = ()> = Result<T, FsError>;
 impl Reference {
     pub fn new(mode: u16, time: Time) -> Reference {
         let node = Node::new(Ino::ROOT, FileKind::Directory, mode, 0, 0, time);
-        Reference { root: Rc::new(RefCell::new(node)), nameless: Vec::new() }
+        Reference { root: Rc::new(RefCell::new(node)), nameless: Vec::new(), unnamed: BTreeSet::new() }
     }
 
     /// Every node that exists, with its number of links.
@@ -87,6 +89,10 @@ impl Reference {
         match mutation {
             Mutation::Make { parent, name, ino, mode, what } => {
                 self.make(caller, now, (*parent, name), *ino, *mode, what)?;
+                self.attr(*ino).map(Some)
+            }
+            Mutation::Tmpfile { parent, ino, mode, holder } => {
+                self.tmpfile(caller, now, *parent, *ino, *mode, *holder)?;
                 self.attr(*ino).map(Some)
             }
             Mutation::Link { ino, parent, name } => {
@@ -205,6 +211,26 @@ impl Reference {
         Ok(())
     }
 
+    fn tmpfile(&mut self, caller: &Caller, now: Time, parent: Ino, ino: Ino, mode: u16, holder: SessionId) -> Outcome {
+        let dir = self.dir(parent)?;
+        may(caller, &dir, SEARCH)?;
+        if self.node(ino).is_ok() {
+            return Err(FsError::Exists);
+        }
+        may(caller, &dir, WRITE)?;
+        let mut node = Node::new(ino, FileKind::Regular, mode, caller.uid, caller.gid, now);
+        if dir.borrow().mode & 0o2000 != 0 {
+            node.gid = dir.borrow().gid;
+            let member = caller.checked || caller.uid == 0 || caller.in_group(node.gid);
+            if !member && mode & 0o2010 == 0o2010 {
+                node.mode &= !0o2000;
+            }
+        }
+        self.nameless.push((Rc::new(RefCell::new(node)), BTreeSet::from([holder])));
+        self.unnamed.insert(ino);
+        Ok(())
+    }
+
     fn link(&mut self, caller: &Caller, now: Time, ino: Ino, parent: Ino, name: &Name) -> Outcome {
         let (node, nlink) = self.all().remove(&ino).ok_or(FsError::Stale)?;
         let dir = self.dir(parent)?;
@@ -216,9 +242,10 @@ impl Reference {
         if node.borrow().kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        if nlink == 0 {
+        if nlink == 0 && !self.unnamed.remove(&ino) {
             return Err(FsError::NotFound);
         }
+        self.nameless.retain(|(other, _)| other.borrow().ino != ino);
         dir.borrow_mut().entries.push((name.clone(), Rc::clone(&node)));
         dir.borrow_mut().stamp(now, true);
         node.borrow_mut().stamp(now, false);

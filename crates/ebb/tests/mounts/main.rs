@@ -3,6 +3,7 @@
 
 mod asked;
 mod crashes;
+mod data;
 mod detached;
 mod ends;
 mod helper;

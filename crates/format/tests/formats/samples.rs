@@ -42,6 +42,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Client { mutation: Mutation::Write { .. }, .. }) => "write",
     Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Reserve, .. }, .. }) => "fallocate-reserve",
     Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Zero, .. }, .. }) => "fallocate-zero",
+    Payload::Command(Command::Client { mutation: Mutation::Tmpfile { .. }, .. }) => "tmpfile",
     Payload::Command(Command::Extent(ExtentCommand::Present { .. })) => "present",
     Payload::Command(Command::Extent(ExtentCommand::Absent { .. })) => "absent",
     Payload::Command(Command::Extent(ExtentCommand::Synced { .. })) => "synced",
@@ -90,6 +91,10 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Mutate { mutation: ClientMutation::Write { .. }, .. }, .. } => "mutate-write",
     Message::Request { request: Request::Mutate { mutation: ClientMutation::Append { .. }, .. }, .. } => "mutate-append",
     Message::Request { request: Request::Mutate { mutation: ClientMutation::Fallocate { .. }, .. }, .. } => "mutate-fallocate",
+    Message::Request { request: Request::Mutate { mutation: ClientMutation::Copy { .. }, .. }, .. } => "mutate-copy",
+    Message::Request { request: Request::Mutate { mutation: ClientMutation::Tmpfile { .. }, .. }, .. } => "mutate-tmpfile",
+    Message::Request { request: Request::Seek { to: Seek::Data, .. }, .. } => "seek-data",
+    Message::Request { request: Request::Seek { to: Seek::Hole, .. }, .. } => "seek-hole",
     Message::Request { request: Request::Admin(AdminRequest::Status), .. } => "status",
     Message::Request { request: Request::Admin(AdminRequest::ListDirty { .. }), .. } => "list-dirty",
     Message::Request { request: Request::Admin(AdminRequest::Flush { .. }), .. } => "flush",
@@ -111,6 +116,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Flushed { .. }), .. } => "reply-flushed",
     Message::Reply { reply: Reply::Admin(AdminReply::Evicted { .. }), .. } => "reply-evicted",
     Message::Reply { reply: Reply::Admin(AdminReply::Fsck(_)), .. } => "reply-fsck",
+    Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Error { error: RpcError::Refused(FsError::NotFound), .. } => "error-not-found",
     Message::Error { error: RpcError::Refused(FsError::Exists), .. } => "error-exists",
     Message::Error { error: RpcError::Refused(FsError::NotDirectory), .. } => "error-not-directory",
@@ -133,6 +139,7 @@ names!(message_name, MESSAGES, Message {
     Message::Error { error: RpcError::Refused(FsError::Stale), .. } => "error-stale",
     Message::Error { error: RpcError::Refused(FsError::Io), .. } => "error-io",
     Message::Error { error: RpcError::Refused(FsError::TimedOut), .. } => "error-timed-out",
+    Message::Error { error: RpcError::Refused(FsError::NoData), .. } => "error-no-data",
     Message::Error { error: RpcError::SessionExpired, .. } => "error-session-expired",
     Message::Error { error: RpcError::Misordered, .. } => "error-misordered",
     Message::Error { error: RpcError::Overloaded, .. } => "error-overloaded",
@@ -302,7 +309,7 @@ impl Draw {
     }
 
     fn replay(&mut self) -> Replay {
-        Replay { stamp: self.stamp(), ino: self.option(Draw::ino), offset: self.option(Draw::u64) }
+        Replay { stamp: self.stamp(), ino: self.option(Draw::ino), offset: self.option(Draw::u64), len_bytes: self.option(Draw::u64) }
     }
 
     pub fn record(&mut self) -> InstalledRecord {
@@ -373,6 +380,7 @@ impl Draw {
                 drop_set_id: self.flag(),
             },
         ]);
+        all.push(Mutation::Tmpfile { parent: self.ino(), ino: self.ino(), mode: self.u16(), holder: self.session() });
         for what in [Allocation::Reserve, Allocation::Zero] {
             all.push(Mutation::Fallocate {
                 ino: self.ino(),
@@ -458,6 +466,17 @@ impl Draw {
             ClientMutation::Write { ino: self.ino(), offset: self.u64(), data: self.bytes(), drop_set_id: self.flag() },
             ClientMutation::Append { ino: self.ino(), data: self.bytes(), drop_set_id: self.flag() },
         ]);
+        all.extend([
+            ClientMutation::Copy {
+                from: self.ino(),
+                from_offset: self.u64(),
+                ino: self.ino(),
+                offset: self.u64(),
+                len_bytes: self.u64(),
+                drop_set_id: self.flag(),
+            },
+            ClientMutation::Tmpfile { parent: self.ino(), mode: self.u16() },
+        ]);
         for what in [Allocation::Reserve, Allocation::Zero] {
             all.push(ClientMutation::Fallocate {
                 ino: self.ino(),
@@ -497,6 +516,8 @@ impl Draw {
             Request::Admin(AdminRequest::Flush { path: self.list(Draw::name) }),
             Request::Admin(AdminRequest::Evict { path: self.list(Draw::name) }),
             Request::Admin(AdminRequest::Fsck),
+            Request::Seek { ino, offset: self.u64(), to: Seek::Data },
+            Request::Seek { ino, offset: self.u64(), to: Seek::Hole },
         ];
         for mutation in self.client_mutations() {
             all.push(Request::Mutate { tx: self.tx(), caller: self.caller(), mutation, replay: self.option(Draw::replay) });
@@ -560,6 +581,7 @@ impl Draw {
             Reply::Admin(AdminReply::Flushed { files: self.u64(), bytes: self.u64() }),
             Reply::Admin(AdminReply::Evicted { bytes: self.u64() }),
             Reply::Admin(AdminReply::Fsck(FsckReport { inodes: self.u64(), blocks: self.u64(), problems: self.list(Draw::text) })),
+            Reply::Offset(self.u64()),
         ]
     }
 
@@ -588,6 +610,7 @@ impl Draw {
             Stale,
             Io,
             TimedOut,
+            NoData,
         ]
         .map(RpcError::Refused)
         .into();

@@ -335,6 +335,10 @@ impl Disk for Port {
         Box::pin(async move { Ok(DiskSpace { free_bytes: free as u64, total_bytes: total as u64 }) })
     }
 
+    fn longest_file(&self) -> PortFuture<'_, Result<u64, DiskError>> {
+        Box::pin(async { Ok(u64::MAX) })
+    }
+
     fn lock(&self) -> Result<(), DiskError> {
         Ok(())
     }

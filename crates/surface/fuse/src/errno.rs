@@ -51,6 +51,7 @@ impl From<FsError> for Errno {
             FsError::Stale => libc::ESTALE,
             FsError::Io => libc::EIO,
             FsError::TimedOut => libc::ETIMEDOUT,
+            FsError::NoData => libc::ENXIO,
         })
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 ///
 /// Methods run concurrently on one thread; each holds one request of the kernel, which
 /// waits until the future ends. A method must not wait for another request of the same
-/// mount nor for a [`crate::Notifier`]: both can depend on its own reply. A request that is
+/// mount nor for a [`crate::Notifier`]: both can depend on its own reply. (`lseek` may have
+/// pages dropped: for it the kernel holds none.) A request that is
 /// interrupted (a signal to its caller) runs to its end all the same: an answer that says
 /// what happened is worth more than EINTR after the fact.
 ///

@@ -1,13 +1,13 @@
 //! A volume as the kernel sees it: the client library's answers with the right to cache them.
 
 use crate::{
-    AttrReply, Caching, Context, DirBuffer, EntryReply, Errno, Filesystem, Handle, Lookup, Notification, Notifier, NotifyError, OpenFlags,
-    OpenReply, Pushed, WriteMode,
+    AttrReply, Caching, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Lookup, Notification, Notifier, NotifyError,
+    OpenFlags, OpenReply, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
-    Access, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, Make, Name, RenameMode, SetAttr, SetTime, VolumeStat, XattrMode,
+    Access, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, Make, Name, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,6 +33,10 @@ pub struct Volume {
     root: Ino,
     name_ttl: Duration,
     known: Rc<RefCell<Known>>,
+    /// Files that are open for reading and writing here, with the number of their opens: they
+    /// may be mapped, and a mapping may hold what nobody has been told of.
+    mappable: RefCell<BTreeMap<Ino, u64>>,
+    notifier: Notifier,
 }
 
 /// Inodes that the kernel has references to, with their number.
@@ -44,12 +48,12 @@ impl Volume {
     pub fn new(client: Client, root: Ino, notifier: Notifier, all_names: bool) -> Volume {
         let name_ttl = if all_names { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
         let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, 1)])));
-        let told = known.clone();
+        let (told, telling) = (known.clone(), notifier.clone());
         client.on_change(move |change| {
-            let (known, notifier) = (told.clone(), notifier.clone());
+            let (known, notifier) = (told.clone(), telling.clone());
             Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
         });
-        Volume { client, root, name_ttl, known }
+        Volume { client, root, name_ttl, known, mappable: RefCell::default(), notifier }
     }
 
     pub fn client(&self) -> &Client {
@@ -92,11 +96,26 @@ impl Volume {
         self.entry(attr)
     }
 
-    fn opened(&self) -> OpenReply {
+    fn opened(&self, ino: Ino, flags: OpenFlags) -> OpenReply {
+        if flags.reads() && flags.writes() {
+            *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
+        }
         match self.may_cache() {
             true => OpenReply { handle: CACHED, caching: Caching::Keep },
             false => OpenReply { handle: DIRECT, caching: Caching::Direct },
         }
+    }
+
+    /// The kernel has put what was appended where it thought that the file ends. It is told
+    /// once it has its answer, as it holds the pages until then.
+    fn appended_elsewhere(&self, ino: Ino) {
+        let notifier = self.notifier.clone();
+        tokio::task::spawn_local(async move {
+            match notifier.send(Notification::Inode { ino, bytes: 0..u64::MAX }).await {
+                Ok(()) | Err(NotifyError::Ended) => {}
+                Err(error) => tracing::error!(%ino, %error, "the kernel keeps what it should drop"),
+            }
+        });
     }
 
     async fn truncate(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Attr, FsError> {
@@ -185,14 +204,17 @@ impl Filesystem for Volume {
             self.client.close(ino);
             return Err(error.into());
         }
-        Ok(self.opened())
+        Ok(self.opened(ino, flags))
     }
 
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         loop {
             let made = self.client.make(&Self::caller(cx), self.real(parent), &name, mode, Make::Regular, true).await;
             match made {
-                Ok(attr) => return Ok((self.referenced(attr), self.opened())),
+                Ok(attr) => {
+                    let opened = self.opened(attr.ino, flags);
+                    return Ok((self.referenced(attr), opened));
+                }
                 Err(FsError::Exists) if !flags.excludes() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -221,8 +243,12 @@ impl Filesystem for Volume {
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
         let caller = Self::caller(cx);
         // Only the node knows the end of a file that others write too.
-        let written = if mode.append && handle == DIRECT {
-            self.client.append(&caller, ino, data, mode.drop_set_id).await?
+        let written = if mode.append {
+            let written = self.client.append(&caller, ino, data, mode.drop_set_id).await?;
+            if written.offset != offset {
+                self.appended_elsewhere(ino);
+            }
+            written
         } else {
             self.client.write(&caller, ino, offset, data, mode.drop_set_id).await?
         };
@@ -236,8 +262,17 @@ impl Filesystem for Volume {
         self.client.error(ino).map_or(Ok(()), |error| Err(error.into()))
     }
 
-    async fn release(&self, _cx: &Context, ino: Ino, _handle: Handle, _flags: OpenFlags) -> Result<(), Errno> {
+    async fn release(&self, _cx: &Context, ino: Ino, _handle: Handle, flags: OpenFlags) -> Result<(), Errno> {
         self.client.close(ino);
+        if flags.reads() && flags.writes() {
+            let mut mappable = self.mappable.borrow_mut();
+            if let Some(opens) = mappable.get_mut(&ino) {
+                *opens = opens.saturating_sub(1);
+                if *opens == 0 {
+                    mappable.remove(&ino);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -318,6 +353,43 @@ impl Filesystem for Volume {
         let drop_set_id = cx.uid != 0;
         self.client.fallocate(&Self::caller(cx), ino, (offset, len_bytes), what, keep_size, drop_set_id).await?;
         Ok(())
+    }
+
+    async fn lseek(&self, _cx: &Context, ino: Ino, _handle: Handle, offset: u64, to: SeekTo) -> Result<u64, Errno> {
+        let to = match to {
+            SeekTo::Data => Seek::Data,
+            SeekTo::Hole => Seek::Hole,
+        };
+        let found = self.client.seek(ino, offset, to).await;
+        let hole = match (to, &found) {
+            (Seek::Data, Ok(data)) => offset..*data,
+            (Seek::Data, Err(FsError::NoData)) => offset..u64::MAX,
+            (Seek::Hole, Ok(hole)) => *hole..u64::MAX,
+            _ => return Ok(found?),
+        };
+        if hole.is_empty() || !self.mappable.borrow().contains_key(&ino) {
+            return Ok(found?);
+        }
+        // What has been stored there through a mapping comes as WRITEs now, and is data.
+        match self.notifier.send(Notification::Inode { ino, bytes: hole }).await {
+            Ok(()) => Ok(self.client.seek(ino, offset, to).await?),
+            Err(error) => {
+                tracing::error!(%ino, %error, "the kernel does not write back what is mapped");
+                Err(Errno::IO)
+            }
+        }
+    }
+
+    async fn copy_file_range(&self, cx: &Context, from: CopyEnd, to: CopyEnd, len_bytes: u64) -> Result<u64, Errno> {
+        let drop_set_id = cx.uid != 0;
+        let (from, to) = ((from.ino, from.offset), (to.ino, to.offset));
+        Ok(self.client.copy(&Self::caller(cx), from, to, len_bytes, drop_set_id).await?.len_bytes as u64)
+    }
+
+    async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+        let attr = self.client.tmpfile(&Self::caller(cx), self.real(parent), mode).await?;
+        let opened = self.opened(attr.ino, flags);
+        Ok((self.referenced(attr), opened))
     }
 
     async fn syncfs(&self, _cx: &Context, _ino: Ino) -> Result<(), Errno> {

@@ -1,0 +1,40 @@
+//! O_TMPFILE: a file without a name, which may get one later and goes with its last holder
+//! if it does not.
+
+use super::access::require;
+use super::{Change, Inode, Namespace};
+use ebb_model::*;
+use std::collections::BTreeSet;
+
+impl Namespace {
+    /// `parent` says who may make it and what it inherits, and does not change: nobody but
+    /// `holder` knows of the file.
+    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
+    pub(super) fn tmpfile(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        parent: Ino,
+        ino: Ino,
+        mode: u16,
+        holder: SessionId,
+        changes: &mut Vec<Change>,
+    ) -> Result<Attr, FsError> {
+        let dir = self.searchable(caller, parent)?;
+        if self.inode(ino).is_some() {
+            return Err(FsError::Exists);
+        }
+        require(caller, dir, Access::WRITE)?;
+        if !self.may_be_made(ino) {
+            return Err(FsError::Invalid);
+        }
+        let mut inode = Inode::new(caller, stamp, &dir.attr, ino, mode, &Make::Regular);
+        inode.attr.nlink = 0;
+        let attr = inode.attr.clone();
+        self.add_inode(inode);
+        self.orphans.insert(ino, BTreeSet::from([holder]));
+        self.linkable.insert(ino);
+        changes.push(Change::Made { ino });
+        Ok(attr)
+    }
+}

@@ -1,0 +1,292 @@
+//! What programs do with the bytes of files besides reading and writing them.
+
+use crate::holes::{create, fallocate};
+use crate::place::Place;
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+const BLOCK: u64 = 64 << 10;
+
+fn outcome(result: i64) -> Result<u64, i32> {
+    u64::try_from(result).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+fn seek(file: &File, offset: u64, whence: i32) -> Result<u64, i32> {
+    // SAFETY: the descriptor is open and the rest are plain integers.
+    outcome(unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) })
+}
+
+fn copy(from: (&File, u64), to: (&File, u64), len: usize) -> Result<u64, i32> {
+    let (mut from_offset, mut to_offset) = (from.1 as i64, to.1 as i64);
+    // SAFETY: both descriptors are open and both offsets outlive the call.
+    outcome(unsafe { libc::copy_file_range(from.0.as_raw_fd(), &mut from_offset, to.0.as_raw_fd(), &mut to_offset, len, 0) as i64 })
+}
+
+/// Situation: a sparse file, of which part is written, part only in the bucket, and part
+/// stored through a mapping that nobody was told of. Expectation: all of that is data, the
+/// rest are holes, before and after the bucket has it.
+#[test]
+fn holes_are_found_and_data_is_never_passed_over() {
+    let place = Place::over_s3();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let path = place.path("mnt/file");
+    let file = create(&path);
+    file.write_all_at(b"data", 3 * BLOCK + 5).unwrap();
+    file.set_len(10 * BLOCK).unwrap();
+    let check = |file: &File| {
+        assert_eq!(seek(file, 0, libc::SEEK_DATA), Ok(3 * BLOCK));
+        assert_eq!(seek(file, 0, libc::SEEK_HOLE), Ok(0));
+        assert_eq!(seek(file, 3 * BLOCK, libc::SEEK_HOLE), Ok(4 * BLOCK));
+        assert_eq!(seek(file, 4 * BLOCK, libc::SEEK_DATA), Err(libc::ENXIO));
+        assert_eq!(seek(file, 10 * BLOCK, libc::SEEK_DATA), Err(libc::ENXIO));
+        assert_eq!(seek(file, 10 * BLOCK, libc::SEEK_HOLE), Err(libc::ENXIO));
+    };
+    check(&file);
+    place.ebb(&["flush", "mnt"]).good();
+    check(&file);
+    place.ebb(&["evict", "mnt"]).good();
+    // What is only in the bucket is data.
+    check(&file);
+
+    let len = 10 * BLOCK as usize;
+    // SAFETY: the mapping is of a file as long as it, and unmapped before the file is closed.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        at.cast::<u8>().add(6 * BLOCK as usize).write(7);
+        assert_eq!(seek(&file, 4 * BLOCK, libc::SEEK_DATA), Ok(6 * BLOCK));
+        assert_eq!(seek(&file, 6 * BLOCK, libc::SEEK_HOLE), Ok(7 * BLOCK));
+        // Nor does a second descriptor miss it, and a copy has it.
+        at.cast::<u8>().add(8 * BLOCK as usize).write(8);
+        let reader = File::open(&path).unwrap();
+        assert_eq!(seek(&reader, 7 * BLOCK, libc::SEEK_DATA), Ok(8 * BLOCK));
+        let other = create(&place.path("mnt/other"));
+        at.cast::<u8>().add(9 * BLOCK as usize).write(9);
+        assert_eq!(copy((&reader, 9 * BLOCK), (&other, 0), 1), Ok(1));
+        assert_eq!(fs::read(place.path("mnt/other")).unwrap(), [9]);
+        libc::munmap(at, len);
+    }
+    drop(file);
+    place.umount();
+}
+
+/// Bytes are copied inside the node: between files, inside one, past its end, and refused
+/// where Linux refuses; what the kernel had cached of the target is no longer shown.
+#[test]
+fn ranges_are_copied() {
+    let place = Place::over_s3();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let content: Vec<u8> = (0..5 << 20).map(|at: u32| (at / 7 % 251) as u8).collect();
+    fs::write(place.path("mnt/from"), &content).unwrap();
+    place.ebb(&["flush", "mnt"]).good();
+    place.ebb(&["evict", "mnt"]).good();
+    let from = OpenOptions::new().read(true).write(true).open(place.path("mnt/from")).unwrap();
+    let path = place.path("mnt/to");
+    let to = create(&path);
+    to.write_all_at(&[1; 1000], 0).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [1; 1000]);
+
+    let mut done = 0;
+    while done < content.len() {
+        let copied = copy((&from, done as u64), (&to, 100 + done as u64), content.len()).unwrap();
+        assert!(copied > 0);
+        done += copied as usize;
+    }
+    assert_eq!(copy((&from, content.len() as u64), (&to, 0), 10), Ok(0), "nothing is left");
+    assert_eq!(copy((&from, content.len() as u64 - 3), (&to, 100 + content.len() as u64), 10), Ok(3));
+    let mut expected = [&[1; 100][..], &content, &content[content.len() - 3..]].concat();
+    assert_eq!(fs::read(&path).unwrap(), expected);
+
+    assert_eq!(copy((&to, 0), (&to, 50), 100), Err(libc::EINVAL), "the ranges overlap");
+    assert_eq!(copy((&to, 0), (&to, 200), 100), Ok(100));
+    expected.copy_within(0..100, 200);
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    let largest = (5u64 << 40).min((16 << 40) - 4096);
+    assert_eq!(copy((&from, 0), (&to, largest), 10), Err(libc::EFBIG));
+    let appending = OpenOptions::new().append(true).open(&path).unwrap();
+    assert_eq!(copy((&from, 0), (&appending, 0), 10), Err(libc::EBADF));
+    // std copies with it.
+    fs::copy(place.path("mnt/from"), place.path("mnt/again")).unwrap();
+    assert_eq!(fs::read(place.path("mnt/again")).unwrap(), content);
+    drop((from, to, appending));
+    place.umount();
+    place.drop_cache();
+    place.mount();
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    place.umount();
+}
+
+fn tmpfile(dir: &Path) -> File {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(dir).unwrap()
+}
+
+fn link(file: &File, to: &Path) -> Result<u64, i32> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    let to = CString::new(to.as_os_str().as_bytes()).unwrap();
+    // SAFETY: both paths end in NUL.
+    outcome(unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) }.into())
+}
+
+/// Situation: files are made without a name; one gets a name, one does not, and the daemon
+/// is killed while others are open. Expectation: the named one is in the bucket with what
+/// was written before it had a name; of the others nothing is left.
+#[test]
+fn files_without_a_name() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let dir = place.path("mnt/dir");
+    fs::create_dir(&dir).unwrap();
+    let (named, nameless) = (tmpfile(&dir), tmpfile(&dir));
+    (&named).write_all(b"content").unwrap();
+    (&nameless).write_all(b"gone").unwrap();
+    assert_eq!((named.metadata().unwrap().nlink(), fs::read_dir(&dir).unwrap().count()), (0, 0));
+    assert_eq!(link(&named, &dir.join("name")), Ok(0));
+    assert_eq!(link(&named, &dir.join("name")), Err(libc::EEXIST));
+    assert_eq!(named.metadata().unwrap().nlink(), 1);
+    assert_eq!(fs::read(dir.join("name")).unwrap(), b"content");
+    // SAFETY: the path ends in NUL; the descriptor is owned by nobody else.
+    let sealed = unsafe {
+        let dir = CString::new(dir.as_os_str().as_bytes()).unwrap();
+        File::from_raw_fd(libc::open(dir.as_ptr(), libc::O_TMPFILE | libc::O_RDWR | libc::O_EXCL, 0o600))
+    };
+    assert_eq!(link(&sealed, &dir.join("sealed")), Err(libc::ENOENT), "O_EXCL: it gets no name");
+    drop(nameless);
+    place.ebb(&["flush", "mnt"]).good();
+    assert_eq!(fs::read(place.path("backing/dir/name")).unwrap(), b"content");
+    let inodes = || place.ebb(&["status", "mnt", "--json"]).good().json()["inodes"].as_u64().unwrap();
+    let before = inodes();
+    place.kill("mnt");
+    drop((named, sealed));
+    place.ebb(&["umount", "--lazy", "--no-wait", "mnt"]);
+    place.mount();
+    assert_eq!(fs::read(dir.join("name")).unwrap(), b"content");
+    assert_eq!(inodes(), before - 1, "the one that was open is gone");
+    place.ebb(&["fsck", "mnt"]).good();
+    place.umount();
+}
+
+/// What neither the node's disk nor the store could hold is refused when it is asked for; a
+/// write that begins below the limit stops there.
+#[test]
+fn the_largest_file() {
+    let place = Place::over_s3();
+    place.mount();
+    let path = place.path("mnt/file");
+    let file = create(&path);
+    let largest = 5u64 << 40;
+    assert_eq!(file.write_at(b"xx", largest).unwrap_err().raw_os_error(), Some(libc::EFBIG));
+    assert_eq!(file.set_len(largest + 1).unwrap_err().raw_os_error(), Some(libc::EFBIG));
+    assert_eq!(fallocate(&file, 0, largest, 1), Err(libc::EFBIG));
+    assert_eq!(file.write_at(b"abc", largest - 2).unwrap(), 2);
+    assert_eq!(file.metadata().unwrap().len(), largest);
+    file.set_len(0).unwrap();
+    drop(file);
+    place.umount();
+}
+
+/// Several descriptors, processes and mounts append to one file at once: every record is
+/// there, whole and once.
+#[test]
+fn appends_do_not_overwrite_each_other() {
+    let mut place = Place::new();
+    let url = place.url().to_owned();
+    let (node, line) = place.start(&["serve", "--data", "node", "--backing", &url, "--name", "v", "--listen", "127.0.0.1:0"]);
+    let address = line.split("ebb://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_owned();
+    place.ebb(&["mount", &format!("ebb://{address}/v"), "mnt", "--data", "client"]).good();
+    let path = place.path("mnt/log");
+    // Open before the second mount comes: the kernel caches the end of file that it knows.
+    let early: Vec<File> = (0..2).map(|_| OpenOptions::new().append(true).create(true).open(&path).unwrap()).collect();
+    (&early[0]).write_all(b"begin...\n").unwrap();
+    place.ebb(&["mount", &format!("ebb://{address}/v"), "mnt2", "--data", "client2"]).good();
+    let late: Vec<File> =
+        ["mnt/log", "mnt2/log"].iter().map(|name| OpenOptions::new().append(true).open(place.path(name)).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for (writer, file) in early.iter().chain(&late).enumerate() {
+            scope.spawn(move || {
+                for number in 0..100 {
+                    let mut file = file;
+                    file.write_all(format!("{writer}-{number:06}\n").as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    drop((early, late));
+    let text = fs::read_to_string(place.path("mnt2/log")).unwrap();
+    let mut lines: Vec<&str> = text.lines().skip(1).collect();
+    lines.sort_unstable();
+    let mut expected: Vec<String> = (0..4).flat_map(|writer| (0..100).map(move |number| format!("{writer}-{number:06}"))).collect();
+    expected.sort_unstable();
+    assert_eq!(lines, expected);
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    place.ebb(&["umount", "mnt2"]).good();
+    place.ebb(&["umount", "mnt"]).good();
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
+}
+
+/// O_SYNC and O_DSYNC: what write(2) has returned for survives a power cut, so the log is
+/// forced as far as it is written. O_DIRECT: any offset, length and address.
+#[test]
+fn synchronous_and_direct_writes() {
+    let place = Place::new();
+    place.mount_with(&["--commit-interval", "1h", "--flush-interval", "1h"]);
+    let indices = || {
+        let status = place.ebb(&["status", "mnt", "--json"]).good().json();
+        (status["log_index"].as_u64().unwrap(), status["durable_index"].as_u64().unwrap())
+    };
+    for flag in [libc::O_SYNC, libc::O_DSYNC] {
+        let path = place.path(&format!("mnt/{flag}"));
+        let file = OpenOptions::new().write(true).create_new(true).custom_flags(flag).open(&path).unwrap();
+        file.write_all_at(b"synced", 0).unwrap();
+        let (written, durable) = indices();
+        assert!(durable >= written, "{durable} of {written} are durable");
+    }
+    let path = place.path("mnt/direct");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let data: Vec<u8> = (0..100_000).map(|at: u32| at as u8).collect();
+    file.write_all_at(&data[1..77_778], 13).unwrap();
+    let mut back = vec![0; 77_777];
+    file.read_exact_at(&mut back[..], 13).unwrap();
+    assert_eq!(back, data[1..77_778]);
+    // Seen by those who read through the page cache, which had the file already.
+    assert_eq!(fs::read(&path).unwrap()[13..], data[1..77_778]);
+    file.write_all_at(b"direct", 20).unwrap();
+    assert_eq!(&fs::read(&path).unwrap()[20..26], b"direct");
+    drop(file);
+    place.umount();
+}
+
+/// Nanoseconds and the time of birth are what they were set to, also for a node that has
+/// nothing but the bucket.
+#[test]
+fn times_are_exact() {
+    let place = Place::new();
+    place.mount();
+    let path = place.path("mnt/file");
+    fs::write(&path, "x").unwrap();
+    let born = fs::metadata(&path).unwrap().created().unwrap();
+    let times = |access, modify| {
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        let times = [libc::timespec { tv_sec: 1_000_000_001, tv_nsec: access }, libc::timespec { tv_sec: -5, tv_nsec: modify }];
+        // SAFETY: the path ends in NUL and there are two times.
+        assert_eq!(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) }, 0);
+    };
+    times(123_456_789, 987_654_321);
+    let expected = ((1_000_000_001, 123_456_789), (-5, 987_654_321), born);
+    let seen = || {
+        let meta = fs::metadata(&path).unwrap();
+        ((meta.atime(), meta.atime_nsec()), (meta.mtime(), meta.mtime_nsec()), meta.created().unwrap())
+    };
+    assert_eq!(seen(), expected);
+    fs::read(&path).unwrap();
+    assert_eq!(seen(), expected, "reading changes no time");
+    place.umount();
+    place.drop_cache();
+    place.mount();
+    assert_eq!(seen(), expected);
+    place.umount();
+}

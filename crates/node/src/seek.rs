@@ -1,0 +1,16 @@
+//! SEEK_DATA and SEEK_HOLE.
+
+use crate::Node;
+use ebb_model::*;
+
+impl Node {
+    pub(crate) fn seek(&self, ino: Ino, offset: u64, to: Seek) -> Result<u64, RpcError> {
+        let size = self.file_size(ino)?;
+        let state = self.replica.view();
+        let found = match to {
+            Seek::Data => state.extents().seek_data(ino, offset, size),
+            Seek::Hole => state.extents().seek_hole(ino, offset, size),
+        };
+        Ok(found.ok_or(FsError::NoData)?)
+    }
+}
