@@ -248,54 +248,73 @@ impl Node {
         if data.len() > MAX_IO_BYTES {
             return Err(FsError::Invalid.into());
         }
-        let len_bytes = data.len() as u64;
-        self.reserve(len_bytes).await?;
+        self.reserve(data.len() as u64).await?;
         loop {
             let guard = self.locks.lock(ino, Mode::Exclusive).await;
-            let size = self.file_size(ino)?;
-            let offset = offset.unwrap_or(size);
-            // As much as fits, as write(2) has it; of nothing that is asked for nothing is wrong.
-            let room = self.max_file_bytes.saturating_sub(offset);
-            if room == 0 && len_bytes > 0 || offset.checked_add(len_bytes).is_none() {
-                return Err(FsError::TooLarge.into());
-            }
-            let len_bytes = len_bytes.min(room);
-            let data = data.slice(..len_bytes as usize);
-            let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
-            let remote: Vec<Range<u64>> = missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect();
-            if !remote.is_empty() {
-                drop(guard);
-                self.fetch(ino, &remote).await?;
-                continue;
-            }
-            for fill in missing {
-                let Range { start, end } = fill.range();
-                self.store.clear(ino, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
-            }
-            self.preserve(ino, offset..offset + len_bytes).await?;
-            self.void_sums(ino, offset, len_bytes).await?;
-            let sums = extent::whole_blocks(offset, len_bytes).map(|block| {
-                let start = (block * BLOCK_BYTES - offset) as usize;
-                ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize])
-            });
-            let sums = sums.collect();
-            let stored = self.store.write(ino, offset, data).await.map_err(|error| self.disk_failed(ino, error));
-            self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
-            let stored = match stored {
-                Ok(()) if order.firm => self.fsync(ino).await.map(drop),
-                stored => stored,
+            let offset = match offset {
+                Some(offset) => offset,
+                None => self.file_size(ino)?,
             };
-            let written = match stored {
-                Ok(()) => self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await,
-                Err(error) => Err(error),
-            };
-            if written.is_err() {
-                // Behind the end of the file there are zeros.
-                self.store.cut(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
-                self.drop_if_gone(ino);
+            match self.write_locked(order, ino, offset, data.clone(), drop_set_id).await? {
+                Written::Done(mutated) => return Ok(mutated),
+                Written::Missing(remote) => {
+                    drop(guard);
+                    self.fetch(ino, &remote).await?;
+                }
             }
-            return written;
         }
+    }
+
+    /// As [`Node::write`], with the inode's lock held exclusively.
+    pub(crate) async fn write_locked(
+        self: &Rc<Self>,
+        order: &Order,
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        drop_set_id: bool,
+    ) -> Result<Written, RpcError> {
+        let size = self.file_size(ino)?;
+        // As much as fits, as write(2) has it; of nothing that is asked for nothing is wrong.
+        let room = self.max_file_bytes.saturating_sub(offset);
+        let len_bytes = data.len() as u64;
+        if room == 0 && len_bytes > 0 || offset.checked_add(len_bytes).is_none() {
+            return Err(FsError::TooLarge.into());
+        }
+        let len_bytes = len_bytes.min(room);
+        let data = data.slice(..len_bytes as usize);
+        let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
+        let remote: Vec<Range<u64>> = missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect();
+        if !remote.is_empty() {
+            return Ok(Written::Missing(remote));
+        }
+        for fill in missing {
+            let Range { start, end } = fill.range();
+            self.store.clear(ino, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
+        }
+        self.preserve(ino, offset..offset + len_bytes).await?;
+        self.void_sums(ino, offset, len_bytes).await?;
+        let sums = extent::whole_blocks(offset, len_bytes).map(|block| {
+            let start = (block * BLOCK_BYTES - offset) as usize;
+            ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize])
+        });
+        let sums = sums.collect();
+        let stored = self.store.write(ino, offset, data).await.map_err(|error| self.disk_failed(ino, error));
+        self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
+        let stored = match stored {
+            Ok(()) if order.firm => self.fsync(ino).await.map(drop),
+            stored => stored,
+        };
+        let written = match stored {
+            Ok(()) => self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await,
+            Err(error) => Err(error),
+        };
+        if written.is_err() {
+            // Behind the end of the file there are zeros.
+            self.store.cut(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.drop_if_gone(ino);
+        }
+        written.map(Written::Done)
     }
 
     /// Dirty blocks lose their checksums before they are overwritten in place: a crash
@@ -381,6 +400,13 @@ impl Node {
 
 /// Versions that a power cut can take back: far more than one commit interval has.
 const MAX_LOST_VERSIONS: u64 = 1 << 32;
+
+/// How far a write got.
+pub(crate) enum Written {
+    Done(Mutated),
+    /// Nothing is done before these are fetched, for which the lock has to be given up.
+    Missing(Vec<Range<u64>>),
+}
 
 /// Whose mutation it is, and what was chosen for it before, if it was.
 pub(crate) struct Order {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 /// A read starts over when the blocks that it fetched were evicted before it came to
 /// them. That can happen only under a cache far too small for its readers.
-const MAX_ATTEMPTS: usize = 64;
+pub(crate) const MAX_ATTEMPTS: usize = 64;
 
 impl Node {
     pub(crate) async fn read(self: &Rc<Self>, ino: Ino, offset: u64, len_bytes: u32) -> Result<Bytes, RpcError> {
