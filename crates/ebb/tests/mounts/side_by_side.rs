@@ -174,6 +174,7 @@ fn a_bucket_that_goes_away_stops_only_its_own_directory() {
     assert!(trouble.contains("logs"), "{status}");
     fs::read(at("logs/before")).unwrap();
     switch.open();
+    until("what waited is taken", || place.ebb(&["flush", "mnt"]).status == 0);
     place.umount();
     place.drop_cache();
     mount(&place, &[]).good();
