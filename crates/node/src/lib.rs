@@ -171,7 +171,7 @@ impl Node {
                     // Or a power cut could bring back the blocks without their bytes.
                     self.force_log().await?;
                     let (start, len) = (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
-                    if let Err(error) = self.store.punch(ino, start, len).await {
+                    if let Err(error) = self.store.hole(ino, start, len).await {
                         // What is a hole reads as zeros all the same.
                         self.trouble("disk", Some(format!("the space of a hole could not be given back: {error}")));
                     }

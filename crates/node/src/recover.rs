@@ -24,7 +24,7 @@ use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
 use futures_util::future::{Either, select};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
@@ -161,10 +161,10 @@ impl Node {
         let recovered = log.written();
         let fresh = is_empty(&recovery);
         let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
-        let Replayed { partition, doubtful, unforced } = match fresh {
+        let Replayed { partition, doubtful, unforced, holes } = match fresh {
             true => {
                 let partition = empty(&ports, bucket.as_deref(), &serves, &options).await?;
-                Replayed { partition, doubtful: Doubtful::new(), unforced: Unforced::default() }
+                Replayed { partition, doubtful: Doubtful::new(), unforced: Unforced::default(), holes: Vec::new() }
             }
             false => replay(recovery).await?,
         };
@@ -207,6 +207,7 @@ impl Node {
         // What is removed or cut now must not come back with the next power cut.
         node.force_log().await?;
         node.drop_strays().await?;
+        node.make_holes(holes).await?;
         node.resume_sessions().await?;
         if node.tenure.is_some() {
             node.settle_uploads().await?;
@@ -239,6 +240,24 @@ impl Node {
                 Ok(size) => self.store.cut(ino, size).await?,
                 Err(_) => self.store.drop_file(ino).await?,
             }
+        }
+        Ok(())
+    }
+
+    /// Holes that a crash has kept from the store file, as far as nothing was written there
+    /// since. Forced before anybody sees them: what was there must not come back later.
+    async fn make_holes(&self, holes: Vec<(Ino, Range<u64>)>) -> Result<(), DiskError> {
+        let mut made = BTreeSet::new();
+        for (ino, blocks) in holes {
+            for block in blocks {
+                if self.replica.view().extents().block(ino, block).is_none() {
+                    self.store.hole(ino, block * BLOCK_BYTES, BLOCK_BYTES).await?;
+                    made.insert(ino);
+                }
+            }
+        }
+        for ino in made {
+            self.store.sync(Some(ino)).await?;
         }
         Ok(())
     }
@@ -454,12 +473,15 @@ struct Replayed {
     partition: Partition,
     doubtful: Doubtful,
     unforced: Unforced,
+    /// Blocks that became holes since the snapshot.
+    holes: Vec<(Ino, Range<u64>)>,
 }
 
 async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
     let Some(snapshot) = recovery.snapshot else { return Err(OpenError::NoSnapshot) };
     let mut partition = Partition::from_items(items(snapshot).await?)?;
     let mut unforced = Unforced::default();
+    let mut holes = Vec::new();
     let mut unsynced: BTreeMap<Ino, Vec<(LogIndex, Range<u64>)>> = BTreeMap::new();
     while let Some((index, command)) = recovery.commands.next().await? {
         match &command {
@@ -494,13 +516,13 @@ async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
         }
         let applied = partition.apply(index, &command);
         for effect in &applied.effects {
-            match *effect {
+            match effect.clone() {
                 Effect::Drop { ino } => {
                     unsynced.remove(&ino);
                     unforced.gone(ino);
                 }
                 Effect::Cut { ino, len_bytes } => unforced.superseded(ino, len_bytes..u64::MAX),
-                Effect::Punch { .. } => {}
+                Effect::Punch { ino, blocks } => holes.push((ino, blocks)),
             }
         }
         if let (Command::Client { stamp, mutation, .. }, Some(Ok(_))) = (&command, &applied.answer)
@@ -510,7 +532,7 @@ async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
         }
     }
     let doubtful = unsynced.into_iter().map(|(ino, writes)| (ino, joined(writes.into_iter().map(|(_, blocks)| blocks).collect())));
-    Ok(Replayed { partition, doubtful: doubtful.collect(), unforced })
+    Ok(Replayed { partition, doubtful: doubtful.collect(), unforced, holes })
 }
 
 /// The same blocks, each once: what is doubted is logged, and doubted again by the next start.

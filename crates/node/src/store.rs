@@ -137,6 +137,19 @@ impl Store {
         }
     }
 
+    /// Makes a hole. Unlike space that is only given back, it is forced with the file: what was
+    /// there before must not come back under bytes that are written later and lost.
+    pub async fn hole(&self, ino: Ino, offset: u64, len: u64) -> Result<(), DiskError> {
+        let file = match self.file(ino, OpenMode::Existing).await {
+            Ok(file) => file,
+            Err(DiskError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let punched = file.punch(offset, len).await;
+        self.state.borrow_mut().changed(ino);
+        punched
+    }
+
     /// The store file reaches beyond this length.
     pub async fn is_longer(&self, ino: Ino, len: u64) -> Result<bool, DiskError> {
         match self.file(ino, OpenMode::Existing).await {
