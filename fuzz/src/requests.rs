@@ -49,10 +49,17 @@ fn speaking_for(request: Request, session: SessionId) -> Option<Request> {
 pub fn seeds() -> Vec<Vec<u8>> {
     let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
     let mutations = [
-        ClientMutation::Make { parent: Ino::ROOT, name: name("a"), mode: 0o644, what: Make::Regular, open: true },
-        ClientMutation::Make { parent: Ino::ROOT, name: name("d"), mode: 0o755, what: Make::Directory, open: false },
+        ClientMutation::Make { parent: Ino::ROOT, name: name("a"), mode: 0o644.into(), what: Make::Regular, open: true },
+        ClientMutation::Make {
+            parent: Ino::ROOT,
+            name: name("d"),
+            mode: NewMode { mode: 0o777, umask: 0o22 },
+            what: Make::Directory,
+            open: false,
+        },
         ClientMutation::Write { ino: Ino(2), offset: 1 << 20, data: Bytes::from_static(b"data"), drop_set_id: false },
         ClientMutation::Rename { from: Ino::ROOT, name: name("a"), to: Ino::ROOT, new_name: name("b"), mode: RenameMode::Replace },
+        ClientMutation::SetAcl { ino: Ino(3), class: AclClass::Default, value: Bytes::from_static(b"\x02\0\0\0"), drop_set_gid: true },
         ClientMutation::Unlink { parent: Ino::ROOT, name: name("b") },
     ];
     let mutate = |(at, mutation): (usize, ClientMutation)| Request::Mutate {

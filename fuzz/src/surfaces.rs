@@ -1,12 +1,15 @@
 //! What the kernel and the command line say.
 
 use bytes::Bytes;
-use ebb_fuse::Message;
+use ebb_fuse::{Message, Negotiated, abi};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 pub fn fuse(bytes: &[u8]) {
-    drop(Message::parse(bytes, |range| Bytes::copy_from_slice(&bytes[range])));
+    for flags in [0, abi::init::SETXATTR_EXT] {
+        let agreed = Negotiated { minor: abi::MINOR, flags };
+        drop(Message::parse(&agreed, bytes, |range| Bytes::copy_from_slice(&bytes[range])));
+    }
 }
 
 /// Arguments, separated by zeros.

@@ -174,6 +174,7 @@ fn size(operation: &Operation) -> usize {
     let data = match &operation.mutation {
         Write { data, .. } | Append { data, .. } => data.len(),
         SetXattr { name, value, .. } => name.len() + value.len(),
+        SetAcl { value, .. } => value.len(),
         Make { .. }
         | Link { .. }
         | Unlink { .. }

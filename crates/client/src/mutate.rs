@@ -163,6 +163,7 @@ impl Shared {
             Rename { from, to, .. } => (from, Some(to)),
             SetAttr { ino, .. }
             | SetXattr { ino, .. }
+            | SetAcl { ino, .. }
             | RemoveXattr { ino, .. }
             | Write { ino, .. }
             | Append { ino, .. }

@@ -127,9 +127,17 @@ impl Client {
 
 /// Changes.
 impl Client {
-    /// create, mkdir, mknod and symlink; `mode` has the umask applied. With `open` the file
-    /// is open as by [`Client::open`].
-    pub async fn make(&self, caller: &Caller, parent: Ino, name: &Name, mode: u16, what: Make, open: bool) -> Result<Attr, FsError> {
+    /// create, mkdir, mknod and symlink. With `open` the file is open as by [`Client::open`].
+    pub async fn make(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &Name,
+        mode: impl Into<NewMode>,
+        what: Make,
+        open: bool,
+    ) -> Result<Attr, FsError> {
+        let mode = mode.into();
         self.change(caller, ClientMutation::Make { parent, name: name.clone(), mode, what, open }).await
     }
 
@@ -154,6 +162,13 @@ impl Client {
         self.change(caller, ClientMutation::SetAttr { ino, set }).await
     }
 
+    /// Sets an ACL, as system calls pass it, or removes it if `value` is empty. With
+    /// `drop_set_gid` an access ACL takes set-gid away.
+    pub async fn set_acl(&self, caller: &Caller, ino: Ino, class: AclClass, value: Bytes, drop_set_gid: bool) -> Result<Attr, FsError> {
+        self.change(caller, ClientMutation::SetAcl { ino, class, value, drop_set_gid }).await
+    }
+
+    /// ACLs are set by [`Client::set_acl`].
     pub async fn setxattr(&self, caller: &Caller, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), FsError> {
         self.shared.mutate(caller, ClientMutation::SetXattr { ino, name, value, mode }).await.map(drop)
     }
@@ -209,7 +224,8 @@ impl Client {
 
     /// O_TMPFILE: a file without a name, open as by [`Client::open`], that [`Client::link`] may
     /// give one. `parent` says who may make it and what it inherits.
-    pub async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: u16) -> Result<Attr, FsError> {
+    pub async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: impl Into<NewMode>) -> Result<Attr, FsError> {
+        let mode = mode.into();
         self.change(caller, ClientMutation::Tmpfile { parent, mode }).await
     }
 

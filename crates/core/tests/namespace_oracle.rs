@@ -83,7 +83,7 @@ impl World {
     fn step(&mut self, mut dice: Dice) {
         self.clock += 1;
         let caller = dice.of(&callers());
-        match dice.below(22) {
+        match dice.below(24) {
             0 => self.release(&mut dice),
             1 => self.ask(&caller, &mut dice),
             other => {
@@ -130,6 +130,12 @@ impl World {
                 let mode = dice.of(&MODES);
                 Mutation::Tmpfile { parent, ino, mode, holder: dice.of(&SESSIONS) }
             }
+            21 | 23 => Mutation::SetAcl {
+                ino: self.any_or_dir(dice),
+                class: dice.of(&[AclClass::Access, AclClass::Default]),
+                value: acl(dice),
+                drop_set_gid: dice.of(&[false, false, true]),
+            },
             19 => Mutation::Fallocate {
                 ino: self.any(dice),
                 offset: dice.of(&[0, 100, 1 << 20, MAX_FILE_BYTES, u64::MAX]),
@@ -182,6 +188,10 @@ impl World {
             0..240 => *all.keys().nth(pick % all.len()).expect("the root is there"),
             _ => self.inos[pick % self.inos.len()],
         }
+    }
+
+    fn any_or_dir(&self, dice: &mut Dice) -> Ino {
+        if dice.below(2) == 0 { self.dir(dice) } else { self.any(dice) }
     }
 
     /// Mostly a name that is taken.
@@ -297,6 +307,33 @@ fn unversioned(attr: Attr) -> Attr {
 
 fn name(dice: &mut Dice) -> Name {
     Name::new(dice.of(&[b"a", b"b", b"c"])).expect("a good name")
+}
+
+/// Mostly one that can be, of few people.
+fn acl(dice: &mut Dice) -> Bytes {
+    const TAGS: [u16; 6] = [1, 2, 4, 8, 16, 32];
+    let shape = dice.below(8);
+    let tags: &[u16] = match shape {
+        0 => return dice.of(&[Bytes::new(), Bytes::from_static(b"\x02\0\0\0"), Bytes::from_static(b"\x03\0\0\0")]),
+        1 => &[1, 4, 32],
+        2 => &[1, 4, 16, 32],
+        3 => &[1, 2, 2, 4, 16, 32],
+        4 => &[1, 4, 8, 8, 16, 32],
+        5 => &[1, 2, 4, 8, 16, 32],
+        // Without the mask that those named need.
+        6 => &[1, 2, 4, 32],
+        _ => &TAGS[dice.below(6)..],
+    };
+    let mut value = vec![2, 0, 0, 0];
+    let (permissions, ids) = (dice.below(256), dice.below(256));
+    for (at, tag) in tags.iter().enumerate() {
+        let permissions = (permissions >> at | permissions << 3) % 8;
+        let id = [1000, 1001, 1002, 2000][ids.wrapping_shr(2 * at as u32) % 4];
+        value.extend(tag.to_le_bytes());
+        value.extend((permissions as u16).to_le_bytes());
+        value.extend(u32::to_le_bytes(id));
+    }
+    value.into()
 }
 
 fn set(dice: &mut Dice) -> SetAttr {

@@ -110,6 +110,44 @@ pub enum XattrMode {
     Replace,
 }
 
+/// Permission, set-id and sticky bits of what is to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NewMode {
+    pub mode: u16,
+    /// Bits that it does not get, unless its directory has a default ACL, which counts instead.
+    pub umask: u16,
+}
+
+impl From<u16> for NewMode {
+    fn from(mode: u16) -> NewMode {
+        NewMode { mode, umask: 0 }
+    }
+}
+
+/// A POSIX access control list of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AclClass {
+    /// Who may do what with the inode.
+    Access,
+    /// Of a directory: the access ACL of what is made in it.
+    Default,
+}
+
+impl AclClass {
+    /// The ACL that an extended attribute is.
+    pub fn of(name: &[u8]) -> Option<AclClass> {
+        [AclClass::Access, AclClass::Default].into_iter().find(|class| class.name() == name)
+    }
+
+    /// The extended attribute that the ACL is.
+    pub fn name(self) -> &'static [u8] {
+        match self {
+            AclClass::Access => b"system.posix_acl_access",
+            AclClass::Default => b"system.posix_acl_default",
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RenameMode {
     Replace,

@@ -3,7 +3,8 @@
 //! restart, so a command carries everything that is not in the state: time, identity, choice.
 
 use crate::{
-    Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, RenameMode, Replay, SessionId, SetAttr, Time, TxId, Version, XattrMode,
+    AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, RenameMode, Replay, SessionId, SetAttr, Time, TxId, Version,
+    XattrMode,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,8 @@ pub struct Stamp {
 /// A change that a client asks for. Inode ids of new inodes are chosen by the leader.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Mutation {
-    /// `create`, `mkdir`, `mknod` and `symlink` differ only in what is made. `mode` has the umask applied.
+    /// `create`, `mkdir`, `mknod` and `symlink` differ only in what is made. `mode` has the
+    /// umask applied where it counts.
     Make {
         parent: Ino,
         name: Name,
@@ -108,6 +110,14 @@ pub enum Mutation {
         ino: Ino,
         mode: u16,
         holder: SessionId,
+    },
+    /// `value` as system calls pass it; an empty one removes the ACL. `drop_set_gid`: an access
+    /// ACL takes set-gid away, as the caller is neither of the file's group nor privileged.
+    SetAcl {
+        ino: Ino,
+        class: AclClass,
+        value: Bytes,
+        drop_set_gid: bool,
     },
 }
 

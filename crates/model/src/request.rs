@@ -123,7 +123,7 @@ pub enum ClientMutation {
     Make {
         parent: Ino,
         name: Name,
-        mode: u16,
+        mode: NewMode,
         what: Make,
         open: bool,
     },
@@ -195,7 +195,13 @@ pub enum ClientMutation {
     /// A regular file without a name, open by the session (O_TMPFILE).
     Tmpfile {
         parent: Ino,
-        mode: u16,
+        mode: NewMode,
+    },
+    SetAcl {
+        ino: Ino,
+        class: AclClass,
+        value: Bytes,
+        drop_set_gid: bool,
     },
 }
 

@@ -122,6 +122,7 @@ impl Node {
         | ClientMutation::RemoveXattr { ino, .. }
         | ClientMutation::Write { ino, .. }
         | ClientMutation::Append { ino, .. }
+        | ClientMutation::SetAcl { ino, .. }
         | ClientMutation::Fallocate { ino, .. }
         | ClientMutation::Copy { ino, .. } = mutation
         {
@@ -133,6 +134,7 @@ impl Node {
                 let mutated = self
                     .order(&order, |state| {
                         let ino = order.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent));
+                        let mode = state.namespace().made_mode(parent, mode);
                         Mutation::Make { parent, name, ino, mode, what }
                     })
                     .await?;
@@ -206,6 +208,9 @@ impl Node {
             ClientMutation::SetXattr { ino, name, value, mode } => {
                 self.order(&order, |_| Mutation::SetXattr { ino, name, value, mode }).await
             }
+            ClientMutation::SetAcl { ino, class, value, drop_set_gid } => {
+                self.order(&order, |_| Mutation::SetAcl { ino, class, value, drop_set_gid }).await
+            }
             ClientMutation::RemoveXattr { ino, name } => self.order(&order, |_| Mutation::RemoveXattr { ino, name }).await,
             ClientMutation::Write { ino, offset, data, drop_set_id } => self.write(&order, ino, Some(offset), data, drop_set_id).await,
             ClientMutation::Append { ino, data, drop_set_id } => {
@@ -219,6 +224,7 @@ impl Node {
                 let mutated = self
                     .order(&order, |state| {
                         let ino = order.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent));
+                        let mode = state.namespace().made_mode(parent, mode);
                         Mutation::Tmpfile { parent, ino, mode, holder: tx.session }
                     })
                     .await?;

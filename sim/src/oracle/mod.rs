@@ -1,5 +1,6 @@
 //! What a volume must be: the history of a run, and the checker that explains it or cannot.
 
+mod acl;
 mod checker;
 mod content;
 mod history;

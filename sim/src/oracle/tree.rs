@@ -1,5 +1,6 @@
 //! A naive file system: what a volume is, for the checker. It shares nothing with the core.
 
+use super::acl;
 use super::content::Content;
 use super::history::{ClientId, Op, OpId, Outcome, SeenNode, SeenTree};
 use bytes::Bytes;
@@ -267,17 +268,19 @@ impl Tree {
                     return asked.expect_one_of(&errors);
                 }
                 let id = NodeId(asked.id.0 + 1);
-                let mut node = Node::new(what.kind(), *mode);
+                let mut node = Node::new(what.kind(), mode.mode);
+                let parent = self.by_ino[parent];
                 match what {
                     Make::Symlink { target } => (node.target, node.mode) = (target.clone(), 0o777),
-                    Make::Special { rdev, .. } => node.rdev = *rdev,
-                    Make::Regular | Make::Directory => {}
+                    _ => acl::inherit(&self.nodes[&parent].xattrs, *mode, node.kind, &mut node.mode, &mut node.xattrs),
+                }
+                if let Make::Special { rdev, .. } = what {
+                    node.rdev = *rdev;
                 }
                 node.changed = true;
                 if *open {
                     node.opens.insert(asked.client, 1);
                 }
-                let parent = self.by_ino[parent];
                 self.enter(parent, name, id, node);
                 self.expect_attr(asked, id)
             }
@@ -338,6 +341,7 @@ impl Tree {
                 self.change(node).changed = true;
                 asked.expect(&Outcome::Done)
             }
+            ClientMutation::SetAcl { ino, class, value, .. } => self.set_acl(asked, *ino, *class, value),
             ClientMutation::RemoveXattr { ino, name } => {
                 let node = match self.xattr_holder(*ino) {
                     Ok(node) => node,
@@ -360,7 +364,9 @@ impl Tree {
                 }
                 let id = NodeId(asked.id.0 + 1);
                 let opens = BTreeMap::from([(asked.client, 1)]);
-                let node = Node { links: 0, linkable: true, opens, ..Node::new(FileKind::Regular, *mode) };
+                let mut node = Node { links: 0, linkable: true, opens, ..Node::new(FileKind::Regular, mode.mode) };
+                let parent = self.by_ino[parent];
+                acl::inherit(&self.nodes[&parent].xattrs, *mode, node.kind, &mut node.mode, &mut node.xattrs);
                 self.nodes.insert(id, Rc::new(node));
                 self.expect_attr(asked, id)
             }
@@ -460,7 +466,10 @@ impl Tree {
         }
         let node = self.change(id);
         node.changed = true;
-        node.mode = set.mode.unwrap_or(node.mode);
+        if let Some(mode) = set.mode {
+            node.mode = mode;
+            acl::chmod(mode, &mut node.xattrs);
+        }
         node.uid = set.uid.unwrap_or(node.uid);
         node.gid = set.gid.unwrap_or(node.gid);
         if let Some(size) = set.size_bytes {
@@ -474,6 +483,24 @@ impl Tree {
             Some(SetTime::Now) => node.mtime = None,
             None => {}
         }
+        self.expect_attr(asked, id)
+    }
+
+    fn set_acl(&mut self, asked: &Asked<'_>, ino: Ino, class: AclClass, value: &Bytes) -> Result<(), Mismatch> {
+        let id = match self.at(ino) {
+            Ok(id) => id,
+            Err(errors) => return asked.expect_one_of(&errors),
+        };
+        match (self.nodes[&id].kind, class) {
+            (FileKind::Symlink, _) => return asked.expect_one_of(&[FsError::NotSupported]),
+            (FileKind::Directory, _) | (_, AclClass::Access) => {}
+            (_, AclClass::Default) if value.is_empty() => return self.expect_attr(asked, id),
+            (_, AclClass::Default) => return asked.expect_one_of(&[FsError::AccessDenied]),
+        }
+        let before = self.nodes[&id].clone();
+        let node = self.change(id);
+        acl::set(class, value, &mut node.mode, &mut node.xattrs);
+        node.changed |= (node.mode, &node.xattrs) != (before.mode, &before.xattrs);
         self.expect_attr(asked, id)
     }
 
@@ -916,6 +943,7 @@ fn addressed(op: &Op) -> Vec<Ino> {
             ClientMutation::Rename { from, to, .. } => vec![*from, *to],
             ClientMutation::SetAttr { ino, .. }
             | ClientMutation::SetXattr { ino, .. }
+            | ClientMutation::SetAcl { ino, .. }
             | ClientMutation::RemoveXattr { ino, .. }
             | ClientMutation::Write { ino, .. }
             | ClientMutation::Append { ino, .. }

@@ -139,6 +139,9 @@ impl Worker {
                 }
                 ClientMutation::SetAttr { ino, set } => attr(client.setattr(root, ino, set).await),
                 ClientMutation::SetXattr { ino, name, value, mode } => done(client.setxattr(root, ino, name, value, mode).await),
+                ClientMutation::SetAcl { ino, class, value, drop_set_gid } => {
+                    attr(client.set_acl(root, ino, class, value, drop_set_gid).await)
+                }
                 ClientMutation::RemoveXattr { ino, name } => done(client.removexattr(root, ino, name).await),
                 ClientMutation::Write { ino, offset, data, drop_set_id } => {
                     attr(client.write(root, ino, offset, data, drop_set_id).await.map(|written| written.attr))
@@ -196,7 +199,7 @@ impl Worker {
                 len_bytes: [1 + rng.below(300), 100_000, 4 << 20][rng.index(3)],
                 drop_set_id: false,
             }),
-            32 => Op::Mutate(ClientMutation::Tmpfile { parent: self.known.dir(rng), mode: 0o600 }),
+            32 => Op::Mutate(ClientMutation::Tmpfile { parent: self.known.dir(rng), mode: NewMode { mode: 0o660, umask: 0o022 } }),
             18..30 => Op::Mutate(ClientMutation::Write {
                 ino: self.known.file(rng)?,
                 offset: self.offset(),
@@ -227,7 +230,8 @@ impl Worker {
                 Op::Seek { ino: self.known.file(rng)?, offset: self.offset(), to }
             }
             83..89 => Op::Read { ino: self.known.file(rng)?, offset: self.offset(), len_bytes: 1 + rng.index(200_000) },
-            89..91 => Op::Mutate(self.xattr()?),
+            89 => Op::Mutate(self.xattr()?),
+            90 => Op::Mutate(self.acl()?),
             91 => Op::Xattrs { ino: self.known.any(rng)? },
             92..95 => Op::Fsync { ino: self.known.file(rng)? },
             95 => Op::SyncFs,
@@ -251,6 +255,7 @@ impl Worker {
             _ => (Make::Special { kind: FileKind::Fifo, rdev: 0 }, false),
         };
         let mode = [0o644, 0o600, 0o755, 0o700][rng.index(4)];
+        let mode = NewMode { mode, umask: [0, 0, 0o22, 0o77][rng.index(4)] };
         ClientMutation::Make { parent: self.known.dir(rng), name: self.name(), mode, what, open: opened }
     }
 
@@ -277,6 +282,23 @@ impl Worker {
             _ => set.mtime = Some(SetTime::To(Time { secs: rng.below(1 << 31) as i64, nanos: rng.below(1_000_000_000) as u32 })),
         }
         set
+    }
+
+    /// One that says no more than a mode, one with somebody named, or none.
+    fn acl(&self) -> Option<ClientMutation> {
+        let rng = &self.rng;
+        let (ino, class) = match rng.below(3) {
+            0 => (self.known.any(rng)?, AclClass::Access),
+            1 => (self.known.dir(rng), AclClass::Access),
+            _ => (self.known.dir(rng), AclClass::Default),
+        };
+        let tags: &[u16] = [&[][..], &[1, 4, 32], &[1, 2, 4, 16, 32], &[1, 2, 4, 8, 16, 32]][rng.index(4)];
+        let entry = |tag: &u16| {
+            let id = if matches!(tag, 2 | 8) { rng.below(3) as u32 } else { u32::MAX };
+            [&tag.to_le_bytes()[..], &(rng.below(8) as u16).to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let value = if tags.is_empty() { vec![] } else { [2, 0, 0, 0].into_iter().chain(tags.iter().flat_map(entry)).collect() };
+        Some(ClientMutation::SetAcl { ino, class, value: value.into(), drop_set_gid: false })
     }
 
     fn xattr(&self) -> Option<ClientMutation> {

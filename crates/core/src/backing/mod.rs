@@ -298,6 +298,7 @@ impl Backing {
             }
             Mutation::SetAttr { ino, .. }
             | Mutation::SetXattr { ino, .. }
+            | Mutation::SetAcl { ino, .. }
             | Mutation::RemoveXattr { ino, .. }
             | Mutation::Write { ino, .. }
             | Mutation::Fallocate { ino, .. } => self.admit_change(*ino),

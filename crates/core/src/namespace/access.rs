@@ -1,4 +1,5 @@
-//! Permission checks of POSIX, for callers that the kernel has not checked already.
+//! Permission checks of POSIX, ACLs among them, for callers that the kernel has not checked
+//! already.
 
 use super::{Inode, Namespace};
 use ebb_model::*;
@@ -7,19 +8,20 @@ pub(super) const SET_UID: u16 = 0o4000;
 pub(super) const SET_GID: u16 = 0o2000;
 pub(super) const STICKY: u16 = 0o1000;
 pub(super) const GROUP_EXECUTE: u16 = 0o0010;
+pub(super) const GROUP_ALL: u16 = 0o0070;
 const ANY_EXECUTE: u16 = 0o0111;
 
 impl Namespace {
-    /// `access(2)`: evaluates the mode bits whether or not the kernel has done so.
+    /// `access(2)`: evaluates mode and ACL whether or not the kernel has done so.
     pub fn access(&self, caller: &Caller, ino: Ino, access: Access) -> Result<(), FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        if allows(&inode.attr, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
+        if allows(inode, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
     }
 }
 
 /// Refuses a caller whose rights to the inode are not `access`.
 pub(super) fn require(caller: &Caller, inode: &Inode, access: Access) -> Result<(), FsError> {
-    if caller.checked || allows(&inode.attr, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
+    if caller.checked || allows(inode, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
 }
 
 /// Refuses a caller who is neither the owner of the inode nor root.
@@ -41,11 +43,18 @@ pub(super) fn is_privileged(caller: &Caller) -> bool {
     caller.checked || caller.uid == 0
 }
 
-fn allows(attr: &Attr, caller: &Caller, access: Access) -> bool {
-    let Access(asked) = access;
+fn allows(inode: &Inode, caller: &Caller, access: Access) -> bool {
+    let (attr, Access(asked)) = (&inode.attr, access);
     if caller.uid == 0 {
         let executable = attr.kind == FileKind::Directory || attr.mode & ANY_EXECUTE != 0;
         return executable || asked & Access::EXECUTE.0 == 0;
+    }
+    // Linux looks at an ACL only where its mask lets anything through, and so does this.
+    if caller.uid != attr.uid
+        && attr.mode & GROUP_ALL != 0
+        && let Some(acl) = inode.acl(AclClass::Access)
+    {
+        return acl.allows(attr.gid, caller, access);
     }
     let shift = if caller.uid == attr.uid {
         6

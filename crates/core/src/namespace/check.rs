@@ -59,6 +59,7 @@ impl Namespace {
             expect((inode.attr.kind == FileKind::Symlink) != inode.target.is_empty(), "a symbolic link and nothing else has a target");
             let size = inode.attr.size_bytes;
             expect(inode.attr.kind != FileKind::Symlink || size == inode.target.len() as u64, "has the size of another target");
+            expect(inode.acls_are_sound(), "has an ACL that its kind or mode does not allow");
             expect(self.orphans.contains_key(ino) == (inode.attr.nlink == 0), "an inode without a name and nothing else is an orphan");
             if inode.attr.kind == FileKind::Directory {
                 let loaded = subdirectories.get(ino).copied().unwrap_or(0);

@@ -49,7 +49,7 @@ impl Namespace {
             return Err(FsError::Invalid);
         }
         let kind = what.kind();
-        let mut inode = Inode::new(caller, stamp, &dir.attr, ino, mode, what);
+        let mut inode = Inode::new(caller, stamp, dir, ino, mode, what);
         let attr = inode.attr.clone();
         inode.add_link(self.enter(parent, name, ino, kind), true);
         self.add_inode(inode);
@@ -77,17 +77,20 @@ impl Namespace {
 
 impl Inode {
     /// An inode that is made in `dir`, with no names yet.
-    pub(super) fn new(caller: &Caller, stamp: Stamp, dir: &Attr, ino: Ino, mode: u16, what: &Make) -> Inode {
+    pub(super) fn new(caller: &Caller, stamp: Stamp, dir: &Inode, ino: Ino, mode: u16, what: &Make) -> Inode {
+        let kind = what.kind();
+        let mode = inherited_mode(caller, &dir.attr, kind, mode);
+        let (mode, xattrs) = dir.bequeath(kind, mode);
         let record = InstalledRecord {
-            mode: inherited_mode(caller, dir, what.kind(), mode),
+            mode,
             nlink: 1,
             uid: caller.uid,
-            gid: if dir.mode & SET_GID != 0 { dir.gid } else { caller.gid },
+            gid: if dir.attr.mode & SET_GID != 0 { dir.attr.gid } else { caller.gid },
             atime: stamp.time,
             mtime: stamp.time,
             ctime: stamp.time,
             btime: stamp.time,
-            xattrs: Vec::new(),
+            xattrs,
             links: Vec::new(),
         };
         let mut inode = Inode::recorded(ino, what, 0, record);
@@ -126,7 +129,9 @@ impl Inode {
             version: Version(0),
         };
         let xattrs = record.xattrs.into_iter().collect::<BTreeMap<_, _>>();
-        Inode { attr, xattrs, target, links: Vec::new(), last_cookie: Cookie(FIRST_COOKIE.0 - 1) }
+        let mut inode = Inode { attr, xattrs, target, links: Vec::new(), last_cookie: Cookie(FIRST_COOKIE.0 - 1) };
+        inode.settle_acls();
+        inode
     }
 }
 

@@ -19,6 +19,7 @@
 //! [`Namespace::check`] proves all of them that can be seen in one state.
 
 mod access;
+mod acl;
 mod check;
 mod entry;
 mod fallocate;
@@ -126,6 +127,9 @@ impl Namespace {
             }
             Mutation::SetAttr { ino, set } => self.set_attr(caller, stamp, *ino, set, changes).map(Some),
             Mutation::SetXattr { ino, name, value, mode } => self.set_xattr(caller, stamp, *ino, name, value, *mode, changes).map(Some),
+            Mutation::SetAcl { ino, class, value, drop_set_gid } => {
+                self.set_acl(caller, stamp, *ino, *class, value, *drop_set_gid, changes).map(Some)
+            }
             Mutation::RemoveXattr { ino, name } => self.remove_xattr(caller, stamp, *ino, name, changes).map(Some),
             Mutation::Write { ino, offset, len_bytes, sums, drop_set_id } => {
                 self.write(caller, stamp, *ino, (*offset, *len_bytes), sums, *drop_set_id, changes).map(Some)

@@ -25,6 +25,9 @@ impl Namespace {
 
         let inode = self.inode_mut(ino);
         inode.attr.mode = new_mode(caller, inode, set);
+        if set.mode.is_some() {
+            inode.acl_follows_mode();
+        }
         if is_chown(set) || set.size_bytes.is_some() {
             inode.drop_capability();
         }

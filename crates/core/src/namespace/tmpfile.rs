@@ -28,7 +28,7 @@ impl Namespace {
         if !self.may_be_made(ino) {
             return Err(FsError::Invalid);
         }
-        let mut inode = Inode::new(caller, stamp, &dir.attr, ino, mode, &Make::Regular);
+        let mut inode = Inode::new(caller, stamp, dir, ino, mode, &Make::Regular);
         inode.attr.nlink = 0;
         let attr = inode.attr.clone();
         self.add_inode(inode);

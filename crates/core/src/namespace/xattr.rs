@@ -1,5 +1,5 @@
-//! Extended attributes. ACLs (`system.posix_acl_*`) are refused, so that nobody believes
-//! in an ACL that nothing checks.
+//! Extended attributes. Those that are ACLs are set by rules and operations of
+//! their own ([`super::acl`]).
 
 use super::access::{STICKY, is_privileged, require, require_owner};
 use super::{Change, Inode, Namespace};
@@ -11,7 +11,11 @@ pub(super) const CAPABILITY: &[u8] = b"security.capability";
 impl Namespace {
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        Prefix::of(name)?;
+        match AclClass::of(name) {
+            Some(_) if inode.attr.kind == FileKind::Symlink => return Err(FsError::NotSupported),
+            Some(_) => {}
+            None => drop(Prefix::of(name)?),
+        }
         inode.xattrs.get(name).cloned().ok_or(FsError::NoAttribute)
     }
 
@@ -42,14 +46,7 @@ impl Namespace {
             XattrMode::Replace if !exists => return Err(FsError::NoAttribute),
             _ => {}
         }
-        let listed_bytes: usize = inode.xattrs.keys().map(|name| name.len() + 1).sum();
-        if !exists && listed_bytes + name.len() + 1 > MAX_XATTR_LIST_BYTES {
-            return Err(FsError::NoSpace);
-        }
-        let others = inode.xattrs.iter().filter(|(other, _)| *other != name);
-        if others.map(|(name, value)| name.len() + value.len()).sum::<usize>() + name.len() + value.len() > MAX_XATTRS_BYTES {
-            return Err(FsError::NoSpace);
-        }
+        require_room(inode, name, value)?;
         let inode = self.inode_mut(ino);
         inode.xattrs.insert(name.clone(), value.clone());
         inode.changed(stamp);
@@ -76,6 +73,15 @@ impl Namespace {
         changes.push(Change::Touched { ino, stamp });
         Ok(inode.attr.clone())
     }
+}
+
+/// Refuses an attribute for which the inode has no room.
+pub(super) fn require_room(inode: &Inode, name: &[u8], value: &[u8]) -> Result<(), FsError> {
+    let others = || inode.xattrs.iter().filter(|(other, _)| *other != name);
+    let listed_bytes: usize = others().map(|(other, _)| other.len() + 1).sum();
+    let held_bytes: usize = others().map(|(other, value)| other.len() + value.len()).sum();
+    let fits = listed_bytes + name.len() < MAX_XATTR_LIST_BYTES && held_bytes + name.len() + value.len() <= MAX_XATTRS_BYTES;
+    if fits { Ok(()) } else { Err(FsError::NoSpace) }
 }
 
 enum Prefix {

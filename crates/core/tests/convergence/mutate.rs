@@ -67,7 +67,13 @@ impl World {
                     let (name, value) = (Bytes::from_static(b"user.k"), Bytes::from(vec![dice.below(256) as u8]));
                     Mutation::SetXattr { ino: entry.ino, name, value, mode: XattrMode::Set }
                 }
-                None => return,
+                // What is made in it from now on has an ACL.
+                None => {
+                    let entries = [[1, 0, 7], [2, 0, 7], [4, 0, 5], [16, 0, 7], [32, 0, 0]];
+                    let entries = entries.into_iter().flat_map(|[tag, zero, mode]| [tag, zero, mode, zero, 9, zero, zero, zero]);
+                    let value = [2, 0, 0, 0].into_iter().chain(entries).collect();
+                    Mutation::SetAcl { ino: Ino::ROOT, class: AclClass::Default, value, drop_set_gid: false }
+                }
             },
             14 => {
                 if let Some(ino) = dice.of(&self.orphans()) {
@@ -126,7 +132,7 @@ impl World {
             Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => vec![find(parent, name)],
             Mutation::Rename { from, name, to, new_name, .. } => vec![find(from, name), find(to, new_name)],
             Mutation::SetAttr { ino, .. } | Mutation::Write { ino, .. } | Mutation::Fallocate { ino, .. } => vec![Some(*ino)],
-            Mutation::SetXattr { ino, .. } | Mutation::RemoveXattr { ino, .. } => vec![Some(*ino)],
+            Mutation::SetXattr { ino, .. } | Mutation::SetAcl { ino, .. } | Mutation::RemoveXattr { ino, .. } => vec![Some(*ino)],
         };
         for ino in inos.into_iter().flatten() {
             while self.load_next(ino) {}

@@ -1,6 +1,7 @@
 //! Corners of the namespace operations, one file per operation as in the source. The
 //! breadth is in `namespace_oracle.rs`; what is here has a name so that it stays.
 
+mod acl;
 mod fallocate;
 mod install;
 mod link;

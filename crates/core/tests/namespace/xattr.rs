@@ -24,7 +24,7 @@ fn an_attribute_is_created_replaced_and_removed() {
     assert_eq!((volume.namespace.get_xattr(file, b"user.a"), volume.attr(file).ctime), (Ok(Bytes::new()), volume.now()));
     assert_eq!(volume.namespace.list_xattr(file), Ok(vec![Bytes::from_static(b"user.a")]));
     assert_eq!(volume.namespace.get_xattr(file, b"user.b"), Err(NoAttribute));
-    assert_eq!(volume.namespace.get_xattr(file, b"system.posix_acl_access"), Err(NotSupported));
+    assert_eq!(volume.namespace.get_xattr(file, b"system.other"), Err(NotSupported));
     assert_eq!(remove(&mut volume, &root, file, b"user.a"), Ok(()));
     assert_eq!(remove(&mut volume, &root, file, b"user.a"), Err(NoAttribute));
 }

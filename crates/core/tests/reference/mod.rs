@@ -2,6 +2,8 @@
 //! hold their entries, found by walking the whole tree. It is the oracle of the namespace,
 //! and shares neither code nor structure with it.
 
+mod acl;
+
 use bytes::Bytes;
 use ebb_model::*;
 use std::cell::{Ref, RefCell};
@@ -112,6 +114,10 @@ impl Reference {
                 self.set_xattr(caller, now, *ino, name, Some((value, *mode)))?;
                 self.attr(*ino).map(Some)
             }
+            Mutation::SetAcl { ino, class, value, drop_set_gid } => {
+                self.set_acl(caller, now, *ino, *class, value, *drop_set_gid)?;
+                self.attr(*ino).map(Some)
+            }
             Mutation::RemoveXattr { ino, name } => {
                 self.set_xattr(caller, now, *ino, name, None)?;
                 self.attr(*ino).map(Some)
@@ -129,7 +135,7 @@ impl Reference {
 
     pub fn access(&self, caller: &Caller, ino: Ino, asked: Access) -> Outcome {
         let node = self.node(ino)?;
-        let held = bits(caller, &node.borrow());
+        let held = bits(caller, &node.borrow(), asked.0.into());
         if u16::from(asked.0) & held == u16::from(asked.0) { Ok(()) } else { Err(FsError::AccessDenied) }
     }
 
@@ -205,6 +211,7 @@ impl Reference {
                 }
             }
         }
+        acl::inherit(&dir.borrow(), &mut node);
         let mut dir = dir.borrow_mut();
         dir.entries.push((name.clone(), Rc::new(RefCell::new(node))));
         dir.stamp(now, true);
@@ -226,6 +233,7 @@ impl Reference {
                 node.mode &= !0o2000;
             }
         }
+        acl::inherit(&dir.borrow(), &mut node);
         self.nameless.push((Rc::new(RefCell::new(node)), BTreeSet::from([holder])));
         self.unnamed.insert(ino);
         Ok(())
@@ -435,6 +443,7 @@ impl Reference {
             if !root && !caller.in_group(node.gid) {
                 node.mode &= !0o2000;
             }
+            acl::chmod(&mut node);
         }
         if let Some(size) = set.size_bytes {
             node.size = size;
@@ -647,14 +656,16 @@ fn contains(outer: &NodeRef, inner: &NodeRef) -> bool {
     Rc::ptr_eq(outer, inner) || outer.borrow().entries.iter().any(|(_, child)| contains(child, inner))
 }
 
-/// The rights that the mode bits give.
-fn bits(caller: &Caller, node: &Node) -> u16 {
+/// The rights that mode and ACL give, of which `asked` are of interest.
+fn bits(caller: &Caller, node: &Node, asked: u16) -> u16 {
     if caller.uid == 0 {
         let search = node.kind == FileKind::Directory || node.mode & 0o111 != 0;
         return READ | WRITE | if search { SEARCH } else { 0 };
     }
     if caller.uid == node.uid {
         node.mode >> 6 & 7
+    } else if let Some(rights) = acl::rights(caller, node, asked) {
+        rights
     } else if caller.in_group(node.gid) {
         node.mode >> 3 & 7
     } else {
@@ -663,7 +674,7 @@ fn bits(caller: &Caller, node: &Node) -> u16 {
 }
 
 fn may(caller: &Caller, node: &NodeRef, right: u16) -> Outcome {
-    if caller.checked || bits(caller, &node.borrow()) & right == right { Ok(()) } else { Err(FsError::AccessDenied) }
+    if caller.checked || bits(caller, &node.borrow(), right) & right == right { Ok(()) } else { Err(FsError::AccessDenied) }
 }
 
 /// In a sticky directory only the owner of the directory or of what is in it removes it.

@@ -49,6 +49,7 @@ fn the_log_page_numbers_the_variants_right() {
                     Mutation::Make { what, .. } => variants.add("Make", what),
                     Mutation::Rename { mode, .. } => variants.add("RenameMode", mode),
                     Mutation::SetXattr { mode, .. } => variants.add("XattrMode", mode),
+                    Mutation::SetAcl { class, .. } => variants.add("AclClass", class),
                     _ => {}
                 }
             }

@@ -43,6 +43,8 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Reserve, .. }, .. }) => "fallocate-reserve",
     Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Zero, .. }, .. }) => "fallocate-zero",
     Payload::Command(Command::Client { mutation: Mutation::Tmpfile { .. }, .. }) => "tmpfile",
+    Payload::Command(Command::Client { mutation: Mutation::SetAcl { class: AclClass::Access, .. }, .. }) => "set-acl-access",
+    Payload::Command(Command::Client { mutation: Mutation::SetAcl { class: AclClass::Default, .. }, .. }) => "set-acl-default",
     Payload::Command(Command::Extent(ExtentCommand::Present { .. })) => "present",
     Payload::Command(Command::Extent(ExtentCommand::Absent { .. })) => "absent",
     Payload::Command(Command::Extent(ExtentCommand::Synced { .. })) => "synced",
@@ -95,6 +97,7 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Mutate { mutation: ClientMutation::Tmpfile { .. }, .. }, .. } => "mutate-tmpfile",
     Message::Request { request: Request::Seek { to: Seek::Data, .. }, .. } => "seek-data",
     Message::Request { request: Request::Seek { to: Seek::Hole, .. }, .. } => "seek-hole",
+    Message::Request { request: Request::Mutate { mutation: ClientMutation::SetAcl { .. }, .. }, .. } => "mutate-set-acl",
     Message::Request { request: Request::Admin(AdminRequest::Status), .. } => "status",
     Message::Request { request: Request::Admin(AdminRequest::ListDirty { .. }), .. } => "list-dirty",
     Message::Request { request: Request::Admin(AdminRequest::Flush { .. }), .. } => "flush",
@@ -392,6 +395,9 @@ impl Draw {
                 drop_set_id: self.flag(),
             });
         }
+        for class in [AclClass::Access, AclClass::Default] {
+            all.push(Mutation::SetAcl { ino: self.ino(), class, value: self.bytes(), drop_set_gid: self.flag() });
+        }
         all
     }
 
@@ -449,7 +455,8 @@ impl Draw {
     fn client_mutations(&mut self) -> Vec<ClientMutation> {
         let mut all = Vec::new();
         for what in self.makes() {
-            all.push(ClientMutation::Make { parent: self.ino(), name: self.name(), mode: self.u16(), what, open: self.flag() });
+            let mode = NewMode { mode: self.u16(), umask: self.u16() };
+            all.push(ClientMutation::Make { parent: self.ino(), name: self.name(), mode, what, open: self.flag() });
         }
         for mode in [RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange] {
             all.push(ClientMutation::Rename { from: self.ino(), name: self.name(), to: self.ino(), new_name: self.name(), mode });
@@ -475,7 +482,7 @@ impl Draw {
                 len_bytes: self.u64(),
                 drop_set_id: self.flag(),
             },
-            ClientMutation::Tmpfile { parent: self.ino(), mode: self.u16() },
+            ClientMutation::Tmpfile { parent: self.ino(), mode: NewMode { mode: self.u16(), umask: self.u16() } },
         ]);
         for what in [Allocation::Reserve, Allocation::Zero] {
             all.push(ClientMutation::Fallocate {
@@ -486,6 +493,9 @@ impl Draw {
                 keep_size: self.flag(),
                 drop_set_id: self.flag(),
             });
+        }
+        for class in [AclClass::Access, AclClass::Default] {
+            all.push(ClientMutation::SetAcl { ino: self.ino(), class, value: self.bytes(), drop_set_gid: self.flag() });
         }
         all
     }

@@ -39,7 +39,9 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
         Operation::Fsync { handle, data_only } => reply.empty(fs.fsync(cx, ino, handle, data_only).await),
         Operation::StatFs => reply.value(fs.statfs(cx, ino).await.map(|stat| statfs_out(&stat))),
         Operation::SetXattr { value, .. } if value.len() > MAX_XATTR_VALUE_BYTES => reply.error(Errno::TOO_BIG),
-        Operation::SetXattr { name, value, mode } => reply.empty(fs.setxattr(cx, ino, name, value, mode).await),
+        Operation::SetXattr { name, value, mode, drop_set_gid } => {
+            reply.empty(fs.setxattr(cx, ino, name, value, mode, drop_set_gid).await);
+        }
         Operation::GetXattr { name, limit_bytes } => reply.bytes(fs.getxattr(cx, ino, name).await.and_then(|v| sized(&v, limit_bytes))),
         Operation::ListXattr { limit_bytes } => {
             reply.bytes(fs.listxattr(cx, ino).await.and_then(|names| sized(&terminated(&names), limit_bytes)));

@@ -32,7 +32,7 @@ pub trait Filesystem {
 
     async fn readlink(&self, cx: &Context, ino: Ino) -> Result<Bytes, Errno>;
 
-    /// mkdir, mknod and symlink. `mode` has the umask applied.
+    /// mkdir, mknod and symlink. `mode` is as asked for, and `cx` has the umask.
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno>;
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno>;
@@ -46,7 +46,7 @@ pub trait Filesystem {
     /// Truncates if the flags say so (ATOMIC_O_TRUNC).
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno>;
 
-    /// Makes a regular file and opens it. The name may exist by now: then the file is opened,
+    /// Makes a regular file, with mode and umask as in `make`, and opens it. The name may exist by now: then the file is opened,
     /// and truncated if the flags say so, unless they exclude it.
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno>;
 
@@ -72,7 +72,8 @@ pub trait Filesystem {
 
     async fn statfs(&self, cx: &Context, ino: Ino) -> Result<VolumeStat, Errno>;
 
-    async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), Errno>;
+    /// `drop_set_gid`: if this sets an access ACL, set-gid goes.
+    async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno>;
 
     /// The value, however large: the session answers ERANGE where the caller's buffer is smaller.
     async fn getxattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno>;

@@ -27,6 +27,13 @@ const WANTED: u64 =
     // Set-id bits are dropped by the namespace, atomically with the write or change of
     // owner; in exchange the kernel asks for no `security.capability` before every write.
     | init::HANDLE_KILLPRIV_V2
+    // The kernel checks permissions against ACLs too, and caches them: an inode's is asked for
+    // once. It leaves to us what an ACL does to the mode, and the umask, which counts only in
+    // directories without a default ACL.
+    | init::POSIX_ACL
+    | init::DONT_MASK
+    // Says when an ACL drops set-group-id.
+    | init::SETXATTR_EXT
     // Flags above bit 31.
     | init::INIT_EXT
     // Entries can be expired instead of dropped, which does not unhash open directories.
@@ -39,10 +46,8 @@ const WANTED: u64 =
 // Not asked for, with the reason:
 // AUTO_INVAL_DATA       drops pages on any change of mtime, our own included
 // WRITEBACK_CACHE       one SETATTR per created file, no passthrough, times made up by the kernel
-// POSIX_ACL, DONT_MASK  belong together; ACLs are not kept
 // POSIX_LOCKS, FLOCK    without them the kernel locks locally
 // EXPORT_SUPPORT        lookups of `.` and `..`, for NFS servers on top
-// SETXATTR_EXT          only says when an ACL drops set-group-id
 // SPLICE_*              one more copy saved on large messages, two more system calls on all
 // SECURITY_CTX          labels of SELinux arrive as ordinary xattrs
 // SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX   virtio-fs

@@ -4,8 +4,8 @@
 //! modes become the model's types here, and whatever does not parse is answered with an
 //! errno instead of reaching a file system.
 
-use crate::Errno;
 use crate::abi::{self, fattr};
+use crate::{Errno, Negotiated};
 use bytes::Bytes;
 use ebb_model::{Access, FileKind, Ino, MAX_IO_BYTES, Make, Name, RenameMode, SetAttr, SetTime, Time, XattrMode};
 use std::ops::Range;
@@ -24,6 +24,8 @@ pub struct Context {
     pub gid: u32,
     /// 0 where the kernel acts on its own, or for a process of another pid namespace.
     pub pid: u32,
+    /// Permission bits that the process wants on nothing that it makes. 0 where nothing is made.
+    pub umask: u16,
     /// The kernel sends this again after `NOTIFY_RESEND`: it may have been executed before.
     pub resent: bool,
 }
@@ -122,7 +124,7 @@ pub enum Operation {
     Release { handle: Handle, flags: OpenFlags },
     Fsync { handle: Handle, data_only: bool },
     StatFs,
-    SetXattr { name: Bytes, value: Bytes, mode: XattrMode },
+    SetXattr { name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool },
     GetXattr { name: Bytes, limit_bytes: u32 },
     ListXattr { limit_bytes: u32 },
     RemoveXattr { name: Bytes },
@@ -161,9 +163,9 @@ pub enum Rejected {
 }
 
 impl Message {
-    /// Parses one message of the device. `payload` turns the range of the message that
+    /// Parses one message of the device, as it is after `agreed`. `payload` turns the range of the message that
     /// holds the bytes of a WRITE into bytes that outlive it.
-    pub fn parse(message: &[u8], payload: impl FnOnce(Range<usize>) -> Bytes) -> Result<Message, Rejected> {
+    pub fn parse(agreed: &Negotiated, message: &[u8], payload: impl FnOnce(Range<usize>) -> Bytes) -> Result<Message, Rejected> {
         let Ok((header, body)) = abi::InHeader::read_from_prefix(message) else { return Err(Rejected::Silent) };
         let reject = |errno| match header.opcode {
             abi::FORGET | abi::BATCH_FORGET | abi::INTERRUPT | abi::NOTIFY_REPLY => Rejected::Silent,
@@ -172,6 +174,7 @@ impl Message {
         if header.len as usize != message.len() {
             return Err(reject(Errno::IO));
         }
+        let umask = umask(header.opcode, body);
         let mut body = Body { rest: body, message_len: message.len() };
         let operation = match header.opcode {
             abi::FORGET => {
@@ -180,7 +183,7 @@ impl Message {
             }
             abi::BATCH_FORGET => return Ok(Message::Forget(body.forgets().map_err(reject)?)),
             abi::INTERRUPT => return Ok(Message::Interrupt),
-            _ => parse_operation(&header, body, payload).map_err(reject)?,
+            _ => parse_operation(agreed, &header, body, payload).map_err(reject)?,
         };
         Ok(Message::Request(Request {
             context: Context {
@@ -188,6 +191,7 @@ impl Message {
                 uid: header.uid,
                 gid: header.gid,
                 pid: header.pid,
+                umask,
                 resent: header.unique & abi::UNIQUE_RESEND != 0,
             },
             opcode: header.opcode,
@@ -197,7 +201,12 @@ impl Message {
     }
 }
 
-fn parse_operation(header: &abi::InHeader, mut body: Body<'_>, payload: impl FnOnce(Range<usize>) -> Bytes) -> Result<Operation, Errno> {
+fn parse_operation(
+    agreed: &Negotiated,
+    header: &abi::InHeader,
+    mut body: Body<'_>,
+    payload: impl FnOnce(Range<usize>) -> Bytes,
+) -> Result<Operation, Errno> {
     Ok(match header.opcode {
         abi::LOOKUP => Operation::Lookup { name: body.name()? },
         abi::GETATTR => {
@@ -293,6 +302,11 @@ fn parse_operation(header: &abi::InHeader, mut body: Body<'_>, payload: impl FnO
         abi::STATFS => Operation::StatFs,
         abi::SETXATTR => {
             let arg: abi::SetxattrIn = body.take()?;
+            // A kernel that does not say so has not looked: rather no set-group-id than somebody else's.
+            let drop_set_gid = match agreed.has(abi::init::SETXATTR_EXT) {
+                true => body.take::<abi::SetxattrInExt>()?.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0,
+                false => header.uid != 0,
+            };
             let name = body.xattr_name()?;
             let value = Bytes::copy_from_slice(body.bytes(arg.size as usize)?);
             let mode = match arg.flags as i32 {
@@ -301,7 +315,7 @@ fn parse_operation(header: &abi::InHeader, mut body: Body<'_>, payload: impl FnO
                 libc::XATTR_REPLACE => XattrMode::Replace,
                 _ => return Err(Errno::INVALID),
             };
-            Operation::SetXattr { name, value, mode }
+            Operation::SetXattr { name, value, mode, drop_set_gid }
         }
         abi::GETXATTR => {
             let arg: abi::GetxattrIn = body.take()?;
@@ -436,6 +450,17 @@ fn handle_if(given: bool, fh: u64) -> Option<Handle> {
 
 fn open_flags(bits: u32, extra: u32) -> OpenFlags {
     OpenFlags { bits: bits as i32, drop_set_id: extra & abi::OPEN_KILL_SUIDGID != 0 }
+}
+
+/// Of what makes something; what is too short for it does not parse as that either.
+fn umask(opcode: u32, body: &[u8]) -> u16 {
+    let umask = match opcode {
+        abi::MKNOD => abi::MknodIn::read_from_prefix(body).ok().map(|(arg, _)| arg.umask),
+        abi::MKDIR => abi::MkdirIn::read_from_prefix(body).ok().map(|(arg, _)| arg.umask),
+        abi::CREATE | abi::TMPFILE => abi::CreateIn::read_from_prefix(body).ok().map(|(arg, _)| arg.umask),
+        _ => None,
+    };
+    (umask.unwrap_or(0) & 0o777) as u16
 }
 
 fn permissions(mode: u32) -> u16 {

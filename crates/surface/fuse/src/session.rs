@@ -84,7 +84,7 @@ impl Session {
     /// to `patience`.
     pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
         // In this order: whenever this future is dropped, the device goes before the mount point.
-        let Session { point, device, notifier: _, negotiated: _ } = self;
+        let Session { point, device, notifier: _, negotiated } = self;
         let pool = BufferPool::default();
         let mut buffer = pool.take();
         let mut spare = Box::pin(None);
@@ -109,9 +109,9 @@ impl Session {
                 };
                 let message = if len >= SHARED_FROM_BYTES {
                     let whole = share(std::mem::replace(&mut buffer, pool.take()), len);
-                    Message::parse(&whole, |range| whole.slice(range))
+                    Message::parse(&negotiated, &whole, |range| whole.slice(range))
                 } else {
-                    Message::parse(buffer.bytes(0..len), |range| Bytes::copy_from_slice(buffer.bytes(range)))
+                    Message::parse(&negotiated, buffer.bytes(0..len), |range| Bytes::copy_from_slice(buffer.bytes(range)))
                 };
                 let request = match message {
                     Ok(Message::Request(request)) => request,

@@ -7,7 +7,8 @@ use crate::{
 use bytes::Bytes;
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
-    Access, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, Make, Name, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
+    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime,
+    VolumeStat, XattrMode,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -124,6 +125,10 @@ impl Volume {
     }
 }
 
+fn new_mode(cx: &Context, mode: u16) -> NewMode {
+    NewMode { mode, umask: cx.umask }
+}
+
 /// Requests of the mount are served meanwhile, so waiting for the kernel is safe.
 async fn drop_cached(change: Change, root: Ino, known: &RefCell<Known>, notifier: &Notifier, name_ttl: Duration) {
     let inodes = match change {
@@ -177,7 +182,7 @@ impl Filesystem for Volume {
     }
 
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
-        Ok(self.referenced(self.client.make(&Self::caller(cx), self.real(parent), &name, mode, what, false).await?))
+        Ok(self.referenced(self.client.make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), what, false).await?))
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
@@ -209,7 +214,7 @@ impl Filesystem for Volume {
 
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         loop {
-            let made = self.client.make(&Self::caller(cx), self.real(parent), &name, mode, Make::Regular, true).await;
+            let made = self.client.make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
                 Ok(attr) => {
                     let opened = self.opened(attr.ino, flags);
@@ -284,20 +289,35 @@ impl Filesystem for Volume {
         Ok(self.client.statfs().await?)
     }
 
-    async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), Errno> {
-        Ok(self.client.setxattr(&Self::caller(cx), self.real(ino), name, value, mode).await?)
+    async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno> {
+        let (caller, ino) = (Self::caller(cx), self.real(ino));
+        match AclClass::of(&name) {
+            Some(class) => drop(self.client.set_acl(&caller, ino, class, value, drop_set_gid).await?),
+            None => self.client.setxattr(&caller, ino, name, value, mode).await?,
+        }
+        Ok(())
     }
 
     async fn getxattr(&self, _cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno> {
         Ok(self.client.getxattr(self.real(ino), name).await?)
     }
 
-    async fn listxattr(&self, _cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno> {
-        Ok(self.client.listxattr(self.real(ino)).await?)
+    async fn listxattr(&self, cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno> {
+        let mut names = self.client.listxattr(self.real(ino)).await?;
+        // The kernel gives their values to nobody else, but leaves the list to us.
+        if cx.uid != 0 {
+            names.retain(|name| !name.starts_with(b"trusted."));
+        }
+        Ok(names)
     }
 
     async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno> {
-        Ok(self.client.removexattr(&Self::caller(cx), self.real(ino), name).await?)
+        let (caller, ino) = (Self::caller(cx), self.real(ino));
+        match AclClass::of(&name) {
+            Some(class) => drop(self.client.set_acl(&caller, ino, class, Bytes::new(), false).await?),
+            None => self.client.removexattr(&caller, ino, name).await?,
+        }
+        Ok(())
     }
 
     async fn opendir(&self, _cx: &Context, _ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
@@ -387,7 +407,7 @@ impl Filesystem for Volume {
     }
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
-        let attr = self.client.tmpfile(&Self::caller(cx), self.real(parent), mode).await?;
+        let attr = self.client.tmpfile(&Self::caller(cx), self.real(parent), new_mode(cx, mode)).await?;
         let opened = self.opened(attr.ino, flags);
         Ok((self.referenced(attr), opened))
     }

@@ -2,13 +2,17 @@
 
 use bytes::Bytes;
 use ebb_fuse::abi::{self, InHeader};
-use ebb_fuse::{Errno, Handle, Message, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
+use ebb_fuse::{Errno, Handle, Message, Negotiated, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
 use ebb_model::*;
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
 fn parse(message: &[u8]) -> Result<Message, Rejected> {
-    Message::parse(message, |range| Bytes::copy_from_slice(&message[range]))
+    parse_after(abi::init::SETXATTR_EXT, message)
+}
+
+fn parse_after(flags: u64, message: &[u8]) -> Result<Message, Rejected> {
+    Message::parse(&Negotiated { minor: abi::MINOR, flags }, message, |range| Bytes::copy_from_slice(&message[range]))
 }
 
 fn message(opcode: u32, parts: &[&[u8]]) -> Vec<u8> {
@@ -68,6 +72,25 @@ fn names_are_checked_here() {
     assert_eq!(operation(abi::UNLINK, &[]), Err(Errno::IO));
 }
 
+/// Newer kernels say whether an ACL takes set-gid away; older ones leave it to us.
+#[test]
+fn attributes_come_in_two_layouts() {
+    let old = abi::SetxattrIn { size: 2, flags: libc::XATTR_CREATE as u32 };
+    let new = abi::SetxattrInExt { setxattr_flags: abi::SETXATTR_ACL_KILL_SGID, padding: 0 };
+    let set = |drop_set_gid| Operation::SetXattr {
+        name: Bytes::from_static(b"user.a"),
+        value: Bytes::from_static(b"vv"),
+        mode: XattrMode::Create,
+        drop_set_gid,
+    };
+    let rest = b"user.a\0vv";
+    assert_eq!(operation(abi::SETXATTR, &[old.as_bytes(), new.as_bytes(), rest]), Ok(set(true)));
+    assert_eq!(operation(abi::SETXATTR, &[old.as_bytes(), abi::SetxattrInExt::default().as_bytes(), rest]), Ok(set(false)));
+    let Ok(Message::Request(request)) = parse_after(0, &message(abi::SETXATTR, &[old.as_bytes(), rest])) else { panic!() };
+    assert_eq!(request.operation, set(true), "the caller is no root");
+    assert_eq!(operation(abi::SETXATTR, &[old.as_bytes()]), Err(Errno::IO));
+}
+
 #[test]
 fn namespace_operations() {
     let mknod = |mode, rdev| abi::MknodIn { mode, rdev, umask: 0o22, padding: 0 };
@@ -76,6 +99,8 @@ fn namespace_operations() {
     assert_eq!(made(libc::S_IFREG | 0o4644), make(0o4644, Make::Regular));
     assert_eq!(made(libc::S_IFCHR | 0o600), make(0o600, Make::Special { kind: FileKind::CharDevice, rdev: 0x103 }));
     assert_eq!(made(libc::S_IFIFO | 0o600), make(0o600, Make::Special { kind: FileKind::Fifo, rdev: 0 }));
+    let asked = request(abi::MKNOD, &[mknod(libc::S_IFREG, 0).as_bytes(), b"n\0"]).unwrap();
+    assert_eq!(asked.context.umask, 0o22, "what counts of it is for the file system to say");
     assert_eq!(made(libc::S_IFDIR | 0o755), Err(Errno::INVALID));
     assert_eq!(made(0), Err(Errno::INVALID));
     let mkdir = abi::MkdirIn { mode: libc::S_IFDIR | 0o1755, umask: 0 };

@@ -3,10 +3,12 @@ pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
@@ -43,6 +45,7 @@ pub mod fopen {
 
 pub const GETATTR_FH: u32 = 1 << 0;
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;

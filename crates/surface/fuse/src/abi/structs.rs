@@ -60,6 +60,8 @@ abi! {
     struct FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
     /// As it is without SETXATTR_EXT.
     struct SetxattrIn { size: u32, flags: u32, }
+    /// What follows it with SETXATTR_EXT.
+    struct SetxattrInExt { setxattr_flags: u32, padding: u32, }
     struct GetxattrIn { size: u32, padding: u32, }
     struct AccessIn { mask: u32, padding: u32, }
     struct FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }

@@ -200,7 +200,7 @@ impl Tree {
         let ino = Ino(self.next);
         self.next += 1;
         self.attach(parent, name, ino)?;
-        let node = self.node(ino, mode, what, cx.uid, cx.gid);
+        let node = self.node(ino, mode & !cx.umask, what, cx.uid, cx.gid);
         self.nodes.insert(ino, node);
         Ok(ino)
     }
@@ -382,7 +382,7 @@ impl Filesystem for MemFs {
         Ok(VolumeStat { total_bytes: 1 << 40, free_bytes: 1 << 39, files, free_files: 1 << 30 })
     }
 
-    async fn setxattr(&self, _: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), Errno> {
+    async fn setxattr(&self, _: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, _: bool) -> Result<(), Errno> {
         let tree = &mut *self.lock();
         let xattrs = &mut tree.get_mut(ino)?.xattrs;
         match (mode, xattrs.contains_key(&name)) {

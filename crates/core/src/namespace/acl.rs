@@ -1,0 +1,255 @@
+//! POSIX access control lists as Linux has them (acl(5), `fs/posix_acl.c`). They are extended
+//! attributes, in the very form in which system calls pass them, and so are wherever those are:
+//! in the log, in snapshots, in the pages of the bucket.
+//!
+//! Laws:
+//! - Only a directory has a default ACL, and no symbolic link has any.
+//! - A stored access ACL says something that the mode does not, and where both speak they
+//!   agree: owner, mask and others are the permission bits.
+
+use super::access::{GROUP_ALL, SET_GID, is_privileged, require_owner};
+use super::xattr::require_room;
+use super::{Change, Inode, Namespace};
+use bytes::Bytes;
+use ebb_model::*;
+
+/// A valid list: whoever is named is named together with a mask. Permissions are the three
+/// bits of [`Access`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Acl {
+    owner: u8,
+    /// In the order in which they were given: the first one that matches counts.
+    users: Vec<(u32, u8)>,
+    group: u8,
+    groups: Vec<(u32, u8)>,
+    mask: Option<u8>,
+    others: u8,
+}
+
+impl Acl {
+    /// `None`: no ACL, which is how one is removed.
+    fn parse(value: &[u8]) -> Result<Option<Acl>, FsError> {
+        if value.is_empty() {
+            return Ok(None);
+        }
+        let (version, entries) = value.split_first_chunk().ok_or(FsError::Invalid)?;
+        if u32::from_le_bytes(*version) != VERSION {
+            return Err(FsError::NotSupported);
+        }
+        let (entries, rest) = entries.as_chunks::<8>();
+        if !rest.is_empty() {
+            return Err(FsError::Invalid);
+        }
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        Acl::of_entries(entries).map(Some).ok_or(FsError::Invalid)
+    }
+
+    /// The entries stand in the order of their tags, those that are not names once.
+    fn of_entries(entries: &[[u8; 8]]) -> Option<Acl> {
+        let mut entries = entries
+            .iter()
+            .map(|[t0, t1, p0, p1, id @ ..]| (u16::from_le_bytes([*t0, *t1]), u16::from_le_bytes([*p0, *p1]), u32::from_le_bytes(*id)))
+            .peekable();
+        let mut next = |wanted: u16| entries.next_if(|(tag, _, _)| *tag == wanted).and_then(permissions);
+        let owner = next(OWNER)?.1;
+        let users = std::iter::from_fn(|| next(USER)).collect::<Vec<_>>();
+        let group = next(GROUP)?.1;
+        let groups = std::iter::from_fn(|| next(NAMED_GROUP)).collect::<Vec<_>>();
+        let mask = next(MASK).map(|(_, mask)| mask);
+        let others = next(OTHERS)?.1;
+        let named = !users.is_empty() || !groups.is_empty();
+        let nobody = users.iter().chain(&groups).any(|(id, _)| *id == NO_ID);
+        let valid = entries.next().is_none() && (mask.is_some() || !named) && !nobody;
+        valid.then_some(Acl { owner, users, group, groups, mask, others })
+    }
+
+    fn encode(&self) -> Bytes {
+        let mut value = VERSION.to_le_bytes().to_vec();
+        let mut push = |tag: u16, permissions: u8, id: u32| {
+            value.extend_from_slice(&tag.to_le_bytes());
+            value.extend_from_slice(&u16::from(permissions).to_le_bytes());
+            value.extend_from_slice(&id.to_le_bytes());
+        };
+        push(OWNER, self.owner, NO_ID);
+        self.users.iter().for_each(|(id, permissions)| push(USER, *permissions, *id));
+        push(GROUP, self.group, NO_ID);
+        self.groups.iter().for_each(|(id, permissions)| push(NAMED_GROUP, *permissions, *id));
+        self.mask.iter().for_each(|mask| push(MASK, *mask, NO_ID));
+        push(OTHERS, self.others, NO_ID);
+        value.into()
+    }
+
+    /// The permission bits of a file with this ACL. For its group they show the most that
+    /// anybody named may do.
+    fn bits(&self) -> u16 {
+        u16::from(self.owner) << 6 | u16::from(self.mask.unwrap_or(self.group)) << 3 | u16::from(self.others)
+    }
+
+    /// The bits say all of it.
+    fn is_minimal(&self) -> bool {
+        self.mask.is_none()
+    }
+
+    /// What chmod(2) does to it.
+    fn follow(&mut self, mode: u16) {
+        let [owner, group, others] = [mode >> 6, mode >> 3, mode].map(|bits| (bits & 7) as u8);
+        (self.owner, self.others) = (owner, others);
+        *self.mask.as_mut().unwrap_or(&mut self.group) = group;
+    }
+
+    /// What a default ACL is to what is made with `mode`.
+    fn restrict(&mut self, mode: u16) {
+        self.follow(self.bits() & mode);
+    }
+
+    /// Whether it gives `access` to a caller who does not own the inode.
+    pub(super) fn allows(&self, gid: u32, caller: &Caller, access: Access) -> bool {
+        let Access(asked) = access;
+        let grants = |permissions: u8| permissions & asked == asked;
+        let masked = |permissions: u8| grants(permissions & self.mask.unwrap_or(7));
+        if let Some((_, permissions)) = self.users.iter().find(|(uid, _)| *uid == caller.uid) {
+            return masked(*permissions);
+        }
+        // Of the groups that the caller is in the first one that grants it all counts.
+        let own = std::iter::once((gid, self.group)).chain(self.groups.iter().copied()).filter(|(gid, _)| caller.in_group(*gid));
+        let own: Vec<u8> = own.map(|(_, permissions)| permissions).collect();
+        if own.is_empty() { grants(self.others) } else { own.into_iter().any(masked) }
+    }
+}
+
+/// Nobody's id, and that of entries that name nobody.
+const NO_ID: u32 = u32::MAX;
+
+const VERSION: u32 = 2;
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP: u16 = 0x04;
+const NAMED_GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+
+/// Id and permissions of an entry whose permissions can be.
+fn permissions((_, permissions, id): (u16, u16, u32)) -> Option<(u32, u8)> {
+    (permissions <= 7).then_some((id, permissions as u8))
+}
+
+impl Namespace {
+    /// What of `mode` counts for what is made in `parent`: the umask does not where there is a
+    /// default ACL.
+    pub fn made_mode(&self, parent: Ino, mode: NewMode) -> u16 {
+        let has_default = self.inode(parent).is_some_and(|dir| dir.xattrs.contains_key(AclClass::Default.name()));
+        if has_default { mode.mode } else { mode.mode & !(mode.umask & 0o777) }
+    }
+
+    /// Sets an ACL, or removes it where `value` is none. An access ACL that the mode can say
+    /// becomes the mode. Whether there was one makes no difference. Removing one leaves the mode as it is, and none that is not there is
+    /// no error.
+    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
+    pub(super) fn set_acl(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        ino: Ino,
+        class: AclClass,
+        value: &[u8],
+        drop_set_gid: bool,
+        changes: &mut Vec<Change>,
+    ) -> Result<Attr, FsError> {
+        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        if value.len() > MAX_XATTR_VALUE_BYTES {
+            return Err(FsError::ValueTooLarge);
+        }
+        let acl = Acl::parse(value)?;
+        let attr = &inode.attr;
+        match attr.kind {
+            FileKind::Symlink => return Err(FsError::NotSupported),
+            FileKind::Directory => {}
+            _ if class == AclClass::Access => {}
+            _ if acl.is_some() => return Err(FsError::AccessDenied),
+            _ => return Ok(attr.clone()),
+        }
+        require_owner(caller, inode)?;
+        let mut mode = attr.mode;
+        if let (AclClass::Access, Some(acl)) = (class, &acl) {
+            let foreign = drop_set_gid || !is_privileged(caller) && !caller.in_group(attr.gid);
+            mode = mode & !0o777 & if foreign { !SET_GID } else { !0 } | acl.bits();
+        }
+        let kept = acl.filter(|acl| class == AclClass::Default || !acl.is_minimal()).map(|acl| acl.encode());
+        if mode == attr.mode && kept.as_ref() == inode.xattrs.get(class.name()) {
+            return Ok(attr.clone());
+        }
+        if let Some(value) = &kept {
+            require_room(inode, class.name(), value)?;
+        }
+
+        let inode = self.inode_mut(ino);
+        inode.attr.mode = mode;
+        inode.keep(class, kept);
+        inode.changed(stamp);
+        changes.push(Change::Touched { ino, stamp });
+        Ok(inode.attr.clone())
+    }
+}
+
+impl Inode {
+    pub(super) fn acl(&self, class: AclClass) -> Option<Acl> {
+        // What is stored has been parsed before.
+        self.xattrs.get(class.name()).and_then(|value| Acl::parse(value).ok().flatten())
+    }
+
+    /// The mode was set: the access ACL agrees with it again.
+    pub(super) fn acl_follows_mode(&mut self) {
+        if let Some(mut acl) = self.acl(AclClass::Access) {
+            acl.follow(self.attr.mode);
+            self.keep(AclClass::Access, Some(acl.encode()));
+        }
+    }
+
+    /// The mode and ACLs of what is made in this directory with `mode`.
+    pub(super) fn bequeath(&self, kind: FileKind, mode: u16) -> (u16, Vec<(Bytes, Bytes)>) {
+        let default = self.acl(AclClass::Default).filter(|_| kind != FileKind::Symlink);
+        let Some(default) = default else { return (mode, Vec::new()) };
+        let mut access = default.clone();
+        access.restrict(mode);
+        let mut acls = Vec::new();
+        if !access.is_minimal() {
+            acls.push((Bytes::from_static(AclClass::Access.name()), access.encode()));
+        }
+        if kind == FileKind::Directory {
+            acls.push((Bytes::from_static(AclClass::Default.name()), default.encode()));
+        }
+        (mode & !0o777 | access.bits(), acls)
+    }
+
+    /// Brings what a page of the bucket says in line with the laws. The mode counts; of an
+    /// access ACL that cannot be read nobody knows whom the bits of the group let in, so
+    /// they let in nobody.
+    pub(super) fn settle_acls(&mut self) {
+        let unreadable = self.xattrs.contains_key(AclClass::Access.name()) && self.acl(AclClass::Access).is_none();
+        if unreadable && self.attr.kind != FileKind::Symlink {
+            self.attr.mode &= !GROUP_ALL;
+        }
+        let kind = self.attr.kind;
+        let access = self.acl(AclClass::Access).filter(|acl| kind != FileKind::Symlink && !acl.is_minimal());
+        let default = self.acl(AclClass::Default).filter(|_| kind == FileKind::Directory);
+        self.keep(AclClass::Access, access.map(|acl| acl.encode()));
+        self.keep(AclClass::Default, default.map(|acl| acl.encode()));
+        self.acl_follows_mode();
+    }
+
+    /// The laws hold.
+    pub(super) fn acls_are_sound(&self) -> bool {
+        let mut settled = Inode { attr: self.attr.clone(), xattrs: self.xattrs.clone(), target: Bytes::new(), links: Vec::new(), ..*self };
+        settled.settle_acls();
+        settled.xattrs == self.xattrs && settled.attr.mode == self.attr.mode
+    }
+
+    fn keep(&mut self, class: AclClass, value: Option<Bytes>) {
+        match value {
+            Some(value) => drop(self.xattrs.insert(Bytes::from_static(class.name()), value)),
+            None => drop(self.xattrs.remove(class.name())),
+        }
+    }
+}
