@@ -101,6 +101,8 @@ pub struct Node {
     unforced: RefCell<Unforced>,
     /// What was answered up to here survives a power cut with all its bytes.
     safe: Cell<LogIndex>,
+    /// The last command that gave ids to what was found in the bucket.
+    found: Cell<LogIndex>,
     /// Index of the last snapshot.
     snapshot_at: Cell<LogIndex>,
     stopping: Cell<bool>,

@@ -212,7 +212,7 @@ impl Node {
         loop {
             let (mut not_shown, mut current, mut more) = (0, false, false);
             let awaits = self.attachments.awaits_any();
-            let (_, applied) = self
+            let (index, applied) = self
                 .replica
                 .propose(|state| {
                     current = state.backing().load_plan(state.namespace(), dir).is_some_and(|plan| plan.epoch == epoch);
@@ -237,6 +237,7 @@ impl Node {
                     Ok(Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, progress, stamp }))
                 })
                 .await?;
+            self.found.set(index);
             self.follow(applied, None).await?;
             if more && current {
                 continue;

@@ -54,8 +54,14 @@ impl Node {
             return Err(RpcError::Overloaded);
         }
         let reply = self.reply(request).await.map_err(|error| self.unless_failed(error))?;
-        // Nobody acts on what another's power cut may take back (DESIGN §3).
-        if shows && self.attachments.is_shared() && self.replica.log().durable() < self.replica.log().written() {
+        // Nobody acts on what another's power cut may take back (DESIGN §3). A client that is
+        // alone brings back what it has done, but not the ids of what was found.
+        let shown = match self.attachments.is_shared() {
+            true => self.replica.log().written(),
+            false if self.options.embedded => LogIndex(0),
+            false => self.found.get(),
+        };
+        if shows && self.replica.log().durable() < shown {
             self.force_log().await.map_err(|error| self.unless_failed(error))?;
         }
         Ok(reply)
