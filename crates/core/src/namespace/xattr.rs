@@ -11,10 +11,10 @@ pub(super) const CAPABILITY: &[u8] = b"security.capability";
 impl Namespace {
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        match AclClass::of(name) {
-            Some(_) if inode.attr.kind == FileKind::Symlink => return Err(FsError::NotSupported),
-            Some(_) => {}
-            None => drop(Prefix::of(name)?),
+        if AclClass::of(name).is_none() {
+            Prefix::of(name)?;
+        } else if inode.attr.kind == FileKind::Symlink {
+            return Err(FsError::NotSupported);
         }
         inode.xattrs.get(name).cloned().ok_or(FsError::NoAttribute)
     }

@@ -30,7 +30,7 @@ fn read(value: &[u8]) -> Outcome<List> {
         _ => return Err(FsError::Invalid),
     }
     let body = &value[4..];
-    if body.len() % 8 != 0 {
+    if !body.len().is_multiple_of(8) {
         return Err(FsError::Invalid);
     }
     let entry = |raw: &[u8]| Entry {

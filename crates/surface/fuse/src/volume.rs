@@ -292,7 +292,7 @@ impl Filesystem for Volume {
     async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno> {
         let (caller, ino) = (Self::caller(cx), self.real(ino));
         match AclClass::of(&name) {
-            Some(class) => drop(self.client.set_acl(&caller, ino, class, value, drop_set_gid).await?),
+            Some(class) => self.client.set_acl(&caller, ino, class, value, drop_set_gid).await.map(|_| ())?,
             None => self.client.setxattr(&caller, ino, name, value, mode).await?,
         }
         Ok(())
@@ -314,7 +314,7 @@ impl Filesystem for Volume {
     async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno> {
         let (caller, ino) = (Self::caller(cx), self.real(ino));
         match AclClass::of(&name) {
-            Some(class) => drop(self.client.set_acl(&caller, ino, class, Bytes::new(), false).await?),
+            Some(class) => self.client.set_acl(&caller, ino, class, Bytes::new(), false).await.map(|_| ())?,
             None => self.client.removexattr(&caller, ino, name).await?,
         }
         Ok(())
