@@ -10,10 +10,11 @@ use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime,
     VolumeStat, XattrMode,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A sole client may cache without term, and what ends it comes as a notification.
 const SOLE_TTL: Duration = Duration::from_secs(3600);
@@ -23,6 +24,13 @@ const SOLE_NAME_TTL_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
 
 /// Entries asked of the node at one time.
 const DIRECTORY_BATCH: u32 = 512;
+
+/// How soon after it was told that something has gone the kernel looks the name up again, and
+/// how soon after that it comes for what it has found: both at once, unless the machine is busy.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+
+/// How often a name may refer to something else while it is looked up that second time.
+const MOST_REPLACEMENTS: usize = 100;
 
 /// Files opened while nothing may be cached: every read and write comes here.
 const DIRECT: Handle = Handle(1);
@@ -38,6 +46,8 @@ pub struct Volume {
     /// may be mapped, and a mapping may hold what nobody has been told of.
     mappable: RefCell<BTreeMap<Ino, u64>>,
     notifier: Notifier,
+    /// When something that the kernel had looked up was last found to have gone.
+    lost: Cell<Option<Instant>>,
 }
 
 /// Inodes that the kernel has references to, with their number.
@@ -54,7 +64,7 @@ impl Volume {
             let (known, notifier) = (told.clone(), telling.clone());
             Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
         });
-        Volume { client, root, name_ttl, known, mappable: RefCell::default(), notifier }
+        Volume { client, root, name_ttl, known, mappable: RefCell::default(), notifier, lost: Cell::default() }
     }
 
     pub fn client(&self) -> &Client {
@@ -95,6 +105,40 @@ impl Volume {
     fn referenced(&self, attr: Attr) -> EntryReply {
         *self.known.borrow_mut().entry(attr.ino).or_insert(0) += 1;
         self.entry(attr)
+    }
+
+    /// How an operation on an inode that was looked up before has ended.
+    fn on_known<T>(&self, result: Result<T, FsError>) -> Result<T, Errno> {
+        if matches!(result, Err(FsError::Stale)) {
+            self.lost.set(Some(Instant::now()));
+        }
+        Ok(result?)
+    }
+
+    /// Told that what it had looked up has gone, the kernel looks the name up again, but not a
+    /// third time. So what it finds then stays until it has come for it, even if the name is
+    /// given to something else in between.
+    async fn look_up(&self, parent: Ino, name: &Name) -> Result<Attr, FsError> {
+        let mut attr = self.client.lookup(parent, name).await?;
+        for _ in 0..MOST_REPLACEMENTS {
+            let again = self.lost.get().is_some_and(|lost| lost.elapsed() < SECOND_LOOK);
+            if !again || attr.kind == FileKind::Directory {
+                break;
+            }
+            match self.client.open(attr.ino).await {
+                Ok(()) => {
+                    let (client, ino) = (self.client.clone(), attr.ino);
+                    tokio::task::spawn_local(async move {
+                        tokio::time::sleep(SECOND_LOOK).await;
+                        client.close(ino);
+                    });
+                    break;
+                }
+                Err(FsError::Stale) => attr = self.client.lookup(parent, name).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(attr)
     }
 
     fn opened(&self, ino: Ino, flags: OpenFlags) -> OpenReply {
@@ -152,7 +196,7 @@ async fn drop_cached(change: Change, root: Ino, known: &RefCell<Known>, notifier
 
 impl Filesystem for Volume {
     async fn lookup(&self, _cx: &Context, parent: Ino, name: Name) -> Result<Lookup, Errno> {
-        match self.client.lookup(self.real(parent), &name).await {
+        match self.look_up(self.real(parent), &name).await {
             Ok(attr) => Ok(Lookup::Found(self.referenced(attr))),
             Err(FsError::NotFound) => Ok(Lookup::Absent { ttl: self.entry_ttl() }),
             Err(error) => Err(error.into()),
@@ -170,15 +214,15 @@ impl Filesystem for Volume {
     }
 
     async fn getattr(&self, _cx: &Context, ino: Ino, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
-        Ok(self.attr_reply(self.client.getattr(self.real(ino)).await?))
+        Ok(self.attr_reply(self.on_known(self.client.getattr(self.real(ino)).await)?))
     }
 
     async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
-        Ok(self.attr_reply(self.client.setattr(&Self::caller(cx), self.real(ino), set).await?))
+        Ok(self.attr_reply(self.on_known(self.client.setattr(&Self::caller(cx), self.real(ino), set).await)?))
     }
 
     async fn readlink(&self, _cx: &Context, ino: Ino) -> Result<Bytes, Errno> {
-        Ok(self.client.readlink(ino).await?)
+        self.on_known(self.client.readlink(ino).await)
     }
 
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
@@ -202,7 +246,7 @@ impl Filesystem for Volume {
     }
 
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
-        self.client.open(ino).await?;
+        self.on_known(self.client.open(ino).await)?;
         if flags.truncates()
             && let Err(error) = self.truncate(cx, ino, flags).await
         {
@@ -299,7 +343,7 @@ impl Filesystem for Volume {
     }
 
     async fn getxattr(&self, _cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno> {
-        Ok(self.client.getxattr(self.real(ino), name).await?)
+        self.on_known(self.client.getxattr(self.real(ino), name).await)
     }
 
     async fn listxattr(&self, cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno> {
@@ -320,7 +364,8 @@ impl Filesystem for Volume {
         Ok(())
     }
 
-    async fn opendir(&self, _cx: &Context, _ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
+    async fn opendir(&self, _cx: &Context, ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
+        self.on_known(self.client.open(self.real(ino)).await)?;
         let caching = if self.may_cache() { Caching::Keep } else { Caching::Fresh };
         Ok(OpenReply { handle: CACHED, caching })
     }
@@ -347,7 +392,8 @@ impl Filesystem for Volume {
         }
     }
 
-    async fn releasedir(&self, _cx: &Context, _ino: Ino, _handle: Handle) -> Result<(), Errno> {
+    async fn releasedir(&self, _cx: &Context, ino: Ino, _handle: Handle) -> Result<(), Errno> {
+        self.client.close(self.real(ino));
         Ok(())
     }
 

@@ -1,0 +1,64 @@
+//! What happens to names while what they refer to is opened or open.
+
+use crate::place::Place;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Situation: directories are open while they are removed, one of them by a rename over it.
+/// Expectation: they are still what they were, without a name, empty, and nothing can be made
+/// in them.
+#[test]
+fn a_directory_stays_while_it_is_open() {
+    let place = Place::new();
+    place.mount();
+    let [removed, replaced, other] = ["mnt/removed", "mnt/replaced", "mnt/other"].map(|name| place.path(name));
+    for dir in [&removed, &replaced, &other] {
+        fs::create_dir(dir).unwrap();
+    }
+    fs::set_permissions(&replaced, fs::Permissions::from_mode(0o700)).unwrap();
+    let open = [&removed, &replaced].map(|dir| (File::open(dir).unwrap(), fs::metadata(dir).unwrap()));
+    fs::remove_dir(&removed).unwrap();
+    fs::rename(&other, &replaced).unwrap();
+    for (file, before) in &open {
+        let now = file.metadata().unwrap();
+        assert_eq!((now.ino(), now.mode(), now.nlink()), (before.ino(), before.mode(), 0));
+        let through = format!("/proc/self/fd/{}", file.as_raw_fd());
+        assert_eq!(fs::write(format!("{through}/new"), "").unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        assert_eq!(fs::read_dir(&through).unwrap().count(), 0);
+    }
+    drop(open);
+    place.ebb(&["fsck", "mnt"]).good();
+}
+
+/// Situation: a name is given to one file after the other, and to a symbolic link, as fast as
+/// it can be, while others open it. Danger: what was looked up has gone when it is opened, and
+/// the kernel looks only once more. Expectation: whoever opens it gets one of them.
+#[test]
+fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
+    let place = Place::new();
+    place.mount();
+    let [name, new, target] = ["mnt/name", "mnt/new", "mnt/target"].map(|name| place.path(name));
+    fs::write(&name, "content").unwrap();
+    fs::write(&target, "content").unwrap();
+    let (began, done) = (Instant::now(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(fs::read_to_string(&name).unwrap(), "content");
+                }
+            });
+        }
+        while began.elapsed() < Duration::from_secs(3) {
+            fs::write(&new, "content").unwrap();
+            fs::rename(&new, &name).unwrap();
+            symlink("target", &new).unwrap();
+            fs::rename(&new, &name).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    place.ebb(&["fsck", "mnt"]).good();
+}
