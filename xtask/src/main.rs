@@ -3,16 +3,15 @@
 mod advisories;
 mod arrows;
 mod bans;
+mod conformance;
 mod crash;
 mod demo;
 mod fuzz;
 mod licences;
-mod pjdfstest;
 mod rig;
 mod rng;
 mod scale;
 mod sim;
-mod stores;
 mod tool;
 
 use clap::{Parser, Subcommand};
@@ -54,10 +53,10 @@ enum Command {
         #[arg(long)]
         release: bool,
     },
-    /// Run a suite of others against real mounts.
+    /// Run programs of others against real mounts.
     Conformance {
         #[command(subcommand)]
-        suite: Suite,
+        suite: conformance::Suite,
     },
     /// Run whole volumes in the simulated world.
     Sim {
@@ -108,29 +107,6 @@ enum Command {
     },
 }
 
-#[derive(Subcommand)]
-enum Suite {
-    /// pjdfstest (the Rust crate), beside the file system of this machine's disk.
-    Pjdfstest {
-        /// All if none is named.
-        #[arg(long, value_enum)]
-        mount: Vec<Shape>,
-        /// Fewer passes of a mount than this are a failure.
-        #[arg(long, default_value_t = 364)]
-        least: usize,
-        #[arg(long)]
-        release: bool,
-    },
-    /// The clauses of the bucket port and a real mount over the emulators of other clouds.
-    Stores {
-        /// All if none is named.
-        #[arg(long, value_enum)]
-        only: Vec<stores::Emulator>,
-        #[arg(long)]
-        release: bool,
-    },
-}
-
 /// Seeds of a run that names no number and no time.
 const DEFAULT_SEEDS: u64 = 200;
 
@@ -141,10 +117,7 @@ fn main() -> ExitCode {
         Command::Licences => licences::run(),
         Command::Advisories { database } => advisories::run(database),
         Command::Demo { keep, release } => demo::run(keep, release),
-        Command::Conformance { suite: Suite::Pjdfstest { mount, least, release } } => pjdfstest::run(&shapes(mount), least, release),
-        Command::Conformance { suite: Suite::Stores { only, release } } => {
-            stores::run(if only.is_empty() { &stores::Emulator::ALL } else { &only }, release)
-        }
+        Command::Conformance { suite } => conformance::run(suite),
         Command::Sim { seed: Some(seed), .. } => sim::one(seed),
         Command::Sim { seeds, minutes, from, only, .. } => {
             let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));

@@ -84,6 +84,8 @@ pub struct Rig {
     /// Everything of this run is below it.
     pub dir: PathBuf,
     binaries: PathBuf,
+    /// Of the node, wherever it is.
+    flags: Vec<String>,
     node: Option<Child>,
     port: u16,
     keep: bool,
@@ -113,7 +115,13 @@ impl Rig {
     pub fn over(shape: Shape, name: &str, store: Store, binaries: &Path) -> Outcome<Rig> {
         let dir = directory(name);
         fs::create_dir_all(dir.join("mnt"))?;
-        Ok(Rig { shape, store, dir, binaries: binaries.to_owned(), node: None, port: 0, keep: false })
+        Ok(Rig { shape, store, dir, binaries: binaries.to_owned(), flags: Vec::new(), node: None, port: 0, keep: false })
+    }
+
+    /// With these flags for the node.
+    pub fn with(mut self, flags: &[&str]) -> Rig {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self
     }
 
     pub fn mountpoint(&self) -> PathBuf {
@@ -138,7 +146,7 @@ impl Rig {
         let point = self.mountpoint().display().to_string();
         if self.shape.is_embedded() {
             let url = self.store.url.clone();
-            tool::run(&mut self.ebb(&["mount", &url, &point, "--data", &data, "-o", options]))?;
+            tool::run(self.ebb(&["mount", &url, &point, "--data", &data, "-o", options]).args(&self.flags))?;
         } else {
             if self.node.is_none() {
                 self.serve()?;
@@ -158,7 +166,7 @@ impl Rig {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("node.log"))?;
         let mut command = self.ebb(&["serve", "--data", &data, "--backing", &url, "--name", "volume", "--listen", &listen]);
         // A mount that was killed holds up the next one for this long.
-        command.args(["--session-term", "3s"]);
+        command.args(["--session-term", "3s"]).args(&self.flags);
         let mut node = command.stdout(Stdio::piped()).stderr(log).spawn()?;
         let mut line = String::new();
         BufReader::new(node.stdout.take().ok_or("the node has no output")?).read_line(&mut line)?;

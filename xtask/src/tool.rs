@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The root of the workspace.
@@ -33,6 +33,32 @@ pub fn output(command: &mut Command) -> Outcome<String> {
 pub fn has(program: &str) -> bool {
     let probe = Command::new(program).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     probe.is_ok_and(|status| status.success())
+}
+
+/// Fails with the reason if a program is not there.
+pub fn needs(program: &str, version: &str, why: &str) -> Outcome<()> {
+    let found = Command::new(program).arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) { Ok(()) } else { Err(format!("{program} is missing: {why}").into()) }
+}
+
+/// Installs a package of Debian unless `program` is there.
+pub fn debian(program: &Path, package: &str) -> Outcome<()> {
+    if program.exists() {
+        return Ok(());
+    }
+    println!("installing {package}");
+    let mut command = Command::new("apt-get");
+    command.args(["install", "--yes", "--quiet=2", "--no-install-recommends", package]).stdin(Stdio::null()).stdout(Stdio::null());
+    // Servers are started where they are tested, and not by being installed.
+    run(command.envs([("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1")]))
+        .map_err(|error| format!("{package} is missing, perhaps after `apt-get update` it is not: {error}").into())
+}
+
+/// Where suites of others and what they leave are kept.
+pub fn conformance() -> Outcome<PathBuf> {
+    let place = target().join("conformance");
+    std::fs::create_dir_all(&place)?;
+    Ok(place)
 }
 
 pub fn metadata() -> Outcome<Value> {

@@ -34,10 +34,10 @@ impl Emulator {
     fn install(self) -> Outcome<PathBuf> {
         match self {
             Emulator::Gcs => {
-                let place = tool::target().join("conformance").join(format!("fake-gcs-server-{FAKE_GCS_SERVER}"));
+                let place = tool::conformance()?.join(format!("fake-gcs-server-{FAKE_GCS_SERVER}"));
                 let program = place.join("fake-gcs-server");
                 if !program.exists() {
-                    needs("go", "version", "Go 1.24 or later (https://go.dev/dl) builds the emulator of Google Cloud Storage")?;
+                    tool::needs("go", "version", "Go 1.24 or later (https://go.dev/dl) builds the emulator of Google Cloud Storage")?;
                     println!("installing fake-gcs-server {FAKE_GCS_SERVER}");
                     let module = format!("github.com/fsouza/fake-gcs-server@{FAKE_GCS_SERVER}");
                     tool::run(Command::new("go").args(["install", &module]).env("GOBIN", &place).current_dir(tool::target()))?;
@@ -45,11 +45,11 @@ impl Emulator {
                 Ok(program)
             }
             Emulator::Azure => {
-                let place = tool::target().join("conformance").join(format!("azurite-{AZURITE}"));
+                let place = tool::conformance()?.join(format!("azurite-{AZURITE}"));
                 let program = place.join("node_modules/.bin/azurite-blob");
-                needs("node", "--version", "Node.js 20 or later (https://nodejs.org) runs the emulator of Azure blobs")?;
+                tool::needs("node", "--version", "Node.js 20 or later (https://nodejs.org) runs the emulator of Azure blobs")?;
                 if !program.exists() {
-                    needs("npm", "--version", "npm (https://nodejs.org) installs the emulator of Azure blobs")?;
+                    tool::needs("npm", "--version", "npm (https://nodejs.org) installs the emulator of Azure blobs")?;
                     println!("installing azurite {AZURITE}");
                     let package = format!("azurite@{AZURITE}");
                     let mut command = Command::new("npm");
@@ -137,7 +137,7 @@ pub fn run(emulators: &[Emulator], release: bool) -> Outcome<()> {
     let programs = emulators.iter().map(|emulator| emulator.install()).collect::<Outcome<Vec<_>>>()?;
     let binaries = tool::build(&["ebb"], release)?;
     for (emulator, program) in emulators.iter().zip(programs) {
-        let place = tool::target().join("conformance").join(emulator.name());
+        let place = tool::conformance()?.join(emulator.name());
         fs::create_dir_all(&place)?;
         let running = emulator.start(&program, &place)?;
         let began = Instant::now();
@@ -213,11 +213,6 @@ fn content(len: usize, seed: u32) -> Vec<u8> {
 
 fn base64_of_random() -> Outcome<String> {
     Ok(tool::output(Command::new("node").args(["-p", "require('crypto').randomBytes(64).toString('base64')"]))?.trim().to_owned())
-}
-
-fn needs(program: &str, version: &str, why: &str) -> Outcome<()> {
-    let found = Command::new(program).arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) { Ok(()) } else { Err(format!("{program} is missing: {why}").into()) }
 }
 
 const FAKE_GCS_SERVER: &str = "v1.56.1";

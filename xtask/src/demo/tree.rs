@@ -126,7 +126,7 @@ fn names_by_inode(entries: &BTreeMap<PathBuf, Metadata>) -> Vec<Vec<&PathBuf>> {
     names
 }
 
-/// Those of users: others are the file system's own.
+/// Those that are copied: others are the file system's own.
 fn xattrs(path: &Path) -> Outcome<BTreeMap<Vec<u8>, Vec<u8>>> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut names = vec![0u8; 64 << 10];
@@ -134,7 +134,7 @@ fn xattrs(path: &Path) -> Outcome<BTreeMap<Vec<u8>, Vec<u8>>> {
     let len = unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
     names.truncate(usize::try_from(len).map_err(|_| std::io::Error::last_os_error())?);
     let mut found = BTreeMap::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
+    for name in names.split(|byte| *byte == 0).filter(|name| COPIED.iter().any(|prefix| name.starts_with(prefix))) {
         let name_c = CString::new(name)?;
         let mut value = vec![0u8; 64 << 10];
         // SAFETY: both strings end in NUL and the buffer is as long as is said.
@@ -144,3 +144,5 @@ fn xattrs(path: &Path) -> Outcome<BTreeMap<Vec<u8>, Vec<u8>>> {
     }
     Ok(found)
 }
+
+const COPIED: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];

@@ -1,0 +1,87 @@
+//! fsx (the Rust crate): random operations on one file, each read compared with what was written.
+
+use super::{Mounts, Results, Verdict, ground, results};
+use crate::{Outcome, tool};
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+const VERSION: &str = "0.3.2";
+
+/// A file and the node that holds it.
+struct Setting {
+    name: &'static str,
+    file_bytes: u64,
+    flags: &'static [&'static str],
+}
+
+const SETTINGS: [Setting; 2] = [
+    Setting { name: "file of 1 MiB", file_bytes: 1 << 20, flags: &[] },
+    // Neither what is clean nor what is dirty of the file has room at one time.
+    Setting { name: "file of 48 MiB, cache of 20 MiB", file_bytes: 48 << 20, flags: &["--cache-size=20M", "--dirty-size=16M"] },
+];
+
+/// Everything that fsx can do.
+const OPERATIONS: &str = r#"
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+invalidate = 1
+truncate = 3
+fsync = 0.2
+fdatasync = 0.2
+posix_fallocate = 1
+punch_hole = 3
+sendfile = 2
+posix_fadvise = 1
+copy_file_range = 5
+"#;
+
+pub fn run(on: &Mounts, seeds: Range<u64>, operations: u64) -> Outcome<()> {
+    let fsx = tool::install("fsx", VERSION)?;
+    let place = tool::conformance()?.join("fsx");
+    fs::create_dir_all(&place)?;
+    let mut all: Vec<(String, Results)> = Vec::new();
+    for setting in &SETTINGS {
+        let config = place.join("fsx.toml");
+        fs::write(&config, format!("flen = {}\n[opsize]\nmax = 65536\n{OPERATIONS}", setting.file_bytes))?;
+        let results = ground::everywhere(on, setting.flags, |ground| {
+            let began = Instant::now();
+            let mut results = Results::default();
+            for seed in seeds.clone() {
+                let mut command = Command::new(&fsx);
+                command.arg("-f").arg(&config).args(["-S", &seed.to_string(), "-N", &operations.to_string(), "-P"]).arg(&place);
+                let verdict = verdict(command.arg(ground.dir.join(format!("fsx-{seed}"))), &place)?;
+                println!("{}: {}, seed {seed}: {verdict} after {:.0} s", ground.name, setting.name, began.elapsed().as_secs_f64());
+                results.cases.insert(format!("{}, seed {seed}, {operations} operations", setting.name), verdict);
+                ground.fsck()?;
+            }
+            results.seconds = began.elapsed().as_secs_f64();
+            Ok(results)
+        })?;
+        if all.is_empty() {
+            all = results;
+            continue;
+        }
+        for ((_, before), (_, now)) in all.iter_mut().zip(results) {
+            before.seconds += now.seconds;
+            before.cases.extend(now.cases);
+        }
+    }
+    results::judge("fsx", &all)
+}
+
+fn verdict(command: &mut Command, place: &Path) -> Outcome<Verdict> {
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(Verdict::Passed);
+    }
+    let said = place.join("failure.log");
+    fs::write(&said, [output.stdout, output.stderr].concat())?;
+    Ok(Verdict::Failed(format!("{}: {}", output.status, said.display())))
+}

@@ -1,0 +1,79 @@
+//! The places that a suite runs at, one after the other.
+
+use super::Mounts;
+use crate::rig::Rig;
+use crate::{Outcome, tool};
+use std::fs;
+use std::path::PathBuf;
+
+/// Programs that run as anybody, ask for every kind of file and check permissions.
+pub const OPTIONS: &str = "allow_other,default_permissions,dev,suid";
+
+pub struct Ground {
+    pub name: String,
+    /// Empty at first, the suite's to fill.
+    pub dir: PathBuf,
+    /// None on this machine's disk.
+    pub rig: Option<Rig>,
+}
+
+/// Runs a suite on this machine's disk and on a fresh mount of each shape, whose `fsck` is to
+/// be clean afterwards. `flags` are the node's.
+pub fn everywhere<T>(on: &Mounts, flags: &[&str], mut suite: impl FnMut(&mut Ground) -> Outcome<T>) -> Outcome<Vec<(String, T)>> {
+    let binaries = tool::build(&["ebb", "ebb-s3-server"], on.release)?;
+    let native = tool::conformance()?.join(format!("disk-{}", std::process::id()));
+    fs::create_dir(&native)?;
+    let mut disk = Ground { name: "disk".to_owned(), dir: native, rig: None };
+    let result = suite(&mut disk);
+    fs::remove_dir_all(&disk.dir)?;
+    let mut results = vec![(disk.name, result?)];
+    for shape in on.shapes() {
+        let mut rig = Rig::new(*shape, &binaries)?.with(flags);
+        rig.mount(OPTIONS)?;
+        let dir = rig.mountpoint().join("t");
+        fs::create_dir(&dir)?;
+        let mut ground = Ground { name: shape.name(), dir, rig: Some(rig) };
+        let result = suite(&mut ground).and_then(|result| ground.end().map(|()| result));
+        match result {
+            Ok(result) => results.push((ground.name, result)),
+            Err(error) => {
+                let left = ground.rig.iter_mut().map(|rig| {
+                    rig.keep();
+                    rig.dir.display().to_string()
+                });
+                return Err(format!("{}: {error}\nleft to look at: {}", shape.name(), left.collect::<String>()).into());
+            }
+        }
+    }
+    Ok(results)
+}
+
+impl Ground {
+    /// Unmounts, and mounts again with nothing but what the bucket holds. Nothing happens to a
+    /// disk.
+    pub fn forget_all_but_the_bucket(&mut self) -> Outcome<()> {
+        if let Some(rig) = &mut self.rig {
+            rig.umount()?;
+            rig.drop_cache()?;
+            rig.mount(OPTIONS)?;
+        }
+        Ok(())
+    }
+
+    /// What `ebb fsck` finds of a mount is an error.
+    pub fn fsck(&self) -> Outcome<()> {
+        if let Some(rig) = &self.rig {
+            let point = rig.mountpoint().display().to_string();
+            tool::output(&mut rig.ebb(&["fsck", &point]))?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Outcome<()> {
+        self.fsck()?;
+        if let Some(rig) = &mut self.rig {
+            rig.umount()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Building programs: their sources are packages of crates.io, in pinned versions.
+
+use super::shell;
+use crate::{Outcome, tool};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// zlib and LuaJIT as two crates bring them along: one with `configure`, one that builds its
+/// own tools first.
+const C: &str = r#"
+libz-sys = "=1.1.31"
+luajit-src = "=210.7.4"
+"#;
+
+const RUST: &str = r#"
+serde = { version = "=1.0.229", features = ["derive"] }
+serde_json = "=1.0.154"
+"#;
+
+pub fn prepare_c(reference: &Path) -> Outcome<()> {
+    vendor(reference, C, "fn main() {}")?;
+    // One archive, to be unpacked where it is built.
+    shell(reference, "mkdir sources; mv vendor/libz-sys/src/zlib vendor/luajit-src/luajit2 sources; tar -czf sources.tar.gz sources", &[])
+        .map(drop)
+}
+
+pub fn work_c(reference: &Path, dir: &Path) -> Outcome<()> {
+    let lines = r#"
+tar -xzf "$1/sources.tar.gz"; cd sources
+(cd zlib; ./configure; make -j2; make check; make -q)
+(cd luajit2; make -j2 XCFLAGS=-DLUAJIT_TEST; ./src/luajit -e 'assert(1 + 1 == 2)')
+"#;
+    shell(dir, lines, &[reference]).map(drop)
+}
+
+/// Nothing is to be built again: times are as make left them.
+pub fn look_again_c(dir: &Path) -> Outcome<()> {
+    let lines = "cd sources; make -C zlib -q; ./zlib/example; cd luajit2; ./src/luajit -e 'assert(1 + 1 == 2)'";
+    shell(dir, lines, &[]).map(drop)
+}
+
+pub fn prepare_rust(reference: &Path) -> Outcome<()> {
+    let program = r#"
+#[derive(serde::Serialize, serde::Deserialize, PartialEq, Debug)]
+struct Entry { name: String, size: u64 }
+fn main() {
+    let entry = Entry { name: "name".into(), size: 3 };
+    let text = serde_json::to_string(&entry).unwrap();
+    assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
+}
+"#;
+    vendor(reference, RUST, program)
+}
+
+pub fn work_rust(reference: &Path, dir: &Path) -> Outcome<()> {
+    shell(dir, r#"cp -a "$1/." ."#, &[reference])?;
+    build(dir)?;
+    if build(dir)? {
+        return Err("cargo builds again what has not changed".into());
+    }
+    shell(dir, "touch src/main.rs", &[])?;
+    if !build(dir)? {
+        return Err("cargo does not see that a source has changed".into());
+    }
+    Ok(())
+}
+
+pub fn look_again_rust(dir: &Path) -> Outcome<()> {
+    if build(dir)? { Err("cargo builds again what has not changed".into()) } else { Ok(()) }
+}
+
+/// A program with the sources of everything that it needs beside it.
+fn vendor(reference: &Path, dependencies: &str, program: &str) -> Outcome<()> {
+    fs::create_dir_all(reference.join("src"))?;
+    fs::write(reference.join("src/main.rs"), program)?;
+    let manifest =
+        format!("[package]\nname = \"program\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[dependencies]{dependencies}[workspace]\n");
+    fs::write(reference.join("Cargo.toml"), manifest)?;
+    let config = tool::output(Command::new(tool::cargo()).args(["vendor"]).current_dir(reference))?;
+    fs::create_dir(reference.join(".cargo"))?;
+    Ok(fs::write(reference.join(".cargo/config.toml"), config)?)
+}
+
+/// Builds and runs the program there. Whether anything had to be compiled.
+fn build(dir: &Path) -> Outcome<bool> {
+    let mut command = Command::new(tool::cargo());
+    command.args(["build", "--offline", "--message-format=json", "--quiet"]).current_dir(dir).env_remove("CARGO_TARGET_DIR");
+    let messages = tool::output(&mut command)?;
+    tool::run(&mut Command::new(dir.join("target/debug/program")))?;
+    Ok(messages.contains(r#""fresh":false"#))
+}

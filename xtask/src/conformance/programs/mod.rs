@@ -1,0 +1,140 @@
+//! What people run on a file system: each program does its work, and what it has made is
+//! looked at again when nothing is left of it but what the bucket holds.
+
+mod builds;
+mod copies;
+mod git;
+mod postgres;
+mod redis;
+mod sqlite;
+
+use super::{Ground, Mounts, Results, Verdict, ground, results};
+use crate::{Outcome, tool};
+use clap::ValueEnum;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Program {
+    /// Transactions with every kind of journal, writers killed in the middle.
+    Sqlite,
+    /// pgbench while the server is killed.
+    Postgres,
+    /// Appending to a log that is synced at every answer, while the server is killed.
+    Redis,
+    /// Clone, work, gc and fsck of a large repository.
+    Git,
+    /// tar, rsync and cp of a tree with everything that an inode can have.
+    Copies,
+    /// Unpacking and building zlib and LuaJIT.
+    C,
+    /// Building a crate with its dependencies.
+    Rust,
+}
+
+impl Program {
+    pub const ALL: [Program; 7] =
+        [Program::Sqlite, Program::Postgres, Program::Redis, Program::Git, Program::Copies, Program::C, Program::Rust];
+
+    fn name(self) -> &'static str {
+        match self {
+            Program::Sqlite => "sqlite",
+            Program::Postgres => "postgres",
+            Program::Redis => "redis",
+            Program::Git => "git",
+            Program::Copies => "copies",
+            Program::C => "c",
+            Program::Rust => "rust",
+        }
+    }
+
+    /// Installs what it needs and makes, on this machine's disk, what it works on.
+    fn prepare(self, reference: &Path) -> Outcome<()> {
+        match self {
+            Program::Sqlite => sqlite::prepare(),
+            Program::Postgres => postgres::prepare(),
+            Program::Redis => redis::prepare(),
+            Program::Git => git::prepare(reference),
+            Program::Copies => copies::prepare(reference),
+            Program::C => builds::prepare_c(reference),
+            Program::Rust => builds::prepare_rust(reference),
+        }
+    }
+
+    fn work(self, reference: &Path, dir: &Path, kills: u32) -> Outcome<()> {
+        match self {
+            Program::Sqlite => sqlite::work(dir, kills),
+            Program::Postgres => postgres::work(dir, kills),
+            Program::Redis => redis::work(dir, kills),
+            Program::Git => git::work(reference, dir),
+            Program::Copies => copies::work(reference, dir),
+            Program::C => builds::work_c(reference, dir),
+            Program::Rust => builds::work_rust(reference, dir),
+        }
+    }
+
+    fn look_again(self, reference: &Path, dir: &Path) -> Outcome<()> {
+        match self {
+            Program::Sqlite => sqlite::look_again(dir),
+            Program::Postgres => postgres::look_again(dir),
+            Program::Redis => redis::look_again(dir),
+            Program::Git => git::look_again(dir),
+            Program::Copies => copies::look_again(reference, dir),
+            Program::C => builds::look_again_c(dir),
+            Program::Rust => builds::look_again_rust(dir),
+        }
+    }
+}
+
+pub fn run(on: &Mounts, programs: &[Program], kills: u32) -> Outcome<()> {
+    let place = tool::conformance()?.join(format!("reference-{}", std::process::id()));
+    let outcome = prepare(programs, &place).and_then(|()| ground::everywhere(on, &[], |ground| all(programs, &place, ground, kills)));
+    if place.exists() {
+        fs::remove_dir_all(&place)?;
+    }
+    results::judge("programs", &outcome?)
+}
+
+fn prepare(programs: &[Program], place: &Path) -> Outcome<()> {
+    for program in programs {
+        let reference = place.join(program.name());
+        fs::create_dir_all(&reference)?;
+        program.prepare(&reference)?;
+    }
+    Ok(())
+}
+
+/// What a program finds wrong is its verdict; the others go on.
+fn all(programs: &[Program], place: &Path, ground: &mut Ground, kills: u32) -> Outcome<Results> {
+    let began = Instant::now();
+    let mut results = Results::default();
+    for program in programs {
+        let (dir, began) = (ground.dir.join(program.name()), Instant::now());
+        fs::create_dir(&dir)?;
+        let verdict = verdict(program.work(&place.join(program.name()), &dir, kills));
+        println!("{}: {} in {:.1} s: {verdict}", ground.name, program.name(), began.elapsed().as_secs_f64());
+        results.cases.insert(program.name().to_owned(), verdict);
+    }
+    ground.forget_all_but_the_bucket()?;
+    let worked: Vec<_> = programs.iter().filter(|program| results.cases.get(program.name()) == Some(&Verdict::Passed)).copied().collect();
+    for program in worked {
+        let verdict = verdict(program.look_again(&place.join(program.name()), &ground.dir.join(program.name())));
+        results.cases.insert(format!("{}, looked at again", program.name()), verdict);
+    }
+    results.seconds = began.elapsed().as_secs_f64();
+    Ok(results)
+}
+
+fn verdict(outcome: Outcome<()>) -> Verdict {
+    match outcome {
+        Ok(()) => Verdict::Passed,
+        Err(error) => Verdict::Failed(error.to_string()),
+    }
+}
+
+/// Runs lines of shell in `dir`, with `$1` and so on; ends at the first that fails.
+fn shell(dir: &Path, lines: &str, arguments: &[&Path]) -> Outcome<String> {
+    tool::output(Command::new("bash").args(["-euo", "pipefail", "-c", lines, "bash"]).args(arguments).current_dir(dir))
+}

@@ -1,0 +1,174 @@
+//! PostgreSQL: the server is killed under pgbench and recovers from its log. Every transaction
+//! that was answered is there, the balances agree, and pg_amcheck finds nothing.
+
+use super::shell;
+use crate::{Outcome, tool};
+use std::fs;
+use std::io;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
+const CLIENTS: u64 = 4;
+
+/// How long the server may take to start, recovery included.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub fn prepare() -> Outcome<()> {
+    tool::debian(&Path::new(PROGRAMS).join("pg_amcheck"), "postgresql-15")
+}
+
+pub fn work(dir: &Path, kills: u32) -> Outcome<()> {
+    let cluster = Cluster::of(dir)?;
+    cluster.run("initdb", &["--auth=trust", "--no-locale", "--encoding=UTF8", "--data-checksums", "--pgdata", &cluster.data])?;
+    let mut server = cluster.start()?;
+    cluster.run("pgbench", &["--initialize", "--quiet", "--scale=2"])?;
+    let mut answered = 0;
+    for round in 0..kills {
+        let mut load = cluster.command("pgbench", &["--no-vacuum", "--time=60", "--client", &CLIENTS.to_string()]);
+        let load = load.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        std::thread::sleep(Duration::from_millis(1_000 + u64::from(round % 5) * 300));
+        server.kill()?;
+        // Before the load: what it was told while the server died, it was told.
+        server = cluster.start()?;
+        answered += processed(load)?;
+        answered = cluster.check(answered).map_err(|error| format!("kill {round}: {error}"))?;
+        cluster.amcheck()?;
+    }
+    server.stop()?;
+    cluster.run("pg_checksums", &["--check", "--pgdata", &cluster.data]).map(drop)
+}
+
+pub fn look_again(dir: &Path) -> Outcome<()> {
+    let cluster = Cluster::of(dir)?;
+    cluster.run("pg_checksums", &["--check", "--pgdata", &cluster.data])?;
+    let server = cluster.start()?;
+    cluster.check(0)?;
+    cluster.amcheck()?;
+    server.stop()
+}
+
+struct Cluster {
+    data: String,
+    /// Sockets and the log, on this machine's disk.
+    beside: PathBuf,
+}
+
+impl Cluster {
+    fn of(dir: &Path) -> Outcome<Cluster> {
+        let beside = std::env::temp_dir().join(format!("ebb-postgres-{}", std::process::id()));
+        fs::create_dir_all(&beside)?;
+        let (user, group) = (id("-u")?, id("-g")?);
+        for place in [dir, &beside] {
+            chown(place, Some(user), Some(group))?;
+        }
+        Ok(Cluster { data: dir.join("data").display().to_string(), beside })
+    }
+
+    /// A program of PostgreSQL as its user: the server does not run as root.
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]).arg(Path::new(PROGRAMS).join(program));
+        command.args(arguments).env("PGHOST", &self.beside).env("PGDATABASE", "postgres").env("PGUSER", "postgres");
+        command.stdin(Stdio::null()).current_dir(&self.beside);
+        command
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Outcome<String> {
+        tool::output(&mut self.command(program, arguments))
+    }
+
+    fn ask(&self, sql: &str) -> Outcome<String> {
+        self.run("psql", &["--no-psqlrc", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--command", sql])
+    }
+
+    /// Starts the server, as often as it finds that processes of the one before still live.
+    fn start(&self) -> Outcome<Server> {
+        let began = Instant::now();
+        loop {
+            let log = fs::OpenOptions::new().create(true).append(true).open(self.beside.join("log"))?;
+            let mut command = self.command("postgres", &["-D", &self.data, "-h", "", "-k", &self.beside.display().to_string()]);
+            let mut server = Server(command.stdout(log.try_clone()?).stderr(log).process_group(0).spawn()?);
+            while server.0.try_wait()?.is_none() {
+                if self.command("pg_isready", &["--quiet"]).status()?.success() {
+                    return Ok(server);
+                }
+                if began.elapsed() > PATIENCE {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            if began.elapsed() > PATIENCE {
+                let log = fs::read_to_string(self.beside.join("log"))?;
+                let end: Vec<&str> = log.lines().rev().take(10).collect();
+                return Err(format!("the server does not start: {}", end.into_iter().rev().collect::<Vec<_>>().join("; ")).into());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// What is there, at least that many transactions and no half of one; gives their number.
+    fn check(&self, answered: u64) -> Outcome<u64> {
+        let found: u64 = self.ask("select count(*) from pgbench_history")?.trim().parse()?;
+        if found < answered || (answered > 0 && found > answered + CLIENTS) {
+            return Err(format!("{answered} transactions were answered, {found} are there").into());
+        }
+        let sums = self.ask(
+            "select (select sum(abalance) from pgbench_accounts), (select sum(tbalance) from pgbench_tellers), \
+             (select sum(bbalance) from pgbench_branches), (select coalesce(sum(delta), 0) from pgbench_history)",
+        )?;
+        let mut each = sums.trim().split('|');
+        let first = each.next();
+        if each.all(|sum| Some(sum) == first) { Ok(found) } else { Err(format!("the balances do not agree: {}", sums.trim()).into()) }
+    }
+
+    fn amcheck(&self) -> Outcome<()> {
+        self.run("pg_amcheck", &["--all", "--install-missing", "--heapallindexed", "--parent-check"]).map(drop)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.beside).ok();
+    }
+}
+
+/// Killed when dropped.
+struct Server(Child);
+
+impl Server {
+    /// The first of its processes; the others see that it is gone, and end.
+    fn kill(&mut self) -> io::Result<()> {
+        self.0.kill()?;
+        self.0.wait().map(drop)
+    }
+
+    fn stop(mut self) -> Outcome<()> {
+        // SAFETY: kill takes plain integers.
+        unsafe { libc::kill(self.0.id() as i32, libc::SIGINT) };
+        let status = self.0.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("the server did not stop well: {status}").into()) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill().ok();
+    }
+}
+
+/// Transactions that pgbench had answers to.
+fn processed(load: Child) -> Outcome<u64> {
+    let said = String::from_utf8(load.wait_with_output()?.stdout)?;
+    let line = said.lines().find_map(|line| line.strip_prefix("number of transactions actually processed: "));
+    let number = line.ok_or("pgbench does not say what it has done")?;
+    Ok(number.split('/').next().unwrap_or(number).trim().parse()?)
+}
+
+/// The user or group that PostgreSQL's package has made.
+fn id(of: &str) -> Outcome<u32> {
+    Ok(shell(Path::new("/"), &format!("id {of} postgres"), &[])?.trim().parse()?)
+}

@@ -1,0 +1,164 @@
+//! Redis with a log that is synced before every answer: the server is killed while clients
+//! append, and nothing that it answered is missing when it is back.
+
+use super::shell;
+use crate::{Outcome, tool};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const CLIENTS: u64 = 4;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn prepare() -> Outcome<()> {
+    tool::debian(Path::new("/usr/bin/redis-server"), "redis-server")
+}
+
+pub fn work(dir: &Path, kills: u32) -> Outcome<()> {
+    let mut answered = [0; CLIENTS as usize];
+    let mut server = Server::start(dir)?;
+    for round in 0..kills {
+        let running: Vec<_> = answered
+            .iter()
+            .enumerate()
+            .map(|(list, last)| {
+                let (socket, last) = (server.socket.clone(), *last);
+                std::thread::spawn(move || append(&socket, list, last))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(200 + u64::from(round % 7) * 100));
+        server.kill();
+        for (last, thread) in answered.iter_mut().zip(running) {
+            *last = thread.join().map_err(|_| "a client panicked")??;
+        }
+        server = Server::start(dir)?;
+        for (list, last) in answered.iter_mut().enumerate() {
+            let found = check(&server, list).map_err(|error| format!("kill {round}: {error}"))?;
+            if found != *last && found != *last + 1 {
+                return Err(format!("kill {round}: {last} entries of list {list} were answered, {found} are there").into());
+            }
+            *last = found;
+        }
+    }
+    server.kill();
+    sound(dir)
+}
+
+pub fn look_again(dir: &Path) -> Outcome<()> {
+    sound(dir)?;
+    let server = Server::start(dir)?;
+    (0..CLIENTS as usize).try_for_each(|list| check(&server, list).map(drop))
+}
+
+fn sound(dir: &Path) -> Outcome<()> {
+    shell(dir, "redis-check-aof appendonlydir/*.manifest", &[]).map(drop)
+}
+
+/// Appends numbers to a list until the server is gone; gives the last one that was answered.
+fn append(socket: &Path, list: usize, last: u64) -> Result<u64, String> {
+    let mut connection = Connection::to(socket).map_err(|error| error.to_string())?;
+    let mut last = last;
+    loop {
+        match connection.ask(&["RPUSH", &format!("list-{list}"), &format!("{}", last + 1)]) {
+            Ok(answer) if answer == format!(":{}", last + 1) => last += 1,
+            Ok(answer) => return Err(format!("list {list} has {last} entries, and the server answers {answer}")),
+            Err(_) => return Ok(last),
+        }
+    }
+}
+
+/// How many entries a list has; each is the number of its place.
+fn check(server: &Server, list: usize) -> Outcome<u64> {
+    let mut connection = Connection::to(&server.socket)?;
+    let list = format!("list-{list}");
+    let answer = connection.ask(&["LLEN", &list])?;
+    let len: u64 = answer.strip_prefix(':').ok_or_else(|| format!("LLEN: {answer}"))?.parse()?;
+    let head = connection.ask(&["LRANGE", &list, "0", "-1"])?;
+    if head != format!("*{len}") {
+        return Err(format!("{list} has {len} entries and gives {head}").into());
+    }
+    for place in 1..=len {
+        let (_, entry) = (connection.line()?, connection.line()?);
+        if entry != place.to_string() {
+            return Err(format!("{list} has {entry} at {place}").into());
+        }
+    }
+    Ok(len)
+}
+
+struct Connection(BufReader<UnixStream>);
+
+impl Connection {
+    fn to(socket: &Path) -> std::io::Result<Connection> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Connection(BufReader::new(stream)))
+    }
+
+    /// Sends a command and gives the first line of the answer.
+    fn ask(&mut self, words: &[&str]) -> std::io::Result<String> {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.0.get_mut().write_all(request.as_bytes())?;
+        self.line()
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 || !line.ends_with("\r\n") {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        line.truncate(line.len() - 2);
+        Ok(line)
+    }
+}
+
+/// Killed when dropped.
+struct Server {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Server {
+    fn start(dir: &Path) -> Outcome<Server> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let socket = std::env::temp_dir().join(format!("ebb-redis-{}-{count}", std::process::id()));
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+        // The log is written anew every few seconds.
+        command.args(["--auto-aof-rewrite-min-size", "64kb", "--auto-aof-rewrite-percentage", "50", "--loglevel", "warning"]);
+        command.arg("--unixsocket").arg(&socket).arg("--dir").arg(dir).current_dir(dir);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let mut server = Server { child, socket };
+        let began = Instant::now();
+        loop {
+            let answer = Connection::to(&server.socket).and_then(|mut connection| connection.ask(&["PING"]));
+            match answer {
+                Ok(answer) if answer == "+PONG" => return Ok(server),
+                // It is still reading its log, or does not listen yet.
+                _ if began.elapsed() < PATIENCE && server.child.try_wait()?.is_none() => std::thread::sleep(Duration::from_millis(20)),
+                answer => return Err(format!("the server does not start: {answer:?}").into()),
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        // It may have ended.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        fs::remove_file(&self.socket).ok();
+    }
+}
