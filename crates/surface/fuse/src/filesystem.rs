@@ -1,6 +1,6 @@
 //! What serves the requests of a mount.
 
-use crate::{Context, CopyEnd, DirBuffer, Errno, Handle, OpenFlags, SeekTo, WriteMode};
+use crate::{Context, CopyEnd, DirBuffer, Errno, Handle, OpenFlags, PassthroughId, SeekTo, WriteMode};
 use bytes::Bytes;
 use ebb_model::{Access, Attr, Cookie, Ino, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode};
 use std::time::Duration;
@@ -158,4 +158,7 @@ pub enum Caching {
     Keep,
     /// Every read and write comes here. Mappings are still possible, and cached while mapped.
     Direct,
+    /// No read, write or store through a mapping comes here: they go to this file. Of an
+    /// inode's opens that overlap in time all or none say so, and all name the same.
+    Passthrough(PassthroughId),
 }

@@ -51,7 +51,11 @@ const WANTED: u64 =
 // SPLICE_*              one more copy saved on large messages, two more system calls on all
 // SECURITY_CTX          labels of SELinux arrive as ordinary xattrs
 // SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX   virtio-fs
-// PASSTHROUGH, OVER_IO_URING, ALLOW_IDMAP, REQUEST_TIMEOUT   not served by this session
+// OVER_IO_URING, ALLOW_IDMAP, REQUEST_TIMEOUT   not served by this session
+
+/// Files that the kernel is handed lie on a file system that is stacked on no other, and what is
+/// stacked on the mount may be as deep as that leaves.
+const STACK_DEPTH: u32 = 1;
 
 /// What both sides have agreed to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,8 +88,9 @@ pub(crate) enum Answer {
     },
 }
 
-/// `body` is INIT without its header; `None` if it is not one.
-pub(crate) fn negotiate(body: &[u8]) -> Option<(Answer, abi::InitOut)> {
+/// `body` is INIT without its header; `None` if it is not one. `passthrough`: as
+/// [`crate::MountOptions::passthrough`].
+pub(crate) fn negotiate(body: &[u8], passthrough: bool) -> Option<(Answer, abi::InitOut)> {
     let (offer, rest) = abi::InitIn::read_from_prefix(body).ok()?;
     let mut out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
     if offer.major > abi::MAJOR {
@@ -99,7 +104,8 @@ pub(crate) fn negotiate(body: &[u8]) -> Option<(Answer, abi::InitOut)> {
         let (flags2, _) = u32::read_from_prefix(rest).ok()?;
         offered |= u64::from(flags2) << 32;
     }
-    let agreed = Negotiated { minor: offer.minor.min(abi::MINOR), flags: offered & WANTED };
+    let wanted = if passthrough { WANTED | init::PASSTHROUGH } else { WANTED };
+    let agreed = Negotiated { minor: offer.minor.min(abi::MINOR), flags: offered & wanted };
     out.max_readahead = offer.max_readahead;
     out.flags = agreed.flags as u32;
     out.flags2 = (agreed.flags >> 32) as u32;
@@ -108,6 +114,9 @@ pub(crate) fn negotiate(body: &[u8]) -> Option<(Answer, abi::InitOut)> {
     out.max_write = MAX_IO_BYTES as u32;
     out.max_pages = (MAX_IO_BYTES / 4096) as u16;
     out.time_gran = 1;
+    if agreed.has(init::PASSTHROUGH) {
+        out.max_stack_depth = STACK_DEPTH;
+    }
     Some((Answer::Agreed(agreed), out))
 }
 
@@ -127,16 +136,27 @@ mod tests {
 
     #[test]
     fn a_new_kernel_gives_what_is_wanted_and_no_more() {
-        let (answer, out) = negotiate(&offer(7, 99, u64::MAX)).unwrap();
+        let (answer, out) = negotiate(&offer(7, 99, u64::MAX), false).unwrap();
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED }));
         assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED);
         assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 1 << 20, 256));
+        assert_eq!(out.max_stack_depth, 0);
+    }
+
+    /// Stacking changes what can be mounted on top, so it is not asked for unasked.
+    #[test]
+    fn passthrough_is_for_mounts_that_want_it() {
+        let (answer, out) = negotiate(&offer(7, 45, u64::MAX), true).unwrap();
+        assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED | init::PASSTHROUGH }));
+        assert_eq!(out.max_stack_depth, STACK_DEPTH);
+        let (_, out) = negotiate(&offer(7, 45, !init::PASSTHROUGH), true).unwrap();
+        assert_eq!(out.max_stack_depth, 0);
     }
 
     #[test]
     fn the_oldest_kernel_has_no_upper_flags() {
         let offered = init::ASYNC_READ | init::MAX_PAGES | init::HAS_RESEND;
-        let (answer, out) = negotiate(&offer(7, abi::MINOR_LEAST, offered)).unwrap();
+        let (answer, out) = negotiate(&offer(7, abi::MINOR_LEAST, offered), false).unwrap();
         let flags = init::ASYNC_READ | init::MAX_PAGES;
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR_LEAST, flags }));
         assert_eq!(out.flags2, 0);
@@ -144,10 +164,10 @@ mod tests {
 
     #[test]
     fn other_versions() {
-        assert_eq!(negotiate(&offer(8, 0, 0)).unwrap().0, Answer::Again);
-        assert_eq!(negotiate(&offer(7, 30, u64::MAX)).unwrap().0, Answer::TooOld { major: 7, minor: 30 });
-        assert_eq!(negotiate(&offer(6, 99, 0)).unwrap().0, Answer::TooOld { major: 6, minor: 99 });
-        assert!(negotiate(&offer(7, 40, init::INIT_EXT)[..16]).is_none());
-        assert!(negotiate(&[0; 15]).is_none());
+        assert_eq!(negotiate(&offer(8, 0, 0), false).unwrap().0, Answer::Again);
+        assert_eq!(negotiate(&offer(7, 30, u64::MAX), false).unwrap().0, Answer::TooOld { major: 7, minor: 30 });
+        assert_eq!(negotiate(&offer(6, 99, 0), false).unwrap().0, Answer::TooOld { major: 6, minor: 99 });
+        assert!(negotiate(&offer(7, 40, init::INIT_EXT)[..16], false).is_none());
+        assert!(negotiate(&[0; 15], false).is_none());
     }
 }

@@ -54,6 +54,7 @@ pub struct Mount {
     pub(crate) device: OwnedFd,
     pub(crate) point: MountPoint,
     pub(crate) read_ahead_bytes: u32,
+    pub(crate) passthrough: bool,
 }
 
 impl Mount {
@@ -75,7 +76,7 @@ impl Mount {
             }
         };
         let point = MountPoint { place: Place { path, id } };
-        Ok(Mount { device, point, read_ahead_bytes: options.read_ahead_bytes })
+        Ok(Mount { device, point, read_ahead_bytes: options.read_ahead_bytes, passthrough: options.passthrough })
     }
 
     pub fn path(&self) -> &Path {

@@ -26,6 +26,9 @@ pub struct MountOptions {
     /// How far the kernel reads ahead of a sequential reader. Its own default of 128 KiB is
     /// also the largest READ that it then sends.
     pub read_ahead_bytes: u32,
+    /// The kernel is asked to read and write some files by itself ([`crate::Passthrough`]). The
+    /// mount then counts as stacked on another file system, which kernels allow two deep.
+    pub passthrough: bool,
 }
 
 impl Default for MountOptions {
@@ -40,6 +43,7 @@ impl Default for MountOptions {
             source: "ebb".into(),
             max_read_bytes: MAX_IO_BYTES as u32,
             read_ahead_bytes: 4 << 20,
+            passthrough: false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::fopen;
 use crate::device::Device;
-use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, abi};
+use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, PassthroughId, abi};
 use ebb_model::{Attr, FileKind, Time, VolumeStat};
 use std::io::IoSlice;
 use std::mem::size_of;
@@ -168,19 +168,20 @@ pub(crate) fn statx_out(reply: &AttrReply) -> abi::StatxOut {
 /// `writes`: the open is for writing. Without, close(2) has no error to report and the kernel
 /// need not send FLUSH; locks are its own.
 pub(crate) fn open_out(open: &OpenReply, writes: bool) -> abi::OpenOut {
-    let caching = match open.caching {
-        Caching::Fresh => 0,
-        Caching::Keep => fopen::KEEP_CACHE,
-        Caching::Direct => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+    let (caching, backing_id) = match open.caching {
+        Caching::Fresh => (0, 0),
+        Caching::Keep => (fopen::KEEP_CACHE, 0),
+        Caching::Direct => (fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, 0),
+        Caching::Passthrough(PassthroughId(id)) => (fopen::PASSTHROUGH, id),
     };
     let flush = if writes { 0 } else { fopen::NOFLUSH };
-    abi::OpenOut { fh: open.handle.0, open_flags: caching | flush, backing_id: 0 }
+    abi::OpenOut { fh: open.handle.0, open_flags: caching | flush, backing_id }
 }
 
 pub(crate) fn opendir_out(open: &OpenReply) -> abi::OpenOut {
     let open_flags = match open.caching {
         Caching::Keep => fopen::KEEP_CACHE | fopen::CACHE_DIR,
-        Caching::Fresh | Caching::Direct => 0,
+        Caching::Fresh | Caching::Direct | Caching::Passthrough(_) => 0,
     };
     abi::OpenOut { fh: open.handle.0, open_flags, backing_id: 0 }
 }

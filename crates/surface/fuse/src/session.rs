@@ -9,7 +9,7 @@ use crate::device::{Device, Received};
 use crate::init::{Answer, negotiate};
 use crate::mount::MountPoint;
 use crate::reply::Responder;
-use crate::{Filesystem, Message, Mount, Negotiated, Notifier, Operation, Rejected, abi, dispatch};
+use crate::{Filesystem, Message, Mount, Negotiated, Notifier, Operation, Passthrough, Rejected, abi, dispatch};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -62,9 +62,9 @@ pub struct Session {
 impl Session {
     /// Needs a tokio runtime with I/O and time.
     pub async fn start(mount: Mount) -> Result<Session, SessionError> {
-        let Mount { device, point, read_ahead_bytes } = mount;
+        let Mount { device, point, read_ahead_bytes, passthrough } = mount;
         let device = Rc::new(Device::new(device)?);
-        let negotiated = initialise(&device).await?;
+        let negotiated = initialise(&device, passthrough).await?;
         point.place.set_read_ahead(read_ahead_bytes);
         let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
         debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
@@ -73,6 +73,11 @@ impl Session {
 
     pub fn negotiated(&self) -> Negotiated {
         self.negotiated
+    }
+
+    /// If it was asked for with the mount and the kernel has it.
+    pub fn passthrough(&self) -> Option<Passthrough> {
+        self.negotiated.has(abi::init::PASSTHROUGH).then(|| Passthrough::new(Arc::downgrade(&self.device.shared())))
     }
 
     pub fn notifier(&self) -> Notifier {
@@ -171,7 +176,7 @@ impl Session {
 }
 
 /// Answers INIT.
-async fn initialise(device: &Rc<Device>) -> Result<Negotiated, SessionError> {
+async fn initialise(device: &Rc<Device>, passthrough: bool) -> Result<Negotiated, SessionError> {
     let mut buffer = BufferPool::default().take();
     loop {
         let len = match device.receive(buffer.as_mut())? {
@@ -184,7 +189,7 @@ async fn initialise(device: &Rc<Device>) -> Result<Negotiated, SessionError> {
         };
         let message = buffer.bytes(0..len);
         let (header, body) = abi::InHeader::read_from_prefix(message).map_err(|_| SessionError::Protocol("short message"))?;
-        let Some((answer, out)) = negotiate(body).filter(|_| header.opcode == abi::INIT) else {
+        let Some((answer, out)) = negotiate(body, passthrough).filter(|_| header.opcode == abi::INIT) else {
             return Err(SessionError::Protocol("the first request is not INIT"));
         };
         if let Answer::TooOld { major, minor } = answer {

@@ -17,6 +17,7 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const PASSTHROUGH: u64 = 1 << 37;
     pub const HAS_RESEND: u64 = 1 << 39;
 }
 
@@ -41,6 +42,7 @@ pub mod fopen {
     pub const CACHE_DIR: u32 = 1 << 3;
     pub const NOFLUSH: u32 = 1 << 5;
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+    pub const PASSTHROUGH: u32 = 1 << 7;
 }
 
 pub const GETATTR_FH: u32 = 1 << 0;

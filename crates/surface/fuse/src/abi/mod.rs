@@ -88,6 +88,10 @@ opcodes! {
     COPY_FILE_RANGE_64 = 53,
 }
 
+/// ioctl(2) requests of the device: `_IOW(229, 1, BackingMap)` and `_IOW(229, 2, u32)`.
+pub const DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
+pub const DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
+
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 pub const NOTIFY_DELETE: i32 = 6;

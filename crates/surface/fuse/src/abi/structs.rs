@@ -170,6 +170,8 @@ abi! {
         request_timeout: u16,
         unused: [u16; 11],
     }
+    /// Of `DEV_IOC_BACKING_OPEN`.
+    struct BackingMap { fd: i32, flags: u32, padding: u64, }
     struct NotifyInvalInodeOut { ino: u64, off: i64, len: i64, }
     struct NotifyInvalEntryOut { parent: u64, namelen: u32, flags: u32, }
     struct NotifyDeleteOut { parent: u64, child: u64, namelen: u32, padding: u32, }
@@ -190,4 +192,5 @@ const _: () = {
     assert!(size_of::<StatxOut>() == 288);
     assert!(size_of::<InitOut>() == 64);
     assert!(size_of::<Dirent>() == 24);
+    assert!(size_of::<BackingMap>() == 16);
 };

@@ -1,0 +1,71 @@
+//! Files that the kernel reads, writes and maps by itself, without asking the session
+//! (FUSE_PASSTHROUGH).
+//!
+//! What the kernel demands of whoever answers opens (ENGINE §1): while an inode is open this
+//! way, every open of it names the same registration; while it is open in any other way, none
+//! does. An open that breaks this fails with EIO.
+
+use crate::abi;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Weak;
+
+/// Hands files of this machine to the kernel, for one connection.
+#[derive(Clone)]
+pub struct Passthrough {
+    device: Weak<OwnedFd>,
+}
+
+/// A file that opens can name, as long as this lives. Opens that have named it keep it, and so
+/// do mappings, whatever becomes of this and of the file's name.
+pub struct Registered {
+    device: Weak<OwnedFd>,
+    id: PassthroughId,
+}
+
+/// Names a [`Registered`] file in an answer to OPEN or CREATE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PassthroughId(pub(crate) i32);
+
+impl Passthrough {
+    pub(crate) fn new(device: Weak<OwnedFd>) -> Passthrough {
+        Passthrough { device }
+    }
+
+    /// Needs CAP_SYS_ADMIN, and a file on a file system that is not itself stacked on others.
+    /// The kernel opens it anew, with the rights of this process and the flags of each open.
+    pub fn register(&self, file: BorrowedFd<'_>) -> io::Result<Registered> {
+        let device = self.device.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let map = abi::BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
+        // SAFETY: the request reads one structure of this layout, which outlives the call.
+        let id = unsafe { libc::ioctl(device.as_raw_fd(), abi::DEV_IOC_BACKING_OPEN, &map) };
+        match id {
+            ..=0 => Err(io::Error::last_os_error()),
+            id => Ok(Registered { device: self.device.clone(), id: PassthroughId(id) }),
+        }
+    }
+}
+
+impl Registered {
+    pub fn id(&self) -> PassthroughId {
+        self.id
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // With the connection all registrations go.
+        let Some(device) = self.device.upgrade() else { return };
+        if let Err(failure) = close(device.as_raw_fd(), self.id) {
+            tracing::error!(%failure, "the kernel does not know a file that was registered with it");
+        }
+    }
+}
+
+fn close(device: RawFd, PassthroughId(id): PassthroughId) -> io::Result<()> {
+    // SAFETY: the request reads one number, which outlives the call.
+    match unsafe { libc::ioctl(device, abi::DEV_IOC_BACKING_CLOSE, &id) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
