@@ -3,6 +3,7 @@
 mod advisories;
 mod arrows;
 mod bans;
+mod bench;
 mod conformance;
 mod crash;
 mod demo;
@@ -92,6 +93,23 @@ enum Command {
         #[arg(long)]
         release: bool,
     },
+    /// Measure ebb beside what machine and kernel can do (docs/benchmarks.md).
+    Bench {
+        #[arg(value_enum)]
+        table: bench::Table,
+        /// Every row is measured this often in every column.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+        rounds: u16,
+        /// Only rows whose names contain this.
+        #[arg(long, value_name = "WORDS")]
+        only: Option<String>,
+        /// Write everything that was measured to this file.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Put the table into this page, in place of an older one.
+        #[arg(long, value_name = "FILE")]
+        markdown: Option<PathBuf>,
+    },
     /// Kill daemons under load and look for what they had acknowledged.
     Crash {
         #[arg(long, default_value_t = 20)]
@@ -125,6 +143,9 @@ fn main() -> ExitCode {
         }
         Command::Fuzz { targets, seconds } => fuzz::run(&targets, Duration::from_secs(seconds)),
         Command::Scale { keys, release } => scale::run(keys, release),
+        Command::Bench { table, rounds, only, json, markdown } => {
+            bench::run(bench::Wanted { table, rounds: rounds.into(), only, json, markdown })
+        }
         Command::Crash { rounds, mount, seed, release } => crash::run(rounds, &shapes(mount), seed, release),
     };
     match outcome {

@@ -88,6 +88,20 @@ pub fn build(packages: &[&str], release: bool) -> Outcome<PathBuf> {
     Ok(target().join(if release { "release" } else { "debug" }))
 }
 
+/// Builds examples of one package with optimisations, and gives the directory that they are in.
+pub fn build_examples(package: &str, names: &[&str]) -> Outcome<PathBuf> {
+    if let Some(there) = std::env::var_os("EBB_BINARIES") {
+        return Ok(PathBuf::from(there).join("examples"));
+    }
+    let mut command = Command::new(cargo());
+    command.args(["build", "--locked", "--quiet", "--release", "-p", package]).current_dir(root());
+    for name in names {
+        command.args(["--example", name]);
+    }
+    run(&mut command)?;
+    Ok(target().join("release/examples"))
+}
+
 /// Installs a binary crate below the target directory, unless it is there.
 pub fn install(name: &str, version: &str) -> Outcome<PathBuf> {
     let place = target().join("tools");

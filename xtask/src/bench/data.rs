@@ -1,0 +1,231 @@
+//! Work with the bytes of files. Every file is in the root of its place: that is all the bare
+//! servers have.
+
+use super::place::{Column, Places};
+use crate::rng::Rng;
+use crate::{Outcome, tool};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Larger than what processors cache, small enough for the memory of ordinary machines.
+pub const LARGE_BYTES: u64 = 512 << 20;
+pub const SMALL_FILES: usize = 1000;
+/// Files that each thread creates.
+pub const CREATES: usize = 4000;
+const SMALL_BYTES: usize = 4096;
+const PAGE_BYTES: usize = 4096;
+const WRITE_BYTES: usize = 1 << 20;
+/// Processes that read one object from the store.
+const CLIENTS: u64 = 8;
+/// What is repeated is repeated for at least this long.
+const SPAN: Duration = Duration::from_secs(1);
+
+/// 128 KiB after 128 KiB, bytes in the page cache: MB/s.
+pub fn read_sequential(places: &mut Places, column: Column) -> Outcome<f64> {
+    let (file, mut buffer) = (warm(places, column)?, vec![0; 128 << 10]);
+    repeat(|| Ok(read_all(&file, &mut buffer)? as f64 / 1e6))
+}
+
+/// 4 KiB anywhere, in the page cache: thousands a second.
+pub fn read_random(places: &mut Places, column: Column) -> Outcome<f64> {
+    const AT_ONCE: usize = 1000;
+    let (file, mut rng) = (warm(places, column)?, Rng(4096));
+    let mut buffer = [0; PAGE_BYTES];
+    repeat(|| {
+        for _ in 0..AT_ONCE {
+            file.read_exact_at(&mut buffer, rng.below(LARGE_BYTES / PAGE_BYTES as u64) * PAGE_BYTES as u64)?;
+        }
+        Ok(AT_ONCE as f64 / 1e3)
+    })
+}
+
+/// Every page of a new mapping is touched once, in order: million pages a second.
+pub fn read_mapped(places: &mut Places, column: Column) -> Outcome<f64> {
+    let (file, len) = (warm(places, column)?, LARGE_BYTES as usize);
+    repeat(|| {
+        // SAFETY: a new mapping of a whole file that nobody cuts meanwhile.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        for page in 0..len / PAGE_BYTES {
+            // SAFETY: within the mapping, which nobody writes to.
+            unsafe { at.cast::<u8>().add(page * PAGE_BYTES).read_volatile() };
+        }
+        // SAFETY: the mapping from above; nothing points into it any more.
+        match unsafe { libc::munmap(at, len) } {
+            0 => Ok((len / PAGE_BYTES) as f64 / 1e6),
+            _ => Err(std::io::Error::last_os_error().into()),
+        }
+    })
+}
+
+/// A new file in writes of 1 MiB, with fsync and close: MB/s.
+pub fn write_stream(places: &mut Places, column: Column) -> Outcome<f64> {
+    let path = places.root(column)?.join("written");
+    let began = Instant::now();
+    write_large(&path)?;
+    let rate = LARGE_BYTES as f64 / 1e6 / began.elapsed().as_secs_f64();
+    fs::remove_file(&path)?;
+    Ok(rate)
+}
+
+pub fn create_one(places: &mut Places, column: Column) -> Outcome<f64> {
+    create(&places.root(column)?, 1)
+}
+
+pub fn create_four(places: &mut Places, column: Column) -> Outcome<f64> {
+    create(&places.root(column)?, 4)
+}
+
+/// Create, write 4 KiB, close, all in one directory: thousands a second.
+fn create(root: &Path, threads: usize) -> Outcome<f64> {
+    let name = |worker: usize, n: usize| root.join(format!("create-{worker}-{n}"));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let work = |worker| move || (0..CREATES).try_for_each(|n| File::create_new(name(worker, n))?.write_all(&[7; SMALL_BYTES]));
+        let workers: Vec<_> = (0..threads).map(|worker| scope.spawn(work(worker))).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
+    })?;
+    let rate = (threads * CREATES) as f64 / 1e3 / began.elapsed().as_secs_f64();
+    for worker in 0..threads {
+        (0..CREATES).try_for_each(|n| fs::remove_file(name(worker, n)))?;
+    }
+    Ok(rate)
+}
+
+/// stat(2) of names and attributes that the kernel knows: thousands a second.
+pub fn stat(places: &mut Places, column: Column) -> Outcome<f64> {
+    let paths = small(places, column)?;
+    let work = || {
+        paths.iter().try_for_each(|path| fs::symlink_metadata(path).map(drop))?;
+        Ok(paths.len() as f64 / 1e3)
+    };
+    work()?;
+    repeat(work)
+}
+
+/// Open, read, close of small files whose bytes the kernel has: thousands a second.
+pub fn open_read(places: &mut Places, column: Column) -> Outcome<f64> {
+    let paths = small(places, column)?;
+    let mut buffer = [0; SMALL_BYTES];
+    let mut work = || {
+        paths.iter().try_for_each(|path| File::open(path)?.read_exact_at(&mut buffer, 0))?;
+        Ok(paths.len() as f64 / 1e3)
+    };
+    work()?;
+    repeat(work)
+}
+
+/// One object from the beginning to the end, with nothing of it on the node: MB/s. Of ebb the
+/// mount is new and its data directory empty.
+pub fn read_cold(places: &mut Places, column: Column) -> Outcome<f64> {
+    let path = large(places, Column::Ebb)?;
+    places.settle(Column::Ebb)?;
+    let rig = places.rig()?;
+    if column == Column::Gets {
+        let url =
+            format!("{}/{}/large", rig.store.endpoint().ok_or("the store has no endpoint")?, rig.store.url.trim_start_matches("s3://"));
+        let environment = rig.store.environment.clone();
+        let began = Instant::now();
+        get(&url, &environment)?;
+        return Ok(LARGE_BYTES as f64 / 1e6 / began.elapsed().as_secs_f64());
+    }
+    rig.umount()?;
+    rig.drop_cache()?;
+    rig.mount("")?;
+    let began = Instant::now();
+    let read = read_all(&File::open(path)?, &mut vec![0; WRITE_BYTES])?;
+    Ok(read as f64 / 1e6 / began.elapsed().as_secs_f64())
+}
+
+fn get(url: &str, environment: &[(&'static str, String)]) -> Outcome<()> {
+    let of = |name: &str| environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.clone());
+    let user = of("AWS_ACCESS_KEY_ID").zip(of("AWS_SECRET_ACCESS_KEY")).map(|(id, secret)| format!("{id}:{secret}"));
+    let user = user.ok_or("the store's credentials are not known")?;
+    let part = LARGE_BYTES / CLIENTS;
+    let clients = (0..CLIENTS).map(|client| {
+        let mut command = Command::new("curl");
+        command.args(["--fail", "--silent", "--show-error", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", &user]);
+        command.args(["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "--output", "/dev/null"]);
+        command.args(["--range", &format!("{}-{}", client * part, (client + 1) * part - 1), url]);
+        command.stdin(Stdio::null()).spawn()
+    });
+    let clients = clients.collect::<std::io::Result<Vec<Child>>>()?;
+    for mut client in clients {
+        let status = client.wait()?;
+        if !status.success() {
+            return Err(format!("curl {url}: {status}").into());
+        }
+    }
+    Ok(())
+}
+
+/// The large file of a place, made once.
+fn large(places: &mut Places, column: Column) -> Outcome<PathBuf> {
+    let path = places.root(column)?.join("large");
+    if !path.exists() {
+        write_large(&path)?;
+        places.settle(column)?;
+    }
+    Ok(path)
+}
+
+/// The large file with all its bytes in the page cache.
+fn warm(places: &mut Places, column: Column) -> Outcome<File> {
+    let file = File::open(large(places, column)?)?;
+    read_all(&file, &mut vec![0; WRITE_BYTES])?;
+    Ok(file)
+}
+
+/// The small files of a place, made once.
+fn small(places: &mut Places, column: Column) -> Outcome<Vec<PathBuf>> {
+    let root = places.root(column)?;
+    let paths: Vec<PathBuf> = (0..SMALL_FILES).map(|n| root.join(format!("small-{n}"))).collect();
+    if !paths[0].exists() {
+        paths.iter().try_for_each(|path| fs::write(path, [1; SMALL_BYTES]))?;
+        places.settle(column)?;
+    }
+    Ok(paths)
+}
+
+fn write_large(path: &Path) -> Outcome<()> {
+    let mut file = File::create_new(path)?;
+    let block = Rng(1).bytes(WRITE_BYTES);
+    for _ in 0..LARGE_BYTES / WRITE_BYTES as u64 {
+        file.write_all(&block)?;
+    }
+    file.sync_all()?;
+    Ok(())
+}
+
+fn read_all(file: &File, buffer: &mut [u8]) -> Outcome<u64> {
+    let mut at = 0;
+    loop {
+        match file.read_at(buffer, at)? {
+            0 if at == LARGE_BYTES => return Ok(at),
+            0 => return Err(format!("{at} bytes of {LARGE_BYTES}").into()),
+            len => at += len as u64,
+        }
+    }
+}
+
+/// How much of it is done in a second.
+fn repeat(mut work: impl FnMut() -> Outcome<f64>) -> Outcome<f64> {
+    let began = Instant::now();
+    let mut done = 0.0;
+    while began.elapsed() < SPAN {
+        done += work()?;
+    }
+    Ok(done / began.elapsed().as_secs_f64())
+}
+
+/// What the rows of this file need of the machine.
+pub fn check() -> Outcome<()> {
+    if tool::has("curl") { Ok(()) } else { Err("curl is missing: it reads objects beside ebb".into()) }
+}

@@ -1,0 +1,76 @@
+//! How fast ebb is, beside what the machine and its kernel can do: `docs/benchmarks.md`.
+//!
+//! Each row of a table is one piece of work, each column a place to do it in. Every place is
+//! there from the beginning to the end of a run, and each round does every row in every place,
+//! so that what else happens on the machine falls on all columns alike.
+
+mod data;
+mod names;
+mod place;
+mod quiet;
+mod report;
+mod tables;
+
+use crate::{Outcome, tool};
+use place::Places;
+use quiet::Busy;
+use report::{Report, Taken};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+pub use tables::Table;
+
+pub struct Wanted {
+    pub table: Table,
+    pub rounds: usize,
+    pub only: Option<String>,
+    pub json: Option<PathBuf>,
+    pub markdown: Option<PathBuf>,
+}
+
+pub fn run(wanted: Wanted) -> Outcome<()> {
+    data::check()?;
+    let binaries = tool::build(&["ebb", "ebb-s3-server"], true)?;
+    let examples = tool::build_examples("ebb-fuse", &["noop", "passthrough"])?;
+    let rows: Vec<&tables::Row> =
+        wanted.table.rows().iter().filter(|row| wanted.only.as_ref().is_none_or(|only| row.name.contains(only.as_str()))).collect();
+    if rows.is_empty() {
+        return Err("no row is called that".into());
+    }
+    let mut places = Places::new(&binaries, &examples)?;
+    let mut busy = Busy::default();
+    let mut taken: Vec<Taken> = rows.iter().map(|row| Taken::of(row)).collect();
+    for round in 1..=wanted.rounds {
+        busy.look()?;
+        for (row, taken) in rows.iter().zip(&mut taken) {
+            for column in row.columns {
+                eprint!("\rround {round} of {}: {}, {:<30}", wanted.rounds, row.name, column.name());
+                let measured = (row.measure)(&mut places, *column).map_err(|error| format!("{}, {}: {error}", row.name, column.name()))?;
+                taken.add(*column, measured);
+                places.settle(*column)?;
+            }
+        }
+    }
+    busy.look()?;
+    eprintln!();
+    let report = Report::new(wanted.table, wanted.rounds, taken, &busy, &places)?;
+    drop(places);
+    println!("{}", report.markdown());
+    if let Some(path) = &wanted.json {
+        std::fs::write(path, report.json()?).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if let Some(path) = &wanted.markdown {
+        // What a busy machine gives is no figure of ebb's.
+        if busy.is_busy() {
+            return Err(format!("others had {:.0} % of the machine: {} stays as it is", 100.0 * busy.worst(), path.display()).into());
+        }
+        report.publish(path)?;
+    }
+    Ok(())
+}
+
+/// The commit that is measured; `+` if there are changes on top of it.
+fn commit(root: &Path) -> Outcome<String> {
+    let hash = tool::output(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root))?;
+    let changed = tool::output(Command::new("git").args(["status", "--porcelain", "--untracked-files=no"]).current_dir(root))?;
+    Ok(format!("{}{}", hash.trim(), if changed.trim().is_empty() { "" } else { "+" }))
+}

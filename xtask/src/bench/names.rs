@@ -1,0 +1,154 @@
+//! Work with names and attributes: listings, and programs that make and remove trees.
+
+use super::place::{Column, Places};
+use crate::rng::Rng;
+use crate::{Outcome, tool};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+pub const ENTRIES: usize = 100_000;
+pub const TREE_FILES: usize = 5000;
+const TREE_DIRECTORIES: usize = 250;
+
+/// readdir and lstat of every entry, all of which the kernel knows: thousands a second.
+pub fn list_warm(places: &mut Places, column: Column) -> Outcome<f64> {
+    let directory = entries(places, column)?;
+    list(&directory)?;
+    Ok(ENTRIES as f64 / 1e3 / seconds(|| list(&directory))?)
+}
+
+/// The same when the kernel has dropped names and attributes: seconds.
+pub fn list_first(places: &mut Places, column: Column) -> Outcome<f64> {
+    let directory = entries(places, column)?;
+    places.settle(column)?;
+    forget_names()?;
+    seconds(|| list(&directory))
+}
+
+/// tar of about 5,000 files in 250 directories: seconds.
+pub fn untar(places: &mut Places, column: Column) -> Outcome<f64> {
+    let tree = places.root(column)?.join("tree");
+    if tree.exists() {
+        fs::remove_dir_all(&tree)?;
+        places.settle(column)?;
+    }
+    unpack(places, &tree)
+}
+
+/// `rm -rf` of that tree: seconds.
+pub fn remove(places: &mut Places, column: Column) -> Outcome<f64> {
+    let tree = tree(places, column)?;
+    seconds(|| tool::run(Command::new("rm").arg("-rf").arg(&tree)))
+}
+
+/// `git clone` of a repository with that tree, from native: seconds.
+pub fn clone(places: &mut Places, column: Column) -> Outcome<f64> {
+    let repository = repository(places)?;
+    let copy = places.root(column)?.join("clone");
+    let took = seconds(|| {
+        let mut command = Command::new("git");
+        tool::run(command.args(["clone", "--quiet", "--no-local"]).arg(&repository).arg(&copy))
+    })?;
+    fs::remove_dir_all(&copy)?;
+    Ok(took)
+}
+
+/// `find` by an attribute of each file of that tree, ten times: seconds.
+pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
+    let tree = tree(places, column)?;
+    let find = || tool::run(Command::new("find").arg(&tree).args(["-size", "+1000000k"]).stdout(Stdio::null()));
+    find()?;
+    seconds(|| (0..10).try_for_each(|_| find()))
+}
+
+fn list(directory: &Path) -> Outcome<()> {
+    let mut listed = 0;
+    for entry in fs::read_dir(directory)? {
+        fs::symlink_metadata(entry?.path())?;
+        listed += 1;
+    }
+    if listed == ENTRIES { Ok(()) } else { Err(format!("{listed} entries of {ENTRIES}").into()) }
+}
+
+/// The large directory of a place, made once.
+fn entries(places: &mut Places, column: Column) -> Outcome<PathBuf> {
+    let directory = places.root(column)?.join("entries");
+    if !directory.exists() {
+        fs::create_dir(&directory)?;
+        (0..ENTRIES).try_for_each(|n| File::create_new(directory.join(format!("entry-{n:06}"))).map(drop))?;
+        places.settle(column)?;
+    }
+    Ok(directory)
+}
+
+/// Names and attributes of the whole machine: the kernel knows nothing finer.
+fn forget_names() -> Outcome<()> {
+    fs::write("/proc/sys/vm/drop_caches", "2").map_err(|error| format!("/proc/sys/vm/drop_caches: {error}").into())
+}
+
+fn tree(places: &mut Places, column: Column) -> Outcome<PathBuf> {
+    let tree = places.root(column)?.join("tree");
+    if !tree.exists() {
+        unpack(places, &tree)?;
+        places.settle(column)?;
+    }
+    Ok(tree)
+}
+
+fn unpack(places: &Places, tree: &Path) -> Outcome<f64> {
+    let archive = archive(places)?;
+    fs::create_dir(tree)?;
+    seconds(|| tool::run(Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(tree)))
+}
+
+/// Made once: sizes of source files, about 30 MB in all.
+fn archive(places: &Places) -> Outcome<PathBuf> {
+    let archive = places.scratch("tree.tar")?;
+    if !archive.exists() {
+        let source = source(places)?;
+        tool::run(Command::new("tar").arg("--create").arg("--file").arg(&archive).arg("--directory").arg(&source).arg("."))?;
+    }
+    Ok(archive)
+}
+
+fn repository(places: &Places) -> Outcome<PathBuf> {
+    let source = source(places)?;
+    if !source.join(".git").exists() {
+        archive(places)?;
+        let git = |args: &[&str]| tool::output(Command::new("git").args(args).current_dir(&source));
+        git(&["init", "--quiet"])?;
+        git(&["add", "."])?;
+        git(&["-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "--quiet", "--message", "tree"])?;
+    }
+    Ok(source)
+}
+
+fn source(places: &Places) -> Outcome<PathBuf> {
+    let source = places.scratch("source")?;
+    if !source.exists() {
+        let mut rng = Rng(7);
+        fs::create_dir(&source)?;
+        let mut directories = vec![source.clone()];
+        for n in 1..TREE_DIRECTORIES {
+            let parent = &directories[rng.below(n.min(50) as u64) as usize];
+            let directory = parent.join(format!("d{n}"));
+            fs::create_dir(&directory)?;
+            directories.push(directory);
+        }
+        for n in 0..TREE_FILES {
+            let directory = &directories[rng.below(directories.len() as u64) as usize];
+            // Most are small and few are large: the sum of three powers of two.
+            let len = (0..3).map(|_| 1u64 << rng.below(14)).sum::<u64>() + rng.below(1000);
+            fs::write(directory.join(format!("f{n}.c")), rng.bytes(len as usize))?;
+        }
+    }
+    Ok(source)
+}
+
+fn seconds(work: impl FnOnce() -> Outcome<()>) -> Outcome<f64> {
+    let began = Instant::now();
+    work()?;
+    Ok(began.elapsed().as_secs_f64())
+}

@@ -1,0 +1,196 @@
+//! Places to work in: the machine's own file systems, the two FUSE servers that show what the
+//! kernel allows, and ebb.
+
+use crate::rig::{Rig, Shape};
+use crate::{Outcome, tool};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Column {
+    Native,
+    Memory,
+    Passthrough,
+    Noop,
+    Ebb,
+    /// A client of the store that is no file system.
+    Gets,
+}
+
+impl Column {
+    pub fn name(self) -> &'static str {
+        match self {
+            Column::Native => "native",
+            Column::Memory => "tmpfs",
+            Column::Passthrough => "bare passthrough",
+            Column::Noop => "no-op FUSE",
+            Column::Ebb => "ebb",
+            Column::Gets => "parallel GETs",
+        }
+    }
+
+    /// What it is, and what survives what once a call has returned.
+    pub fn explained(self) -> &'static str {
+        match self {
+            Column::Native => {
+                "this machine's disk. A call that returned survives the death of every process; \
+                 a power cut after `fsync`."
+            }
+            Column::Memory => "memory. Survives the death of processes, and no power cut.",
+            Column::Passthrough => {
+                "the server `examples/passthrough.rs` of `ebb-fuse`: the kernel reads and writes files \
+                 of the native column itself. As durable as native."
+            }
+            Column::Noop => {
+                "the server `examples/noop.rs` of `ebb-fuse`: keeps everything in its own memory, \
+                 on the same session code as ebb. Survives nothing."
+            }
+            Column::Ebb => {
+                "one process with node and mount (`ebb mount s3://…`), its data directory on native, \
+                 over an S3 server on the same machine that keeps objects in memory. A call that returned \
+                 is in the node's log and survives the death of every process; a power cut after `fsync`, \
+                 or after the commit interval of 1 s. Objects are written later; what is not yet there \
+                 when a measurement ends is waited for before the next one."
+            }
+            Column::Gets => "8 × `curl`, each with an eighth of the object, from the same S3 server.",
+        }
+    }
+}
+
+/// Every place of a run. They are made when first used, and gone when this is dropped.
+pub struct Places {
+    binaries: PathBuf,
+    examples: PathBuf,
+    native: PathBuf,
+    memory: Option<PathBuf>,
+    servers: Vec<(Column, Server)>,
+    ebb: Option<Rig>,
+}
+
+/// Where tmpfs is, on every distribution.
+const MEMORY: &str = "/dev/shm";
+
+impl Places {
+    /// `TMPDIR` says on which disk.
+    pub fn new(binaries: &Path, examples: &Path) -> Outcome<Places> {
+        let native = std::env::temp_dir().join(format!("ebb-bench-{}", std::process::id()));
+        fs::create_dir(&native).map_err(|error| format!("{}: {error}", native.display()))?;
+        Ok(Places { binaries: binaries.to_owned(), examples: examples.to_owned(), native, memory: None, servers: Vec::new(), ebb: None })
+    }
+
+    /// For what the work itself needs and is not measured.
+    pub fn scratch(&self, name: &str) -> Outcome<PathBuf> {
+        let path = self.native.join("scratch");
+        fs::create_dir_all(&path)?;
+        Ok(path.join(name))
+    }
+
+    /// The root of a place.
+    pub fn root(&mut self, column: Column) -> Outcome<PathBuf> {
+        match column {
+            Column::Native => {
+                let path = self.native.join("native");
+                fs::create_dir_all(&path)?;
+                Ok(path)
+            }
+            Column::Memory => {
+                let path = Path::new(MEMORY).join(self.native.file_name().ok_or("the directory has no name")?);
+                if self.memory.is_none() {
+                    fs::create_dir(&path)?;
+                    self.memory = Some(path.clone());
+                }
+                Ok(path)
+            }
+            Column::Passthrough | Column::Noop => {
+                if let Some((_, server)) = self.servers.iter().find(|(served, _)| *served == column) {
+                    return Ok(server.point.clone());
+                }
+                let server = self.start(column)?;
+                let point = server.point.clone();
+                self.servers.push((column, server));
+                Ok(point)
+            }
+            Column::Ebb => {
+                if self.ebb.is_none() {
+                    let mut rig = Rig::new(Shape::EmbeddedS3, &self.binaries)?;
+                    rig.mount("")?;
+                    self.ebb = Some(rig);
+                }
+                Ok(self.rig()?.mountpoint())
+            }
+            Column::Gets => Err("nothing is mounted there".into()),
+        }
+    }
+
+    fn start(&self, column: Column) -> Outcome<Server> {
+        let point = self.native.join(format!("{column:?}"));
+        fs::create_dir(&point)?;
+        let mut command = match column {
+            Column::Passthrough => {
+                let below = self.native.join("below");
+                fs::create_dir(&below)?;
+                let mut command = Command::new(self.examples.join("passthrough"));
+                command.arg(below);
+                command
+            }
+            _ => Command::new(self.examples.join("noop")),
+        };
+        let mut child = command.arg(&point).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let out = child.stdout.take().ok_or("the server has no output")?;
+        let server = Server { child, point };
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        if line.trim() != "ready" {
+            return Err(format!("the server of {} did not start", column.name()).into());
+        }
+        Ok(server)
+    }
+
+    pub fn rig(&mut self) -> Outcome<&mut Rig> {
+        self.ebb.as_mut().ok_or_else(|| "ebb is not mounted".into())
+    }
+
+    /// Waits until nothing is left to be done there behind the scenes.
+    pub fn settle(&mut self, column: Column) -> Outcome<()> {
+        if let (Column::Ebb, Some(rig)) = (column, &self.ebb) {
+            tool::output(&mut rig.ebb(&["flush", &rig.mountpoint().display().to_string()]))?;
+        }
+        // What a place leaves for the disk is not the next one's to wait for.
+        tool::run(Command::new("sync").arg("--file-system").arg(&self.native))
+    }
+
+    /// The file system that `native` is, for the report.
+    pub fn native_kind(&self) -> Outcome<String> {
+        let kind = tool::output(Command::new("stat").args(["--file-system", "--format=%T"]).arg(&self.native))?;
+        Ok(kind.trim().to_owned())
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        self.servers.clear();
+        self.ebb = None;
+        for path in self.memory.iter().chain([&self.native]) {
+            if let Err(error) = fs::remove_dir_all(path) {
+                eprintln!("{} is left behind: {error}", path.display());
+            }
+        }
+    }
+}
+
+/// A FUSE server of its own process.
+struct Server {
+    child: Child,
+    point: PathBuf,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It unmounts and ends.
+        // SAFETY: kill takes plain integers.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        self.child.wait().ok();
+    }
+}
