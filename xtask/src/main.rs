@@ -13,13 +13,16 @@ mod rig;
 mod rng;
 mod scale;
 mod sim;
+mod store_faults;
 mod tool;
+mod workload;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use rig::Shape;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use store_faults::Fault;
 
 /// Whatever went wrong, for the developer to read.
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -110,6 +113,19 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         markdown: Option<PathBuf>,
     },
+    /// Let the bucket misbehave under load, and look for what was acknowledged and what is left over.
+    StoreFaults {
+        /// Which faults; all, one after the other, if none is named.
+        #[arg(value_enum)]
+        faults: Vec<Fault>,
+        /// How long each lasts.
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        #[arg(long)]
+        release: bool,
+    },
     /// Kill daemons under load and look for what they had acknowledged.
     Crash {
         #[arg(long, default_value_t = 20)]
@@ -145,6 +161,9 @@ fn main() -> ExitCode {
         Command::Scale { keys, release } => scale::run(keys, release),
         Command::Bench { table, rounds, only, json, markdown } => {
             bench::run(bench::Wanted { table, rounds: rounds.into(), only, json, markdown })
+        }
+        Command::StoreFaults { faults, seconds, seed, release } => {
+            store_faults::run(if faults.is_empty() { Fault::value_variants() } else { &faults }, seconds, seed, release)
         }
         Command::Crash { rounds, mount, seed, release } => crash::run(rounds, &shapes(mount), seed, release),
     };

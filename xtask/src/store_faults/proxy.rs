@@ -1,0 +1,279 @@
+//! Stands before an S3 server and spoils what passes. What the server has been made to do is
+//! written down here, so that at the end it can be said what is left over.
+
+use super::Fault;
+use crate::Outcome;
+use crate::rng::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How long a request that is to be late is kept.
+const LATE: Duration = Duration::from_secs(2);
+
+/// How often a connection that is kept silent is looked at.
+const POLL: Duration = Duration::from_millis(100);
+
+const MAX_HEAD_BYTES: u64 = 64 << 10;
+
+#[derive(Clone)]
+pub struct Proxy {
+    server: String,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    fault: Option<Fault>,
+    rng: Rng,
+    seen: Seen,
+    /// Answers to listings from before the fault, by what was asked.
+    listings: BTreeMap<String, Vec<u8>>,
+}
+
+/// What has passed.
+#[derive(Clone, Default, Debug)]
+pub struct Seen {
+    pub requests: u64,
+    pub spoiled: u64,
+    /// Keys of the objects that are there.
+    pub objects: BTreeSet<String>,
+    /// Uploads that have begun and were neither completed nor aborted.
+    pub uploads: BTreeSet<String>,
+}
+
+impl Proxy {
+    /// Gives the endpoint to use instead of `endpoint`.
+    pub fn before(endpoint: &str, seed: u64) -> Outcome<(Proxy, String)> {
+        let server = endpoint.strip_prefix("http://").ok_or("the endpoint is not HTTP")?.to_owned();
+        let state = State { fault: None, rng: Rng(seed), seen: Seen::default(), listings: BTreeMap::new() };
+        let proxy = Proxy { server, state: Arc::new(Mutex::new(state)) };
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = format!("http://{}", listener.local_addr()?);
+        let serving = proxy.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let proxy = serving.clone();
+                // A client that goes away is none of the proxy's failures.
+                thread::spawn(move || proxy.serve(&client).ok());
+            }
+        });
+        Ok((proxy, address))
+    }
+
+    pub fn set(&self, fault: Option<Fault>) {
+        self.state().fault = fault;
+    }
+
+    pub fn seen(&self) -> Seen {
+        self.state().seen.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One request and its answer: the server is told to close the connection after it.
+    fn serve(&self, client: &TcpStream) -> io::Result<()> {
+        let Some(request) = Request::read(client)? else { return Ok(()) };
+        let fault = self.draw(&request);
+        let answer = |bytes: &[u8]| {
+            let mut client = client;
+            client.write_all(bytes)
+        };
+        match fault {
+            None => answer(&self.pass(&request)?),
+            Some(Fault::InternalError) => answer(&refusal(500, "InternalError")),
+            Some(Fault::SlowDown) => answer(&refusal(503, "SlowDown")),
+            Some(Fault::ExpiredToken) => answer(&refusal(400, "ExpiredToken")),
+            Some(Fault::ClockSkew) => answer(&refusal(403, "RequestTimeTooSkewed")),
+            Some(Fault::ReadOnly) => answer(&refusal(403, "AccessDenied")),
+            Some(Fault::LostUploads) => {
+                self.state().seen.uploads.remove(request.query("uploadId").unwrap_or_default());
+                answer(&refusal(404, "NoSuchUpload"))
+            }
+            Some(Fault::Gone) => Ok(()),
+            Some(Fault::LostAnswers) => self.pass(&request).map(drop),
+            Some(Fault::Silence) => {
+                self.pass(&request)?;
+                while self.state().fault == Some(Fault::Silence) {
+                    thread::sleep(POLL);
+                }
+                Ok(())
+            }
+            Some(Fault::LateEffects) => {
+                client.shutdown(Shutdown::Both)?;
+                thread::sleep(LATE);
+                self.pass(&request).map(drop)
+            }
+            Some(Fault::Truncated) => {
+                let whole = self.pass(&request)?;
+                answer(&whole[..body_at(&whole).midpoint(whole.len())])
+            }
+            Some(Fault::StaleListings) => {
+                let kept = self.state().listings.get(&request.target).cloned();
+                match kept {
+                    Some(kept) => answer(&kept),
+                    None => answer(&self.pass(&request)?),
+                }
+            }
+        }
+    }
+
+    /// Whether this request is spoiled.
+    fn draw(&self, request: &Request) -> Option<Fault> {
+        let mut state = self.state();
+        state.seen.requests += 1;
+        let fault = state.fault.filter(|fault| fault.concerns(request))?;
+        let spoiled = state.rng.below(100) < fault.percent();
+        state.seen.spoiled += u64::from(spoiled);
+        spoiled.then_some(fault)
+    }
+
+    /// The server's answer, whole.
+    fn pass(&self, request: &Request) -> io::Result<Vec<u8>> {
+        let mut server = TcpStream::connect(&self.server)?;
+        server.write_all(&request.bytes)?;
+        let mut answer = Vec::new();
+        server.read_to_end(&mut answer)?;
+        self.state().follow(request, &answer);
+        Ok(answer)
+    }
+}
+
+impl State {
+    fn follow(&mut self, request: &Request, answer: &[u8]) {
+        let done = answer.get(9..10) == Some(b"2");
+        let body = String::from_utf8_lossy(&answer[body_at(answer)..]);
+        if !done || body.contains("<Error>") {
+            return;
+        }
+        let upload = request.query("uploadId");
+        match (request.method.as_str(), upload) {
+            ("GET", _) if request.is_listing() && self.fault.is_none() => {
+                self.listings.insert(request.target.clone(), answer.to_vec());
+            }
+            ("POST", None) if request.query("uploads").is_some() => {
+                let id = body.split("<UploadId>").nth(1).and_then(|rest| rest.split('<').next());
+                self.seen.uploads.extend(id.map(str::to_owned));
+            }
+            ("POST", Some(upload)) => {
+                self.seen.uploads.remove(upload);
+                self.seen.objects.insert(request.key());
+            }
+            ("DELETE", Some(upload)) => {
+                self.seen.uploads.remove(upload);
+            }
+            ("PUT", None) => {
+                self.seen.objects.insert(request.key());
+            }
+            ("DELETE", None) => {
+                self.seen.objects.remove(&request.key());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A request of HTTP/1.1 whose length is stated, as all of ebb's are.
+pub struct Request {
+    method: String,
+    /// Path and query.
+    target: String,
+    bytes: Vec<u8>,
+}
+
+impl Request {
+    /// `None` at the end of the connection.
+    fn read(client: &TcpStream) -> io::Result<Option<Request>> {
+        let mut reader = BufReader::new(client.take(MAX_HEAD_BYTES));
+        let mut first = String::new();
+        if reader.read_line(&mut first)? == 0 {
+            return Ok(None);
+        }
+        let mut words = first.split(' ');
+        let (Some(method), Some(target)) = (words.next(), words.next()) else { return Err(io::ErrorKind::InvalidData.into()) };
+        let (method, target) = (method.to_owned(), target.to_owned());
+        let (mut bytes, mut len) = (first.into_bytes(), 0);
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line)? <= 2 {
+                break;
+            }
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => len = value.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?,
+                "connection" => continue,
+                _ => {}
+            }
+            bytes.extend_from_slice(line.as_bytes());
+        }
+        bytes.extend_from_slice(b"Connection: close\r\n\r\n");
+        reader.get_mut().set_limit(len);
+        reader.take(len).read_to_end(&mut bytes)?;
+        Ok(Some(Request { method, target, bytes }))
+    }
+
+    fn query(&self, name: &str) -> Option<&str> {
+        let (_, query) = self.target.split_once('?')?;
+        query.split('&').find_map(|pair| match pair.split_once('=') {
+            Some((key, value)) => (key == name).then_some(value),
+            None => (pair == name).then_some(""),
+        })
+    }
+
+    pub fn is_listing(&self) -> bool {
+        self.method == "GET" && self.query("list-type").is_some()
+    }
+
+    /// Gets an object's bytes.
+    pub fn is_download(&self) -> bool {
+        self.method == "GET" && !self.is_listing()
+    }
+
+    pub fn is_change(&self) -> bool {
+        self.method != "GET" && self.method != "HEAD"
+    }
+
+    /// Makes an object, at once or by completing its upload.
+    pub fn is_effect(&self) -> bool {
+        match self.method.as_str() {
+            "PUT" => self.query("uploadId").is_none(),
+            "POST" => self.query("uploadId").is_some(),
+            _ => false,
+        }
+    }
+
+    /// Goes on with an upload that has begun.
+    pub fn is_of_upload(&self) -> bool {
+        matches!(self.method.as_str(), "PUT" | "POST") && self.query("uploadId").is_some()
+    }
+
+    /// Without the bucket.
+    fn key(&self) -> String {
+        let path = self.target.split('?').next().unwrap_or_default().trim_start_matches('/');
+        let (_, key) = path.split_once('/').unwrap_or_default();
+        let mut bytes = Vec::new();
+        let mut rest = key.as_bytes();
+        while let [first, after @ ..] = rest {
+            let escaped =
+                after.get(..2).filter(|_| *first == b'%').and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+            bytes.push(escaped.unwrap_or(*first));
+            rest = if escaped.is_some() { &after[2..] } else { after };
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+fn body_at(answer: &[u8]) -> usize {
+    answer.windows(4).position(|window| window == b"\r\n\r\n").map_or(answer.len(), |at| at + 4)
+}
+
+fn refusal(status: u16, code: &str) -> Vec<u8> {
+    let body = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>as planned</Message></Error>");
+    let head =
+        format!("HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    (head + &body).into_bytes()
+}
