@@ -47,6 +47,7 @@ impl Node {
                 continue;
             }
             if zeroes {
+                self.force_rest(ino, span.clone()).await?;
                 self.preserve_zeroed(ino, span).await?;
             }
             for (part, _) in &parts {

@@ -198,6 +198,9 @@ impl Node {
                     None => None,
                 };
                 self.break_upload_at(ino, set.size_bytes);
+                if let Some(size) = set.size_bytes {
+                    self.force_rest(ino, size..u64::MAX).await?;
+                }
                 let size = set.size_bytes;
                 let done = self.order(&order, |_| Mutation::SetAttr { ino, set }).await?;
                 if let Some(size) = size {
@@ -299,6 +302,7 @@ impl Node {
             self.store.clear(ino, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
         }
         self.preserve(ino, offset..offset + len_bytes).await?;
+        self.force_rest(ino, offset..offset + len_bytes).await?;
         self.void_sums(ino, offset, len_bytes).await?;
         let sums = extent::whole_blocks(offset, len_bytes).map(|block| {
             let start = (block * BLOCK_BYTES - offset) as usize;
@@ -321,6 +325,22 @@ impl Node {
             self.drop_if_gone(ino);
         }
         written.map(Written::Done)
+    }
+
+    /// A clean block that is changed in part becomes dirty as a whole: the rest of it, which
+    /// the bucket has, goes to the bucket again from here. It is forced before, or a power cut
+    /// that keeps the change in the log and loses the block would leave zeros, and these would
+    /// replace what the bucket has.
+    pub(crate) async fn force_rest(&self, ino: Ino, changed: Range<u64>) -> Result<(), RpcError> {
+        let whole = extent::whole_blocks(changed.start, changed.end - changed.start);
+        let is_at_stake = |block: u64| {
+            let is_clean = self.replica.view().extents().block(ino, block).is_some_and(|block| !block.dirty);
+            is_clean && !whole.contains(&block) && !self.store.is_block_forced(ino, block)
+        };
+        if [changed.start, changed.end.saturating_sub(1)].into_iter().any(|at| is_at_stake(at / BLOCK_BYTES)) {
+            self.fsync(ino).await?;
+        }
+        Ok(())
     }
 
     /// Dirty blocks lose their checksums before they are overwritten in place: a crash

@@ -204,7 +204,7 @@ impl Node {
         if fresh {
             node.write_snapshot().await?;
         }
-        node.store.not_forced(doubtful.keys().copied());
+        node.store.not_forced(doubtful.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (*ino, run))));
         // What is removed or cut now must not come back with the next power cut.
         node.force_log().await?;
         node.drop_strays().await?;

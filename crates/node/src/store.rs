@@ -9,10 +9,12 @@
 
 use crate::signal::Signal;
 use bytes::Bytes;
-use ebb_model::{Ino, LogIndex};
+use ebb_core::extent::{BlockRuns, touched_blocks};
+use ebb_model::{BLOCK_BYTES, Ino, LogIndex};
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Store files kept open. Enough for the files at work at one time, far below the usual
@@ -36,6 +38,8 @@ struct State {
     /// leaves only once it was forced, so that of two who force it at one time neither
     /// takes the other's sync, which may still be under way, for done.
     unsynced: BTreeMap<Ino, u64>,
+    /// What of them was changed since they were last forced.
+    unforced: BlockRuns,
     /// Files among them that were cut: whatever is forced, their new length is forced
     /// before, or bytes that were cut off could come back under a later extension.
     cut: BTreeSet<Ino>,
@@ -51,9 +55,17 @@ struct State {
 }
 
 impl State {
-    fn changed(&mut self, ino: Ino) {
+    fn changed(&mut self, ino: Ino, blocks: Range<u64>) {
         self.changes += 1;
         self.unsynced.insert(ino, self.changes);
+        self.unforced.insert(ino, blocks);
+    }
+
+    /// Nothing of the file is left to force, or it is of no use any more.
+    fn settled(&mut self, ino: Ino) {
+        self.unsynced.remove(&ino);
+        self.unforced.remove(ino, 0..u64::MAX);
+        self.cut.remove(&ino);
     }
 
     fn names_changed(&mut self) {
@@ -69,11 +81,11 @@ impl Store {
         Ok(Store { disk, state: RefCell::default(), failing: Signal::default() })
     }
 
-    /// Bytes of these files were written by an earlier run, which may not have forced them.
-    pub fn not_forced(&self, files: impl IntoIterator<Item = Ino>) {
+    /// These blocks were written by an earlier run, which may not have forced them.
+    pub fn not_forced<'a>(&self, blocks: impl IntoIterator<Item = (Ino, &'a Range<u64>)>) {
         let mut state = self.state.borrow_mut();
         state.names_changed();
-        files.into_iter().for_each(|ino| state.changed(ino));
+        blocks.into_iter().for_each(|(ino, blocks)| state.changed(ino, blocks.clone()));
     }
 
     /// Reads `len` bytes; what is beyond the end of the store file reads as zeros.
@@ -94,10 +106,11 @@ impl Store {
 
     pub async fn write(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), DiskError> {
         let file = self.file(ino, OpenMode::Create).await?;
+        let blocks = touched_blocks(offset, data.len() as u64);
         let written = file.write_at(offset, data).await;
         // After the write: a sync that ran meanwhile may have missed it. After a failure
         // too: part of the bytes may be there.
-        self.state.borrow_mut().changed(ino);
+        self.state.borrow_mut().changed(ino, blocks);
         written
     }
 
@@ -111,7 +124,7 @@ impl Store {
         if file.len().await? > len {
             let cut = file.set_len(len).await;
             let mut state = self.state.borrow_mut();
-            state.changed(ino);
+            state.changed(ino, len / BLOCK_BYTES..u64::MAX);
             state.cut.insert(ino);
             return cut;
         }
@@ -146,7 +159,7 @@ impl Store {
             Err(error) => return Err(error),
         };
         let punched = file.punch(offset, len).await;
-        self.state.borrow_mut().changed(ino);
+        self.state.borrow_mut().changed(ino, touched_blocks(offset, len));
         punched
     }
 
@@ -163,8 +176,7 @@ impl Store {
     pub fn doom(&self, ino: Ino, index: LogIndex) {
         let mut state = self.state.borrow_mut();
         // Its bytes are of use only if the command is lost, and then as they are.
-        state.unsynced.remove(&ino);
-        state.cut.remove(&ino);
+        state.settled(ino);
         state.doomed.push_back((index, ino));
     }
 
@@ -184,8 +196,7 @@ impl Store {
         {
             let mut state = self.state.borrow_mut();
             state.open.remove(&ino);
-            state.unsynced.remove(&ino);
-            state.cut.remove(&ino);
+            state.settled(ino);
             state.failed.remove(&ino);
             state.names_changed();
         }
@@ -227,8 +238,7 @@ impl Store {
             };
             let mut state = self.state.borrow_mut();
             if state.unsynced.get(&ino) == Some(&change) {
-                state.unsynced.remove(&ino);
-                state.cut.remove(&ino);
+                state.settled(ino);
             }
             if let Err(error) = synced {
                 state.failed.insert(ino, error.clone());
@@ -241,6 +251,18 @@ impl Store {
             return Err(error);
         }
         result
+    }
+
+    /// Whether all of its bytes are forced.
+    pub fn is_forced(&self, ino: Ino) -> bool {
+        let state = self.state.borrow();
+        !state.unsynced.contains_key(&ino) && !state.failed.contains_key(&ino)
+    }
+
+    /// Whether what was last written to a block is forced.
+    pub fn is_block_forced(&self, ino: Ino, block: u64) -> bool {
+        let state = self.state.borrow();
+        !state.unforced.contains(ino, block) && !state.failed.contains_key(&ino)
     }
 
     /// Files whose bytes could not be forced.

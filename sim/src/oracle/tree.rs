@@ -6,6 +6,7 @@ use super::history::{ClientId, Op, OpId, Outcome, SeenNode, SeenTree};
 use bytes::Bytes;
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -39,6 +40,9 @@ struct Node {
     content: Content,
     /// What the bytes have been since they were last forced, and may be after a power cut.
     unforced: Vec<Content>,
+    /// Where they were changed since then: what is there may be lost altogether, and reads as
+    /// zeros. Whatever was not changed stays as it is.
+    changed_bytes: Vec<Range<u64>>,
     /// What bytes may be although they were not written so: a write failed half-way, or
     /// the power was cut.
     smeared: Vec<Content>,
@@ -177,8 +181,15 @@ impl Tree {
     pub fn smear(&mut self, states: &[Rc<Tree>]) {
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             let mut variants = Vec::new();
+            let mut lost = self.nodes[&id].content.clone();
+            for range in &self.nodes[&id].changed_bytes {
+                lost.zero(range.start, range.end - range.start);
+            }
             for state in states {
                 if let Some(node) = state.nodes.get(&id) {
+                    for range in &node.changed_bytes {
+                        lost.zero(range.start, range.end - range.start);
+                    }
                     add_new(&mut variants, &node.content);
                     node.unforced.iter().for_each(|content| add_new(&mut variants, content));
                     node.smeared.iter().for_each(|content| add_new(&mut variants, content));
@@ -188,13 +199,13 @@ impl Tree {
             node.unforced.iter().for_each(|content| add_new(&mut variants, content));
             node.smeared.iter().for_each(|content| add_new(&mut variants, content));
             if variants.iter().any(|variant| *variant != node.content) {
-                // Never written at all.
-                add_new(&mut variants, &Content::default());
+                add_new(&mut variants, &lost);
             }
             if !variants.is_empty() || !node.unforced.is_empty() {
                 let node = self.change(id);
                 node.smeared = variants;
                 node.unforced.clear();
+                node.changed_bytes.clear();
             }
         }
     }
@@ -473,7 +484,7 @@ impl Tree {
         node.uid = set.uid.unwrap_or(node.uid);
         node.gid = set.gid.unwrap_or(node.gid);
         if let Some(size) = set.size_bytes {
-            node.remember();
+            node.remember(size..u64::MAX);
             node.content.resize(size);
             node.smeared.iter_mut().for_each(|content| content.resize(size));
             node.mtime = None;
@@ -515,9 +526,9 @@ impl Tree {
             _ => return asked.expect_one_of(&[FsError::Invalid]),
         }
         let node = self.change(id);
-        node.remember();
-        node.content.write(offset.unwrap_or(node.content.size()), data);
-        let offset = offset.unwrap_or(node.content.size() - data.len() as u64);
+        let offset = offset.unwrap_or(node.content.size());
+        node.remember(offset..offset + data.len() as u64);
+        node.content.write(offset, data);
         node.smeared.iter_mut().for_each(|content| content.write(offset, data));
         node.mtime = None;
         self.expect_attr(asked, id)
@@ -535,7 +546,7 @@ impl Tree {
         }
         let (offset, len_bytes) = span;
         let node = self.change(id);
-        node.remember();
+        node.remember(if what == Allocation::Zero { offset..offset.saturating_add(len_bytes) } else { 0..0 });
         let size = if keep_size { node.content.size() } else { node.content.size().max(offset + len_bytes) };
         for content in std::iter::once(&mut node.content).chain(&mut node.smeared) {
             if what == Allocation::Zero {
@@ -572,7 +583,7 @@ impl Tree {
         let others: Vec<Vec<u8>> = self.nodes[&source].smeared.iter().map(read).collect();
         let node = self.change(target);
         if len_bytes > 0 {
-            node.remember();
+            node.remember(to.1..to.1 + len_bytes);
             let before = node.content.clone();
             node.content.write(to.1, &data);
             node.smeared.iter_mut().for_each(|content| content.write(to.1, &data));
@@ -723,7 +734,9 @@ impl Tree {
 
     fn forced(&mut self, node: NodeId) {
         if !self.nodes[&node].unforced.is_empty() {
-            self.change(node).unforced.clear();
+            let node = self.change(node);
+            node.unforced.clear();
+            node.changed_bytes.clear();
         }
     }
 
@@ -865,6 +878,7 @@ impl Node {
             xattrs: BTreeMap::new(),
             content: Content::default(),
             unforced: Vec::new(),
+            changed_bytes: Vec::new(),
             smeared: Vec::new(),
             entries: BTreeMap::new(),
             links: 1,
@@ -880,10 +894,13 @@ impl Node {
         self.changed = true;
     }
 
-    /// The present content is about to change and has perhaps not been forced over an older one.
-    fn remember(&mut self) {
+    /// The present content is about to change there and has perhaps not been forced over an older one.
+    fn remember(&mut self, changed: Range<u64>) {
         let content = self.content.clone();
         add_new(&mut self.unforced, &content);
+        if !changed.is_empty() && !self.changed_bytes.contains(&changed) {
+            self.changed_bytes.push(changed);
+        }
     }
 
     fn check_attr(&self, attr: &Attr, links: Option<u32>) -> Result<(), Mismatch> {

@@ -16,20 +16,20 @@
 //!   overwritten never come back from an old one.
 //! - A file that nothing is known of has no entry; counters are the sums of what is there.
 
-mod holes;
 mod plan;
+mod runs;
 mod seek;
 mod snapshot;
 mod unforced;
 
 pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, touched_blocks, whole_blocks};
+pub use runs::BlockRuns;
 pub use snapshot::ExtentItem;
 pub use unforced::Unforced;
 
 use crate::namespace::Change;
 use crate::tree::Tree;
 use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, Version};
-use holes::Holes;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -37,7 +37,9 @@ use std::ops::Range;
 pub struct Extents {
     blocks: Tree<(Ino, u64), Block>,
     files: Tree<Ino, FileMap>,
-    holes: Holes,
+    /// Absent blocks that are zeros although the home object may have bytes there. Every run
+    /// begins below the end of what the home has: behind it all that is absent is zeros.
+    holes: BlockRuns,
     resident_blocks: u64,
     dirty_blocks: u64,
 }

@@ -1,9 +1,6 @@
-//! Holes: runs of absent blocks that are zeros although the home object may have bytes there.
+//! Sets of blocks of files, as runs of them.
 //!
-//! Laws:
-//! - Runs of a file neither overlap nor touch, and none is empty.
-//! - Every run begins below the end of what the home has, for behind it everything that is
-//!   absent is zeros without being remembered.
+//! Law: runs of a file neither overlap nor touch, and none is empty.
 
 use crate::tree::Tree;
 use ebb_model::Ino;
@@ -11,24 +8,24 @@ use std::ops::Range;
 
 /// By inode and end, so that the run a block is in is the first one behind it: to its first block.
 #[derive(Clone, Default)]
-pub(super) struct Holes(Tree<(Ino, u64), u64>);
+pub struct BlockRuns(Tree<(Ino, u64), u64>);
 
-impl Holes {
-    pub(super) fn contains(&self, ino: Ino, block: u64) -> bool {
+impl BlockRuns {
+    pub fn contains(&self, ino: Ino, block: u64) -> bool {
         self.next(ino, block).is_some_and(|run| run.contains(&block))
     }
 
     /// The first run that ends behind `block`.
-    pub(super) fn next(&self, ino: Ino, block: u64) -> Option<Range<u64>> {
+    pub fn next(&self, ino: Ino, block: u64) -> Option<Range<u64>> {
         let ((_, end), first) = self.0.range((ino, block.checked_add(1)?)..=(ino, u64::MAX)).next()?;
         Some(*first..*end)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Ino, Range<u64>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Ino, Range<u64>)> {
         self.0.iter().map(|((ino, end), first)| (*ino, *first..*end))
     }
 
-    pub(super) fn insert(&mut self, ino: Ino, blocks: Range<u64>) {
+    pub fn insert(&mut self, ino: Ino, blocks: Range<u64>) {
         if blocks.is_empty() {
             return;
         }
@@ -41,7 +38,7 @@ impl Holes {
         self.0.insert((ino, end), start);
     }
 
-    pub(super) fn remove(&mut self, ino: Ino, blocks: Range<u64>) {
+    pub fn remove(&mut self, ino: Ino, blocks: Range<u64>) {
         if blocks.is_empty() {
             return;
         }
