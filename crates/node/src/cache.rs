@@ -3,6 +3,7 @@
 
 use crate::Node;
 use crate::locks::Mode;
+use crate::mutate::Order;
 use ebb_core::cache;
 use ebb_model::*;
 use futures_util::future::{Either, select};
@@ -60,9 +61,15 @@ impl Node {
         }
     }
 
+    /// Makes room for what a mutation writes. What is repeated had its room when it was
+    /// acknowledged, and the flusher that could make more waits until everything is repeated.
+    pub(crate) async fn reserve_for(&self, order: &Order, len_bytes: u64) -> Result<(), RpcError> {
+        if order.replay.is_some() { self.reserve_clean(len_bytes).await } else { self.reserve(len_bytes).await }
+    }
+
     /// Makes room for bytes that a client writes. Waits while too much waits for the
     /// bucket, and refuses once that has lasted too long.
-    pub(crate) async fn reserve(&self, len_bytes: u64) -> Result<(), RpcError> {
+    async fn reserve(&self, len_bytes: u64) -> Result<(), RpcError> {
         let deadline = self.ports.clock.monotonic() + self.options.space_timeout;
         loop {
             self.reserve_clean(len_bytes).await?;

@@ -21,7 +21,7 @@ impl Node {
         len_bytes: u64,
         drop_set_id: bool,
     ) -> Result<Mutated, RpcError> {
-        self.reserve(len_bytes.min(MAX_IO_BYTES as u64)).await?;
+        self.reserve_for(order, len_bytes.min(MAX_IO_BYTES as u64)).await?;
         for _ in 0..MAX_ATTEMPTS {
             let guards = self.lock_both(from, ino).await;
             let source_bytes = self.file_size(from)?;

@@ -42,7 +42,7 @@ impl Node {
             let parts: Vec<(Range<u64>, bool)> = edges.into_iter().filter_map(present).collect();
             if !reserved && parts.iter().any(|(_, dirty)| !dirty) {
                 drop(guard);
-                self.reserve(parts.len() as u64 * BLOCK_BYTES).await?;
+                self.reserve_for(order, parts.len() as u64 * BLOCK_BYTES).await?;
                 reserved = true;
                 continue;
             }

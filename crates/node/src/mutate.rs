@@ -257,7 +257,7 @@ impl Node {
         if data.len() > MAX_IO_BYTES {
             return Err(FsError::Invalid.into());
         }
-        self.reserve(data.len() as u64).await?;
+        self.reserve_for(order, data.len() as u64).await?;
         loop {
             let guard = self.locks.lock(ino, Mode::Exclusive).await;
             let offset = match offset {

@@ -2,6 +2,8 @@
 
 use super::*;
 use ebb_sim::{FaultPlan, NetFaults, Rate, Slowness};
+use futures_util::future::{Either, select};
+use std::pin::pin;
 
 /// A client was answered and nothing was forced; the node's machine loses power. The client
 /// lives, and asks again for all that is lost, under the same inode ids.
@@ -161,6 +163,51 @@ fn what_was_found_in_the_bucket_keeps_its_id() {
                 }
             };
             process.call(look).await.expect("the client lives");
+        });
+    }
+}
+
+/// The volume has all the dirty bytes that it may when its power is cut, and fewer are allowed
+/// afterwards. What its client says again had its room before: it waits for no flush, which
+/// would wait for it.
+#[test]
+fn what_is_said_again_needs_no_room() {
+    const MIB: u64 = 1 << 20;
+    let limited = |dirty_bytes| Options { dirty_bytes, ..options() };
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            serve_with(&world, limited(4 * MIB)).await;
+            let (process, client) = attach(&world, "desk").await;
+            let maker = client.clone();
+            let (ino, _) = process.call(async move { make(&maker, 0).await }).await.expect("the client lives");
+            let away = Duration::from_secs(60);
+            world.bucket().vanish_for(away);
+            let writer = client.clone();
+            let made = process.call(async move {
+                let content = |mib: u64| Bytes::from(vec![mib as u8 + 1; MIB as usize]);
+                for mib in 0..4 {
+                    if mib == 3 {
+                        writer.fsync(ino).await.unwrap();
+                    }
+                    writer.write(&Caller::ROOT, ino, mib * MIB, content(mib), false).await.unwrap();
+                }
+                (ino, Bytes::from((0..4).flat_map(content).collect::<Vec<_>>()))
+            });
+            let made = made.await.expect("the client lives");
+            world.machine("server").power_cut();
+            world.sleep(away).await;
+            serve_with(&world, limited(2 * MIB)).await;
+            let back = process.call(async move {
+                check(&client, std::slice::from_ref(&made)).await;
+                client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            });
+            let Either::Left((done, _)) = select(pin!(back), world.sleep(Duration::from_secs(120))).await else {
+                panic!("the client is not served")
+            };
+            done.expect("the client lives");
+            let object = world.bucket().objects().remove("file0").expect("it was flushed");
+            assert_eq!(object.body.len() as u64, 4 * MIB);
         });
     }
 }
