@@ -80,6 +80,12 @@ pub async fn open(
     }
 }
 
+/// The disk below a node with clients elsewhere has failed: it ends without another word.
+pub fn failed(data_dir: &Path, error: &impl std::fmt::Display) -> Failure {
+    let what = "clients wait for the next start and bring back what is missing";
+    Failure::Failed(format!("{} failed: {error}; {what}", data_dir.display()))
+}
+
 /// An address that others can use: a listener at all addresses is found by the host's name.
 fn reached_at(address: &str) -> String {
     match address.strip_prefix("0.0.0.0:").or_else(|| address.strip_prefix("[::]:")) {

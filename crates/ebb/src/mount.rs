@@ -128,7 +128,11 @@ impl Plan {
                 },
             }
         };
-        let outcome = self.over_node(&node, read_only, report, signals).await;
+        let outcome = tokio::select! {
+            outcome = self.over_node(&node, read_only, report, signals) => outcome,
+            // Other mounts wait for a node that has what they were told: the next start of this one.
+            error = node.failure(), if listen.is_some() => return Err(host::failed(&self.data_dir, &error)),
+        };
         let left = host::stop(&node, signals).await;
         match outcome {
             // It was never usable, or ended by itself.

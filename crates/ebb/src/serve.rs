@@ -25,10 +25,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     supervisor::ready();
     tokio::select! {
         () = signals.next() => {}
-        error = node.failure() => {
-            let what = "clients wait for the next start and bring back what is missing";
-            return Err(Failure::Failed(format!("{} failed: {error}; {what}", data_dir.display())));
-        }
+        error = node.failure() => return Err(host::failed(&data_dir, &error)),
     }
     tracing::info!("stopping: writing what is dirty to the bucket; a second signal ends without waiting");
     match host::stop(&node, &mut signals).await {

@@ -14,6 +14,25 @@ use std::time::{Duration, Instant};
 /// No command of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What stands before the C library.
+const FAILING_DISK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int fdatasync(int fd) {
+    const char *flag = getenv("EBB_TEST_FAILS");
+    if (flag && access(flag, F_OK) == 0) {
+        errno = EIO;
+        return -1;
+    }
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    return real(fd);
+}
+"#;
+
 pub struct Place {
     pub dir: PathBuf,
     /// Besides the environment of the test.
@@ -87,6 +106,16 @@ impl Place {
         place
     }
 
+    /// From now on forcing files fails for commands that are started, as long as `disk fails` is there.
+    pub fn fail_forcing(&mut self) {
+        let (source, library) = (self.path("failing.c"), self.path("failing.so"));
+        fs::write(&source, FAILING_DISK).unwrap();
+        let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status().unwrap();
+        assert!(built.success());
+        self.environment.push(("EBB_TEST_FAILS", self.text("disk fails")));
+        self.environment.push(("LD_PRELOAD", library.display().to_string()));
+    }
+
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -126,22 +155,40 @@ impl Place {
 
     /// Starts a command that stays, and gives it once it has said what it serves.
     pub fn start(&mut self, args: &[&str]) -> (usize, String) {
-        let log = fs::File::create(self.path("started.log")).unwrap();
-        let mut child = self.command(args).stderr(log).spawn().unwrap();
+        let child = self.start_silent(args);
         let mut line = String::new();
         let mut byte = [0];
-        let out = child.stdout.as_mut().unwrap();
+        let out = self.children[child].stdout.as_mut().unwrap();
         while out.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
             line.push(byte[0] as char);
         }
+        (child, line)
+    }
+
+    /// Starts a command that stays and says nothing.
+    pub fn start_silent(&mut self, args: &[&str]) -> usize {
+        let log = fs::File::create(self.path("started.log")).unwrap();
+        let child = self.command(args).stderr(log).spawn().unwrap();
         self.children.push(child);
-        (self.children.len() - 1, line)
+        self.children.len() - 1
     }
 
     /// Ends a started command, and gives its exit status.
     pub fn signal(&mut self, child: usize, signal: i32) -> i32 {
         kill(self.children[child].id(), signal);
         self.children[child].wait().unwrap().code().unwrap_or(-1)
+    }
+
+    /// Waits for a started command to end by itself, and gives its exit status.
+    pub fn ended(&mut self, child: usize) -> i32 {
+        let began = Instant::now();
+        loop {
+            match self.children[child].try_wait().unwrap() {
+                Some(status) => return status.code().unwrap_or(-1),
+                None => assert!(began.elapsed() < PATIENCE, "it does not end"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[track_caller]
