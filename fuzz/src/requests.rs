@@ -18,7 +18,7 @@ pub fn run(bytes: &[u8]) {
     let ports = process.ports.clone();
     let ended = world.run(process.call(async move {
         let node = Node::open(ports, Some(port), Options { embedded: true, ..Options::default() }).await.expect("a node starts");
-        let attach = Request::Attach { volume: "ebb".into(), client: "legitimate".into(), previous: None, read_only: false };
+        let attach = Request::Attach { volume: "ebb".into(), client: "legitimate".into(), previous: None, read_only: false, cluster: None };
         let Ok(Reply::Attached(attached)) = node.handle(attach).await else { panic!("a client cannot attach") };
         for request in requests.into_iter().take(MOST_REQUESTS) {
             if let Some(request) = speaking_for(request, attached.session) {

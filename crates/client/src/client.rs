@@ -9,7 +9,7 @@ use crate::keeper;
 use crate::link::Link;
 use crate::mutate::InDoubt;
 use crate::session::Slots;
-use ebb_model::{FsError, Incarnation, Ino, Request, SessionId, TxId};
+use ebb_model::{Attached, ClusterId, FsError, Incarnation, Ino, Request, SessionId, TxId};
 use ebb_ports::{Clock, Entropy, PortFuture, Ports, Spawn};
 use futures_util::future::{Either, select};
 use std::cell::{Cell, RefCell};
@@ -41,6 +41,8 @@ pub struct Options {
     /// client for the successor of an attached one of the same name.
     pub name: String,
     pub read_only: bool,
+    /// The volume that is meant, if more of it is known than its name.
+    pub cluster: Option<ClusterId>,
     /// How long the first attach may take. Another client that died without a word is
     /// waited for until its session expires.
     pub attach_timeout: Duration,
@@ -59,6 +61,7 @@ impl Options {
             volume: volume.into(),
             name: name.into(),
             read_only: false,
+            cluster: None,
             attach_timeout: Duration::from_secs(120),
             request_timeout: Duration::from_secs(120),
             unavailable_timeout: None,
@@ -100,7 +103,7 @@ impl Client {
             standing: RefCell::new(Standing::Attached(Attachment { session: attached.session, generation: 1 })),
             standing_changed: Gate::default(),
             generation: Cell::new(1),
-            identity: Cell::new(Identity { session: attached.session, start: attached.start, incarnation: attached.incarnation }),
+            identity: Cell::new(Identity::of(&attached)),
             term: Cell::new(keeper::term(&attached)),
             heard: Cell::new(heard),
             read_only: attached.read_only,
@@ -225,8 +228,16 @@ pub(crate) struct Shared {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     pub(crate) session: SessionId,
+    pub(crate) cluster: ClusterId,
     pub(crate) start: u64,
     pub(crate) incarnation: Incarnation,
+}
+
+impl Identity {
+    pub(crate) fn of(attached: &Attached) -> Identity {
+        let Attached { session, cluster, start, incarnation, .. } = *attached;
+        Identity { session, cluster, start, incarnation }
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -97,13 +97,13 @@ async fn attach_again(shared: &Rc<Shared>) {
     let mut backoff = Backoff::new();
     tracing::info!(why = shared.link.trouble(), "not attached any more: attaching again");
     loop {
-        let previous = shared.identity.get().session;
+        let known = shared.identity.get();
         let sent = shared.ports.clock.monotonic();
         // Who comes back in time is let in at once. A new session is not: others that have died
         // without a word are waited for until they expire.
         let in_time = sent < shared.heard.get() + shared.term.get();
         let patience = if in_time { within_term(shared) } else { shared.term.get() + CONNECT_PATIENCE };
-        let answer = shared.send(attach_request(&shared.options, Some(previous)), Some(patience)).await;
+        let answer = shared.send(attach_request(&shared.options, Some(known)), Some(patience)).await;
         let outcome = match answer {
             Ok(Reply::Attached(attached)) => adopt(shared, attached, sent).await,
             Ok(_) => Err(Failure::Rpc(RpcError::NotServing("a reply of the wrong kind".into()))),
@@ -128,7 +128,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         shared.quiet().await;
     }
     let before = shared.identity.get();
-    let now = Identity { session: attached.session, start: attached.start, incarnation: attached.incarnation };
+    let now = Identity::of(&attached);
     let fresh = attached.fresh || now.session != before.session;
     let restarted = now.start != before.start;
     shared.identity.set(now);
@@ -330,8 +330,14 @@ async fn watch_term(shared: Rc<Shared>) {
     }
 }
 
-fn attach_request(options: &Options, previous: Option<SessionId>) -> Request {
-    Request::Attach { volume: options.volume.clone(), client: options.name.clone(), previous, read_only: options.read_only }
+fn attach_request(options: &Options, known: Option<Identity>) -> Request {
+    Request::Attach {
+        volume: options.volume.clone(),
+        client: options.name.clone(),
+        previous: known.map(|known| known.session),
+        read_only: options.read_only,
+        cluster: known.map(|known| known.cluster).or(options.cluster),
+    }
 }
 
 /// How long a first attach tries to find a node at all. No attach is given up sooner.

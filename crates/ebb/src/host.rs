@@ -7,7 +7,7 @@ use crate::signals::Signals;
 use ebb_bucket::OpenError;
 use ebb_cli::args;
 use ebb_cli::places::Left;
-use ebb_node::head::{HeadError, TakeOver};
+use ebb_model::ClusterId;
 use ebb_node::side_by_side::Member;
 use ebb_node::{Node, Options, Stopped};
 use futures_util::future::{try_join, try_join_all};
@@ -21,8 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Who serves a volume.
 pub enum Host {
     Here(Rc<Node>),
-    /// Another node, which was to be joined, at this address.
-    Elsewhere(String),
+    Elsewhere(Elsewhere),
+}
+
+/// Another node, which is to be joined.
+pub struct Elsewhere {
+    pub address: String,
+    pub cluster: ClusterId,
+    /// What the data directory here holds of the volume and the bucket never got.
+    pub stranded: u64,
 }
 
 /// Opens the storage and a node over it, which serves other mounts at `listen` under the name
@@ -55,7 +62,6 @@ pub async fn open(
         };
         let members = bucket.members.iter().map(|member| open_member(member, options.read_only));
         let (root, members) = try_join(root, try_join_all(members)).await?;
-        let joins = options.take_over == TakeOver::Join;
         match Node::open_side_by_side(ports, root, members, options).await {
             Ok(node) => {
                 if let Some(listener) = listener {
@@ -63,7 +69,9 @@ pub async fn open(
                 }
                 Ok(Host::Here(node))
             }
-            Err(ebb_node::OpenError::Head(HeadError::Held { address, .. })) if joins && !address.is_empty() => Ok(Host::Elsewhere(address)),
+            Err(ebb_node::OpenError::Elsewhere { address, cluster, stranded, .. }) => {
+                Ok(Host::Elsewhere(Elsewhere { address, cluster, stranded }))
+            }
             Err(error) => Err(Failure::of(data_dir.display(), error)),
         }
     };

@@ -2,16 +2,16 @@
 
 use crate::daemon::{self, Report};
 use crate::failure::Failure;
-use crate::host::{self, Host};
+use crate::host::{self, Elsewhere, Host};
 use crate::settings;
 use crate::signals::Signals;
 use crate::source::Source;
 use crate::{block_on, log, supervisor};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
-use ebb_client::{Client, ClientPorts, Link, LocalLink, WireLink};
+use ebb_client::{AttachError, Client, ClientPorts, LocalLink, WireLink};
 use ebb_fuse::{Mount, MountError, MountOptions, Session, Volume};
-use ebb_model::{FileKind, Ino, Name};
+use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
 use std::os::unix::ffi::OsStrExt;
@@ -21,9 +21,6 @@ use std::time::Duration;
 
 /// How long files that are open keep working after a signal.
 const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long a node that is to be joined may take to answer.
-const REACH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a node may take to force what it acknowledged.
 const DETACH_PATIENCE: Duration = Duration::from_secs(60);
@@ -117,15 +114,19 @@ impl Plan {
         let node = loop {
             match host::open(url, &self.bucket, &self.data_dir, listen, options.clone(), report, signals).await? {
                 Host::Here(node) => break node,
-                Host::Elsewhere(address) => match Source::parse(&address)? {
-                    Source::Served { address, volume, subdirectory } if self.reaches(&address).await? => {
-                        return self.detached(&address, &volume, &subdirectory, report, signals).await;
+                Host::Elsewhere(there) => {
+                    if there.stranded > 0 {
+                        let what = format!("{} changes in it never reached {url}, which another node serves now", there.stranded);
+                        tracing::error!(data = %self.data_dir.display(), "{what}: docs/operation.md says how to get at them");
+                        report.note(&format!("{}: {what}", self.data_dir.display()));
                     }
-                    _ => {
-                        report.note(&format!("{url} is served at {address}, which cannot be reached"));
-                        options.take_over = TakeOver::IfAbandoned;
-                    }
-                },
+                    let why = match self.join(&there, report, signals).await? {
+                        Ok((client, address)) => return self.over_client(client, &address, &[], report, signals).await,
+                        Err(why) => why,
+                    };
+                    report.note(&format!("{url} cannot be joined at {}: {why}", there.address));
+                    options.take_over = TakeOver::IfAbandoned;
+                }
             }
         };
         let outcome = tokio::select! {
@@ -147,10 +148,18 @@ impl Plan {
         last.unwrap_or(&self.text).to_owned()
     }
 
-    async fn reaches(&self, address: &str) -> Result<bool, Failure> {
-        let ports = ebb_os::ports(&self.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
-        let reached = tokio::time::timeout(REACH_PATIENCE, ports.net.connect(address)).await;
-        Ok(matches!(reached, Ok(Ok(_))))
+    /// A client of the node that serves the volume, and the address of that; or why not.
+    async fn join(
+        &self,
+        there: &Elsewhere,
+        report: &mut Report,
+        signals: &mut Signals,
+    ) -> Result<Result<(Client, String), AttachError>, Failure> {
+        let Ok(Source::Served { address, volume, .. }) = Source::parse(&there.address) else {
+            return Ok(Err(AttachError::Unreachable("that is no address of a node".into())));
+        };
+        let client = self.attach_to(&address, &volume, Some(there.cluster), report, signals).await?;
+        Ok(client.map(|client| (client, address)))
     }
 
     async fn over_node(
@@ -174,7 +183,9 @@ impl Plan {
         );
         // After a restart it comes back under the same name, which ends its session of before.
         let name = "the mount of the node itself".to_owned();
-        let client = self.attach(Rc::new(link), ClientPorts::from(node.ports()), node.volume(), name, read_only).await?;
+        let options = ebb_client::Options { read_only, ..ebb_client::Options::new(node.volume(), name) };
+        let client = Client::attach(Rc::new(link), ClientPorts::from(node.ports()), options).await;
+        let client = client.map_err(|error| Failure::of(&self.text, error))?;
         let record = self.record(control, true, client.is_read_only());
         let outcome = self.serve(client.clone(), Ino::ROOT, record, report, signals).await;
         if let Err(error) = client.detach(DETACH_PATIENCE).await {
@@ -192,14 +203,39 @@ impl Plan {
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
+        let client = self.attach_to(address, volume, None, report, signals).await?;
+        let client = client.map_err(|error| Failure::of(&self.text, error))?;
+        self.over_client(client, address, subdirectory, report, signals).await
+    }
+
+    /// A client of the node at this address: of the volume of that name, or of just this one.
+    async fn attach_to(
+        &self,
+        address: &str,
+        volume: &str,
+        cluster: Option<ClusterId>,
+        report: &mut Report,
+        signals: &mut Signals,
+    ) -> Result<Result<Client, AttachError>, Failure> {
         let ports = ebb_os::ports(&self.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
         let link = WireLink::new(ports.net.clone(), ClientPorts::from(&ports), address.into());
         report.note(&format!("attaching to {address}"));
         let name = format!("{} process {} at {}", settings::host_name(), std::process::id(), self.mountpoint.display());
-        let client = tokio::select! {
-            client = self.attach(Rc::new(link), ClientPorts::from(&ports), volume, name, self.options.read_only) => client?,
-            () = signals.next() => return Err(Failure::Failed("interrupted".into())),
-        };
+        let options = ebb_client::Options { read_only: self.options.read_only, cluster, ..ebb_client::Options::new(volume, name) };
+        tokio::select! {
+            client = Client::attach(Rc::new(link), ClientPorts::from(&ports), options) => Ok(client),
+            () = signals.next() => Err(Failure::Failed("interrupted".into())),
+        }
+    }
+
+    async fn over_client(
+        &self,
+        client: Client,
+        address: &str,
+        subdirectory: &[Name],
+        report: &mut Report,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
         let outcome = match directory(&client, subdirectory).await {
             Ok(root) => self.serve(client.clone(), root, self.record(address.into(), false, client.is_read_only()), report, signals).await,
             Err(failure) => Err(failure),
@@ -216,11 +252,6 @@ impl Plan {
                 self.end(record, Some(Left { files: 0, bytes: 0, deletes: 0, why }))
             }
         }
-    }
-
-    async fn attach(&self, link: Rc<dyn Link>, ports: ClientPorts, volume: &str, name: String, read_only: bool) -> Result<Client, Failure> {
-        let options = ebb_client::Options { read_only, ..ebb_client::Options::new(volume, name) };
-        Client::attach(link, ports, options).await.map_err(|error| Failure::of(&self.text, error))
     }
 
     fn record(&self, control: String, embedded: bool, read_only: bool) -> MountRecord {

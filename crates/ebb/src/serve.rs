@@ -19,7 +19,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     let listen = Some(args.listen.as_str());
     let node = match host::open(&args.backing, &args.bucket, &data_dir, listen, options, &mut Report::Log, &mut signals).await? {
         Host::Here(node) => node,
-        Host::Elsewhere(address) => return Err(Failure::Failed(format!("{} is served at {address}: mount that", args.backing))),
+        Host::Elsewhere(there) => return Err(Failure::Failed(format!("{} is served at {}: mount that", args.backing, there.address))),
     };
     output::print(&format!("serving {} over {}\n", node.address(), args.backing))?;
     supervisor::ready();

@@ -4,9 +4,8 @@
 use crate::json;
 use crate::{Format, FormatError};
 use bytes::Bytes;
-use ebb_model::{Incarnation, Time};
+use ebb_model::{ClusterId, Incarnation, Time};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
@@ -31,34 +30,6 @@ pub struct Head {
     pub released: bool,
     /// Each member bucket of the volume as people call it, in the order of their directories.
     pub members: Vec<String>,
-}
-
-/// Drawn at random when the volume is first served. Written as a UUID is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ClusterId(pub u128);
-
-impl fmt::Display for ClusterId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.0;
-        write!(
-            f,
-            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-            id >> 96,
-            id >> 80 & 0xffff,
-            id >> 64 & 0xffff,
-            id >> 48 & 0xffff,
-            id & 0xffff_ffff_ffff
-        )
-    }
-}
-
-impl ClusterId {
-    /// Reads what `Display` writes, and nothing else.
-    pub fn parse(text: &str) -> Option<ClusterId> {
-        let digits: String = text.split('-').collect();
-        let id = ClusterId(u128::from_str_radix(&digits, 16).ok()?);
-        (id.to_string() == text).then_some(id)
-    }
 }
 
 pub fn encode(head: &Head) -> Bytes {

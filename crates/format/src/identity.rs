@@ -1,10 +1,9 @@
 //! Whose data directory it is: the file `identity` (`docs/format/data-directory.md`).
 
-use crate::head::ClusterId;
 use crate::json;
 use crate::{Format, FormatError};
 use bytes::Bytes;
-use ebb_model::Incarnation;
+use ebb_model::{ClusterId, Incarnation};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Debug)]

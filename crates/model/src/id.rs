@@ -81,3 +81,32 @@ pub struct Cookie(pub u64);
 impl Cookie {
     pub const START: Cookie = Cookie(0);
 }
+
+/// Which volume it is, whatever it is called: drawn at random when it is first served. Written
+/// as a UUID is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ClusterId(pub u128);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.0;
+        write!(
+            f,
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            id >> 96,
+            id >> 80 & 0xffff,
+            id >> 64 & 0xffff,
+            id >> 48 & 0xffff,
+            id & 0xffff_ffff_ffff
+        )
+    }
+}
+
+impl ClusterId {
+    /// Reads what `Display` writes, and nothing else.
+    pub fn parse(text: &str) -> Option<ClusterId> {
+        let digits: String = text.split('-').collect();
+        let id = ClusterId(u128::from_str_radix(&digits, 16).ok()?);
+        (id.to_string() == text).then_some(id)
+    }
+}

@@ -13,6 +13,9 @@ pub enum Request {
         client: String,
         previous: Option<SessionId>,
         read_only: bool,
+        /// The volume that is meant, for a name and an address say less: those that another
+        /// node had may be its own by now. `None` takes what is there.
+        cluster: Option<ClusterId>,
     },
     Detach {
         session: SessionId,
@@ -250,6 +253,8 @@ pub enum Reply {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attached {
     pub session: SessionId,
+    /// Of the volume: what the client comes back with.
+    pub cluster: ClusterId,
     pub incarnation: Incarnation,
     /// Drawn at random when the node started. If it is not the one that the client knows,
     /// everything that it was answered and that was not durable may be lost, and is to be

@@ -16,9 +16,13 @@ impl Node {
         client: String,
         previous: Option<SessionId>,
         read_only: bool,
+        cluster: Option<ClusterId>,
     ) -> Result<Reply, RpcError> {
         if volume != self.options.volume {
             return Err(RpcError::Denied(format!("this node serves the volume {:?}, not {volume:?}", self.options.volume)));
+        }
+        if let Some(meant) = cluster.filter(|meant| *meant != self.cluster) {
+            return Err(RpcError::Denied(format!("this node serves another volume of the name {volume:?}: {}, not {meant}", self.cluster)));
         }
         if self.read_only() && !read_only {
             return Err(RpcError::Denied(format!("volume {volume:?} is served read-only here: attach it read-only")));
@@ -57,6 +61,7 @@ impl Node {
         }
         Ok(Reply::Attached(Attached {
             session,
+            cluster: self.cluster,
             start: self.run,
             incarnation: self.incarnation,
             fresh: known.is_none(),

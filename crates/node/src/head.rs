@@ -7,8 +7,8 @@
 //! never again once it finds another owner in the head.
 
 use crate::random_u128;
-use ebb_format::head::{self, ClusterId, Head};
-use ebb_model::{Incarnation, Time};
+use ebb_format::head::{self, Head};
+use ebb_model::{ClusterId, Incarnation, Time};
 use ebb_ports::{Bucket, BucketError, Condition, ETag, Ports};
 use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};
@@ -34,7 +34,7 @@ pub enum TakeOver {
 pub enum HeadError {
     /// `address` is empty where the owner does not listen for other mounts.
     #[error("{backing} is served by {owner}: mount it read-only, {}or stop that node first", joining(address))]
-    Held { backing: String, owner: String, address: String },
+    Held { backing: String, owner: String, address: String, cluster: ClusterId },
     #[error(
         "{backing} cannot say who serves it, for the store has no conditional requests: \
          make sure that no other node serves it and start with --take-over=now"
@@ -130,7 +130,7 @@ impl Tenure {
                     let incarnation = if found.node == node {
                         found.incarnation
                     } else if take_over == TakeOver::Join && !found.released && !found.address.is_empty() {
-                        return Err(HeadError::Held { backing, owner: found.owner, address: found.address });
+                        return Err(HeadError::Held { backing, owner: found.owner, address: found.address, cluster: found.cluster });
                     } else {
                         let abandoned = found.released
                             || take_over == TakeOver::Now
@@ -138,7 +138,14 @@ impl Tenure {
                                 Some((seen, since)) if *seen == etag => {
                                     asked.saturating_sub(*since) > Duration::from_secs(found.term_secs.into())
                                 }
-                                Some(_) => return Err(HeadError::Held { backing, owner: found.owner, address: found.address }),
+                                Some(_) => {
+                                    return Err(HeadError::Held {
+                                        backing,
+                                        owner: found.owner,
+                                        address: found.address,
+                                        cluster: found.cluster,
+                                    });
+                                }
                                 None => {
                                     watched = Some((etag.clone(), seen_at));
                                     false

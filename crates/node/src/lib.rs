@@ -46,7 +46,6 @@ pub use recover::OpenError;
 use cache::Cache;
 use ebb_core::extent::Unforced;
 use ebb_core::partition::{Applied, Effect};
-use ebb_format::head::ClusterId;
 use ebb_format::page::Page;
 use ebb_model::*;
 use ebb_ports::{Bucket, DiskError, Ports};

@@ -62,7 +62,7 @@ pub(crate) async fn hold(
     for (member, held) in members.iter_mut().zip(held) {
         match held {
             Ok(tenure) => member.hold(Rc::new(tenure)),
-            Err(error) => refused = refused.or(Some(OpenError::Member { dir: member.dir().clone(), error })),
+            Err(error) => refused = refused.or(Some(OpenError::Member { dir: member.dir().clone(), error: error.into() })),
         }
     }
     match refused {

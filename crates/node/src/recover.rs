@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::fetch::Downloads;
 use crate::flush::Flusher;
-use crate::head::{Candidate, HeadError, Tenure};
+use crate::head::{Candidate, HeadError, TakeOver, Tenure};
 use crate::identity::{self, IdentityError};
 use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
@@ -16,7 +16,6 @@ use crate::{Node, Options, Planted, random_u128};
 use ebb_core::backing::page_key;
 use ebb_core::extent::{Unforced, touched_blocks};
 use ebb_core::partition::{Effect, Inconsistent, Partition, SnapshotItem};
-use ebb_format::head::ClusterId;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
 use ebb_format::{FormatError, page, snapshot};
@@ -38,6 +37,10 @@ pub enum OpenError {
     Identity(#[from] IdentityError),
     #[error(transparent)]
     Head(#[from] HeadError),
+    /// The volume is to be joined at `address`. Of it `stranded` files, directories and deletes
+    /// of an earlier time are in the data directory and nowhere else.
+    #[error("the volume is served by {owner} at {address}")]
+    Elsewhere { owner: String, address: String, cluster: ClusterId, stranded: u64 },
     #[error("the log of the data directory: {0}")]
     Log(#[from] LogError),
     #[error("the log of the data directory holds what cannot be: {0}")]
@@ -57,7 +60,7 @@ pub enum OpenError {
     #[error("two buckets are to be at {dir}: a directory has one")]
     TwiceAt { dir: MemberDir },
     #[error("the bucket of {dir}: {error}")]
-    Member { dir: MemberDir, error: HeadError },
+    Member { dir: MemberDir, error: Box<HeadError> },
     #[error("{dir} cannot be the directory of a bucket: {root} has something there, which would no longer be shown")]
     NotFree { dir: MemberDir, root: String },
     #[error(
@@ -110,7 +113,17 @@ impl Node {
             members: members::describe(&members),
             rearrange: options.rearrange,
         };
-        let tenure = Rc::new(Tenure::acquire(root.clone(), ports.clone(), candidate.clone(), options.take_over).await?);
+        let tenure = match Tenure::acquire(root.clone(), ports.clone(), candidate.clone(), options.take_over).await {
+            Ok(tenure) => Rc::new(tenure),
+            Err(HeadError::Held { owner, address, cluster, .. }) if options.take_over == TakeOver::Join && !address.is_empty() => {
+                let stranded = match identity.serves.as_ref().filter(|before| before.cluster == cluster) {
+                    Some(before) => unwritten(&ports, before).await?,
+                    None => 0,
+                };
+                return Err(OpenError::Elsewhere { owner, address, cluster, stranded });
+            }
+            Err(refused) => return Err(refused.into()),
+        };
         let held = tenure.clone();
         let opening = async {
             if let Err(refused) = members::hold(&mut members, &ports, &candidate, options.take_over, &root.describe()).await {

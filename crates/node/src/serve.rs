@@ -76,7 +76,9 @@ impl Node {
 
     async fn reply(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
         match request {
-            Request::Attach { volume, client, previous, read_only } => self.attach(volume, client, previous, read_only).await,
+            Request::Attach { volume, client, previous, read_only, cluster } => {
+                self.attach(volume, client, previous, read_only, cluster).await
+            }
             Request::Detach { session } => self.detach(session).await,
             Request::Renew { session } => {
                 if self.attachments.renew(session, self.ports.clock.monotonic()) {

@@ -205,6 +205,7 @@ impl Node {
                 });
                 Ok(Reply::Attached(Attached {
                     session,
+                    cluster: ClusterId(7),
                     incarnation: Incarnation(1),
                     start: self.start.get(),
                     fresh: old.is_none(),

@@ -109,7 +109,7 @@ impl Peer {
 }
 
 fn attach_request() -> Request {
-    Request::Attach { volume: "volume".into(), client: "test".into(), previous: None, read_only: false }
+    Request::Attach { volume: "volume".into(), client: "test".into(), previous: None, read_only: false, cluster: None }
 }
 
 type Answer = Rc<RefCell<Option<Result<Reply, RpcError>>>>;

@@ -9,6 +9,7 @@ mod detached;
 mod ends;
 mod helper;
 mod holes;
+mod joining;
 mod open;
 mod place;
 mod refused;

@@ -1,5 +1,6 @@
 use ebb_format::FormatError;
-use ebb_format::head::{self, ClusterId, Head};
+use ebb_format::head::{self, Head};
+use ebb_model::ClusterId;
 use ebb_model::{Incarnation, Time};
 use proptest::prelude::*;
 

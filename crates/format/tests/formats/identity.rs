@@ -1,7 +1,6 @@
 use ebb_format::FormatError;
-use ebb_format::head::ClusterId;
 use ebb_format::identity::{self, Identity, Serves};
-use ebb_model::Incarnation;
+use ebb_model::{ClusterId, Incarnation};
 use proptest::prelude::*;
 
 fn sample() -> Identity {

@@ -105,7 +105,7 @@ fn the_largest_header_that_a_kernel_can_ask_for_fits() {
 /// whatever the rest of the frame looks like.
 #[test]
 fn another_version_is_named() {
-    assert!(matches!(rpc::decode(vec![9].into()), Err(FormatError::Version { found: 9, known: 2, .. })));
+    assert!(matches!(rpc::decode(vec![9].into()), Err(FormatError::Version { found: 9, known: rpc::VERSION, .. })));
     assert!(matches!(rpc::decode(Bytes::new()), Err(FormatError::Truncated { offset: 0, .. })));
 }
 
@@ -141,7 +141,7 @@ fn impossible_messages_are_refused() {
 
 /// A frame with this header, its checksums right.
 pub fn sealed(kind: u8, header: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![2, kind];
+    let mut bytes = vec![ebb_format::rpc::VERSION, kind];
     bytes.extend(if kind == 4 { 0u64 } else { 1 }.to_le_bytes());
     bytes.extend((header.len() as u32).to_le_bytes());
     bytes.extend([0; 8]);

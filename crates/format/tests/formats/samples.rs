@@ -503,8 +503,14 @@ impl Draw {
     fn requests(&mut self) -> Vec<Request> {
         let (ino, session) = (self.ino(), self.session());
         let mut all = vec![
-            Request::Attach { volume: self.text(), client: self.text(), previous: None, read_only: self.flag() },
-            Request::Attach { volume: self.text(), client: self.text(), previous: Some(session), read_only: self.flag() },
+            Request::Attach { volume: self.text(), client: self.text(), previous: None, read_only: self.flag(), cluster: None },
+            Request::Attach {
+                volume: self.text(),
+                client: self.text(),
+                previous: Some(session),
+                read_only: self.flag(),
+                cluster: Some(self.cluster()),
+            },
             Request::Detach { session },
             Request::Renew { session },
             Request::Shared { session },
@@ -556,6 +562,10 @@ impl Draw {
         }
     }
 
+    fn cluster(&mut self) -> ClusterId {
+        ClusterId(u128::from(self.u64()) << 64 | u128::from(self.u64()))
+    }
+
     fn dirty_item(&mut self) -> DirtyItem {
         DirtyItem { path: self.bytes(), ino: self.ino(), since: self.time(), dirty_bytes: self.u64() }
     }
@@ -568,6 +578,7 @@ impl Draw {
         vec![
             Reply::Attached(Attached {
                 session: self.session(),
+                cluster: self.cluster(),
                 incarnation: Incarnation(self.u16()),
                 fresh: self.flag(),
                 recovered: self.index(),

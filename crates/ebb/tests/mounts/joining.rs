@@ -1,0 +1,121 @@
+//! Several mounts of one storage: the first serves it, the others join.
+
+use crate::place::{Place, until};
+use std::fs;
+use std::process::Command;
+
+/// Situation: a second machine mounts the same storage, and is to join. Expectation: it works
+/// through the first one's node, also over a death of that node; once the first is gone for
+/// good, the next mount takes the volume over.
+#[test]
+fn a_second_mount_of_the_storage_joins_the_first() {
+    let place = Place::new();
+    let url = place.url().to_owned();
+    let address = free_address();
+    let first = ["mount", &url, "mnt", "--data", "data", "--listen", &address, "--head-term", "3s", "--session-term", "3s"];
+    let second = ["mount", &url, "mnt2", "--data", "data2", "--take-over", "join"];
+    place.ebb(&first).good();
+    fs::write(place.path("mnt/file"), "one").unwrap();
+    // Without being told to join it is refused, and told how.
+    place.ebb(&second[..5]).refused(1, "--take-over=join");
+    place.ebb(&second).good();
+    assert_eq!(fs::read_to_string(place.path("mnt2/file")).unwrap(), "one");
+    fs::write(place.path("mnt2/file"), "two, and longer").unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "two, and longer");
+
+    place.kill("mnt");
+    place.ebb(&first).good();
+    fs::write(place.path("mnt2/after"), "three").unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt/after")).unwrap(), "three");
+
+    place.ebb(&["umount", "mnt2"]).good();
+    place.kill("mnt");
+    // What has not reached the bucket is in the first one's data directory only.
+    place.ebb(&second).good();
+    fs::write(place.path("mnt2/own"), "four").unwrap();
+    place.ebb(&["umount", "mnt2"]).good();
+    assert_eq!(fs::read_to_string(place.path("backing/own")).unwrap(), "four");
+}
+
+#[test]
+fn only_what_a_mount_serves_can_be_listened_for() {
+    let place = Place::new();
+    place.ebb(&["mount", "ebb://127.0.0.1:1/v", "mnt", "--data", "data", "--listen", "127.0.0.1:0"]).refused(2, "--listen is for");
+    place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--listen", "nowhere"]).refused(1, "cannot listen");
+}
+
+/// Situation: the node is gone, and another volume of the same name is served at its address.
+/// Expectation: whoever asks for the one never gets the other, neither a new mount nor one
+/// that had joined and comes back with what it had been answered.
+#[test]
+fn an_address_that_another_volume_has_now_is_not_followed() {
+    let place = Place::new();
+    for dir in ["a/data", "b/data", "mnt3"] {
+        fs::create_dir_all(place.path(dir)).unwrap();
+    }
+    let (a, b) = (format!("file://{}", place.text("a/data")), format!("file://{}", place.text("b/data")));
+    let address = free_address();
+    let serving = |url: &str, data: &str| -> Vec<String> {
+        ["mount", url, "mnt", "--data", data, "--listen", &address, "--head-term", "3s", "--session-term", "3s"].map(str::to_owned).into()
+    };
+    place.ebb(&serving(&a, "data")).good();
+    place.ebb(&["mount", &a, "mnt2", "--data", "data2", "--take-over", "join"]).good();
+    fs::write(place.path("mnt2/of a"), "acknowledged").unwrap();
+    place.kill("mnt");
+
+    place.ebb(&serving(&b, "data-b")).good();
+    fs::write(place.path("mnt/of b"), "b").unwrap();
+    until("the joined mount is refused", || fs::metadata(place.path("mnt2/of a")).is_err());
+    assert!(fs::write(place.path("mnt2/new"), "x").is_err());
+    place.ebb(&["umount", "--lazy", "--no-wait", "mnt2"]);
+    let joined = place.ebb(&["mount", &a, "mnt2", "--data", "data3", "--take-over", "join"]).good();
+    assert!(joined.err.contains("another volume of the name"), "{joined:?}");
+    fs::write(place.path("mnt2/to a"), "a").unwrap();
+    place.ebb(&["umount", "mnt2"]).good();
+    place.umount();
+    assert_eq!(fs::read_to_string(place.path("a/data/to a")).unwrap(), "a");
+    let of_b: Vec<_> = fs::read_dir(place.path("b/data")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(of_b.iter().all(|name| name == "of b" || name == ".ebb"), "{of_b:?}");
+}
+
+/// Situation: a machine dies with work that had not reached the bucket, another takes over, and
+/// the first one joins. Expectation: it is told of what it still has.
+#[test]
+fn who_joins_is_told_of_what_never_reached_the_bucket() {
+    let place = Place::new();
+    let (first, second) = (free_address(), free_address());
+    place.mount_with(&["--listen", &first, "--flush-interval", "1h"]);
+    fs::write(place.path("mnt/stranded"), "acknowledged").unwrap();
+    place.kill("mnt");
+    place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--listen", &second, "--take-over", "now"]).good();
+    let joined = place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--take-over", "join"]).good();
+    assert!(joined.err.contains("never reached"), "{joined:?}");
+    assert!(!place.path("mnt/stranded").exists());
+    place.umount();
+    place.ebb(&["umount", "mnt2"]).good();
+}
+
+/// Danger: a node whose disk has failed answers nothing any more and never ends, so that
+/// nobody starts it again and all its clients hang.
+#[test]
+fn a_mount_that_others_join_ends_with_its_disk() {
+    let mut place = Place::new();
+    place.fail_forcing();
+    let (address, url) = (free_address(), place.url().to_owned());
+    let daemon = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--listen", &address, "--foreground"]);
+    until("it is mounted", || place.is_mounted("mnt"));
+    fs::write(place.path("mnt/file"), "x").unwrap();
+    fs::write(place.path("disk fails"), "").unwrap();
+    assert!(Command::new("sync").arg(place.path("mnt/file")).status().is_ok());
+    assert_eq!(place.ended(daemon), 1);
+    let log = fs::read_to_string(place.path("started.log")).unwrap();
+    assert!(log.contains("clients wait for the next start"), "{log}");
+    fs::remove_file(place.path("disk fails")).unwrap();
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "x");
+    place.umount();
+}
+
+fn free_address() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
