@@ -1,4 +1,4 @@
-//! What is asked of a node: status, ls-dirty, flush, evict, fsck.
+//! What is asked of a node: status, ls-dirty, flush, evict, fsck, explain.
 
 use crate::failure::Failure;
 use crate::output;
@@ -54,6 +54,11 @@ async fn watch(address: &str) -> Failure {
 pub async fn evict(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
     output::reply(&node.ask(AdminRequest::Evict { path: node.path.clone() }).await?, target.output)
+}
+
+pub async fn explain(target: Target) -> Result<(), Failure> {
+    let node = Asked::of(&target.path)?;
+    output::reply(&node.ask(AdminRequest::Explain { path: node.path.clone() }).await?, target.output)
 }
 
 pub async fn fsck(target: Target) -> Result<(), Failure> {

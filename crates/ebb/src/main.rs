@@ -59,6 +59,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::LsDirty(args) => block_on(ask::list_dirty(args)),
         Command::Flush(target) => block_on(ask::flush(target)),
         Command::Evict(target) => block_on(ask::evict(target)),
+        Command::Explain(target) => block_on(ask::explain(target)),
         Command::Fsck(target) => block_on(ask::fsck(target)),
         Command::Version(output) => output::version(output),
         Command::Completion { shell } => {

@@ -318,6 +318,10 @@ pub enum AdminRequest {
     /// Checks every invariant of namespace, extents and claims, and reads every cached
     /// block against its checksum.
     Fsck,
+    /// Where the bytes of the inode at `path` are, and what survives which failure.
+    Explain {
+        path: Vec<Name>,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -327,6 +331,7 @@ pub enum AdminReply {
     Flushed { files: u64, bytes: u64 },
     Evicted { bytes: u64 },
     Fsck(FsckReport),
+    Explained(Explained),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -378,4 +383,42 @@ pub struct FsckReport {
     pub blocks: u64,
     /// Each a broken invariant or a block that is not what was written, in words.
     pub problems: Vec<String>,
+}
+
+/// What a node knows of one inode.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Explained {
+    /// Its first name, from the root of the volume.
+    pub path: Bytes,
+    pub ino: Ino,
+    pub kind: FileKind,
+    pub size_bytes: u64,
+    /// In the node's data directory. `None` if no bytes of it are there.
+    pub store_file: Option<String>,
+    /// In whole blocks: what the store file has, and what of it the bucket does not have.
+    pub cached_bytes: u64,
+    pub dirty_bytes: u64,
+    /// Where the dirty bytes are, as offset and length: the first runs of them.
+    pub dirty_runs: Vec<(u64, u64)>,
+    /// Since when the bucket lacks bytes of it, or has them at another place.
+    pub dirty_since: Option<Time>,
+    /// Since when the page of its directory, which records its names and attributes in the
+    /// bucket, is to be written.
+    pub page_since: Option<Time>,
+    /// Its bytes are forced to the node's disk.
+    pub forced: bool,
+    /// Operations on the volume that a power cut of the node may still take.
+    pub unforced_operations: u64,
+    /// The bucket that its path leads to. `None` for a volume without one.
+    pub bucket: Option<String>,
+    pub object: Option<ExplainedObject>,
+}
+
+/// The object that has a file's clean bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ExplainedObject {
+    pub key: String,
+    pub etag: String,
+    /// Of the object.
+    pub len_bytes: u64,
 }

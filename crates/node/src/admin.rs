@@ -1,4 +1,4 @@
-//! What people ask a node: status, dirty files, flush, evict, fsck.
+//! What people ask a node: status, dirty files, flush, evict, fsck, explain.
 
 use crate::Node;
 use ebb_model::*;
@@ -23,6 +23,10 @@ impl Node {
                 Ok(AdminReply::Evicted { bytes })
             }
             AdminRequest::Fsck => self.fsck().await.map(AdminReply::Fsck),
+            AdminRequest::Explain { path } => {
+                let ino = self.walk(&path).await?;
+                self.explain(ino).map(AdminReply::Explained)
+            }
         }
     }
 
@@ -146,6 +150,6 @@ const MAX_DIRTY_ITEMS: u32 = 8192;
 const MAX_LIST_BYTES: usize = 512 << 10;
 const MAX_PROBLEMS: usize = 1000;
 
-fn path_bytes(path: &[Name]) -> bytes::Bytes {
+pub(crate) fn path_bytes(path: &[Name]) -> bytes::Bytes {
     path.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/').into()
 }

@@ -11,6 +11,7 @@ mod borders;
 mod bucket;
 mod cache;
 mod copy;
+mod explain;
 mod fallocate;
 mod fetch;
 mod flush;

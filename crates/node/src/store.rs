@@ -316,6 +316,6 @@ impl Store {
     }
 }
 
-fn path(ino: Ino) -> String {
+pub fn path(ino: Ino) -> String {
     format!("{DIRECTORY}/{:016x}", ino.0)
 }

@@ -98,6 +98,14 @@ impl Backing {
     }
 
     /// Dirty files and directories, oldest first.
+    /// Since when pages are to be written that tell of an inode: those of the directories of
+    /// its names and, of a directory, its own.
+    pub fn page_since(&self, namespace: &Namespace, ino: Ino) -> Option<Time> {
+        let parents = namespace.inode(ino).into_iter().flat_map(|inode| &inode.links).map(|link| link.parent);
+        let dirty = parents.chain([ino]).filter_map(|dir| self.dirs.get(&dir)?.dirty.as_ref());
+        dirty.map(|page| page.since).min()
+    }
+
     pub fn dirty_inodes(&self) -> impl Iterator<Item = (Time, Ino)> {
         self.queue.iter().map(|(&(since, _, ino), ())| (since, ino))
     }

@@ -1,4 +1,4 @@
-//! status, ls-dirty, flush, evict and fsck.
+//! status, ls-dirty, flush, evict, fsck and explain.
 
 use crate::place::Place;
 use std::fs;
@@ -56,6 +56,50 @@ fn fsck_finds_what_has_rotted() {
     let found = place.ebb(&["fsck", "mnt"]);
     assert_eq!(found.status, 1, "{found:?}");
     assert!(found.out.contains("NOT CLEAN"), "{found:?}");
+}
+
+/// What would be lost changes with fsync, flush and evict, and `ebb explain` follows.
+#[test]
+fn explain_says_what_survives() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h", "--commit-interval", "1h"]);
+    let explain = |path: &str| place.ebb(&["explain", path, "--json"]).good().json();
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    let file = fs::File::create(place.path("mnt/d/file")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[1; 100_000], 0).unwrap();
+
+    let new = explain("mnt/d/file");
+    assert_eq!((&new["path"], &new["size_bytes"], &new["object"]), (&"d/file".into(), &100_000.into(), &serde_json::Value::Null));
+    assert_eq!(new["dirty_runs"], serde_json::json!([{ "offset": 0, "len_bytes": 131_072 }]));
+    assert!(place.path("data").join(new["store_file"].as_str().unwrap()).exists());
+    assert_eq!(new["forced"], false);
+    assert!(survives(&new, "kill -9").contains("nothing is lost") && survives(&new, "disk lost").contains("all of it is lost"), "{new}");
+
+    file.sync_all().unwrap();
+    assert_eq!(survives(&explain("mnt/d/file"), "power cut"), "nothing is lost");
+
+    place.ebb(&["flush", "mnt"]).good();
+    let flushed = explain("mnt/d/file");
+    assert_eq!((&flushed["dirty_bytes"], &flushed["object"]["key"]), (&0.into(), &"d/file".into()));
+    assert!(survives(&flushed, "disk lost").contains("the bucket has all of it"), "{flushed}");
+    assert!(survives(&explain("mnt/d"), "disk lost").contains("the bucket has all of it"));
+
+    std::os::unix::fs::FileExt::write_all_at(&file, b"new", 90_000).unwrap();
+    let changed = explain("mnt/d/file");
+    assert_eq!(changed["dirty_runs"], serde_json::json!([{ "offset": 65_536, "len_bytes": 65_536 }]));
+    assert!(survives(&changed, "disk lost").contains("goes back to what the object has"), "{changed}");
+    drop(file);
+
+    place.ebb(&["flush", "mnt"]).good();
+    place.ebb(&["evict", "mnt"]).good();
+    let text = place.ebb(&["explain", "mnt/d/file"]).good().out;
+    assert!(text.contains("cache     nothing") && text.contains("ETag") && text.contains(place.url()), "{text}");
+    place.ebb(&["explain", "mnt/no/such"]).refused(1, "no such file");
+    place.umount();
+}
+
+fn survives<'a>(explained: &'a serde_json::Value, failure: &str) -> &'a str {
+    explained["survives"][failure].as_str().unwrap_or_else(|| panic!("{explained}"))
 }
 
 #[test]

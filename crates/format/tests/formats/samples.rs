@@ -103,6 +103,7 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::Flush { .. }), .. } => "flush",
     Message::Request { request: Request::Admin(AdminRequest::Evict { .. }), .. } => "evict",
     Message::Request { request: Request::Admin(AdminRequest::Fsck), .. } => "fsck",
+    Message::Request { request: Request::Admin(AdminRequest::Explain { .. }), .. } => "explain",
     Message::Reply { reply: Reply::Attached(_), .. } => "reply-attached",
     Message::Reply { reply: Reply::Done, .. } => "reply-done",
     Message::Reply { reply: Reply::Attr(_), .. } => "reply-attr",
@@ -119,6 +120,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Flushed { .. }), .. } => "reply-flushed",
     Message::Reply { reply: Reply::Admin(AdminReply::Evicted { .. }), .. } => "reply-evicted",
     Message::Reply { reply: Reply::Admin(AdminReply::Fsck(_)), .. } => "reply-fsck",
+    Message::Reply { reply: Reply::Admin(AdminReply::Explained(_)), .. } => "reply-explained",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Error { error: RpcError::Refused(FsError::NotFound), .. } => "error-not-found",
     Message::Error { error: RpcError::Refused(FsError::Exists), .. } => "error-exists",
@@ -534,6 +536,7 @@ impl Draw {
             Request::Admin(AdminRequest::Fsck),
             Request::Seek { ino, offset: self.u64(), to: Seek::Data },
             Request::Seek { ino, offset: self.u64(), to: Seek::Hole },
+            Request::Admin(AdminRequest::Explain { path: self.list(Draw::name) }),
         ];
         for mutation in self.client_mutations() {
             all.push(Request::Mutate { tx: self.tx(), caller: self.caller(), mutation, replay: self.option(Draw::replay) });
@@ -564,6 +567,25 @@ impl Draw {
 
     fn cluster(&mut self) -> ClusterId {
         ClusterId(u128::from(self.u64()) << 64 | u128::from(self.u64()))
+    }
+
+    fn explained(&mut self) -> Explained {
+        Explained {
+            path: self.bytes(),
+            ino: self.ino(),
+            kind: self.kind(),
+            size_bytes: self.u64(),
+            store_file: self.option(Draw::text),
+            cached_bytes: self.u64(),
+            dirty_bytes: self.u64(),
+            dirty_runs: self.list(|draw| (draw.u64(), draw.u64())),
+            dirty_since: self.option(Draw::time),
+            page_since: self.option(Draw::time),
+            forced: self.flag(),
+            unforced_operations: self.u64(),
+            bucket: self.option(Draw::text),
+            object: self.option(|draw| ExplainedObject { key: draw.text(), etag: draw.text(), len_bytes: draw.u64() }),
+        }
     }
 
     fn dirty_item(&mut self) -> DirtyItem {
@@ -603,6 +625,7 @@ impl Draw {
             Reply::Admin(AdminReply::Evicted { bytes: self.u64() }),
             Reply::Admin(AdminReply::Fsck(FsckReport { inodes: self.u64(), blocks: self.u64(), problems: self.list(Draw::text) })),
             Reply::Offset(self.u64()),
+            Reply::Admin(AdminReply::Explained(self.explained())),
         ]
     }
 

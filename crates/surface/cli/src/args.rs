@@ -35,6 +35,8 @@ pub enum Command {
     Evict(Target),
     /// Prove every invariant of a mounted volume and read every cached block against its checksum.
     Fsck(Target),
+    /// Say where the bytes of PATH are, and what survives which failure right now.
+    Explain(Target),
     /// Print the version.
     Version(Output),
     /// Print a completion script for a shell.

@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod config;
+mod explain;
 pub mod helper;
 pub mod member;
 pub mod page;

@@ -1,6 +1,7 @@
 //! What commands print: text for people, JSON for programs. The JSON is the model's own
 //! data, so that every figure of the text is in it.
 
+use crate::explain;
 use crate::units::{Bytes, Span};
 use ebb_model::{AdminReply, Status, Time};
 use serde_json::{Value, json};
@@ -23,6 +24,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
             let verdict = if report.problems.is_empty() { "no problem" } else { "NOT CLEAN" };
             problems.and_then(|()| writeln!(out, "{} inodes, {} blocks checked: {verdict}", report.inodes, report.blocks))
         }
+        AdminReply::Explained(explained) => explain::write(&mut out, explained, now),
     };
     written.expect("a String takes whatever is written to it");
     out
@@ -69,6 +71,7 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Flushed { files, bytes } => json!({ "files": files, "bytes": bytes }),
         AdminReply::Evicted { bytes } => json!({ "bytes": bytes }),
         AdminReply::Fsck(report) => json!({ "inodes": report.inodes, "blocks": report.blocks, "problems": report.problems }),
+        AdminReply::Explained(explained) => explain::json(explained),
     }
 }
 
@@ -98,6 +101,6 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
     Ok(())
 }
 
-fn age(since: Time, now: Time) -> String {
+pub(crate) fn age(since: Time, now: Time) -> String {
     Span(Duration::from_secs(u64::try_from(now.secs - since.secs).unwrap_or(0))).to_string()
 }
