@@ -29,20 +29,13 @@ impl OsFile {
 impl DiskFile for OsFile {
     fn read_at(&self, offset: u64, len: usize) -> PortFuture<'_, Result<Bytes, DiskError>> {
         Box::pin(async move {
-            let mut buffer = vec![0; len];
-            let cached = read_cached(&self.file, offset, &mut buffer).map_err(|error| failed(&self.path, error))?;
-            let (mut buffer, filled) = match cached {
-                Cached::All { filled } => (buffer, filled),
-                Cached::Only { filled } => {
-                    self.blocking(move |file| {
-                        let more = read_full(file, offset + filled as u64, &mut buffer[filled..])?;
-                        Ok((buffer, filled + more))
-                    })
-                    .await?
-                }
-            };
-            buffer.truncate(filled);
-            if filled < len / 2 {
+            // Not filled with zeros first, which would be half of what a read of cached bytes costs.
+            let mut buffer = Vec::with_capacity(len);
+            let whole = read_cached(&self.file, offset, len, &mut buffer).map_err(|error| failed(&self.path, error))?;
+            if !whole {
+                buffer = self.blocking(move |file| read_rest(file, offset, len, buffer)).await?;
+            }
+            if buffer.len() < len / 2 {
                 buffer.shrink_to_fit();
             }
             Ok(buffer.into())
@@ -71,51 +64,51 @@ impl DiskFile for OsFile {
     }
 }
 
-enum Cached {
-    /// The buffer is full, or the file ends there.
-    All { filled: usize },
-    /// What follows is not in the page cache.
-    Only { filled: usize },
-}
-
-/// Reads what the page cache holds, without waiting for the device.
-fn read_cached(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<Cached> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        let rest = &mut buffer[filled..];
-        let iov = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
-        let at = signed(offset + filled as u64)?;
-        // SAFETY: `iov` describes `rest`, which is valid to write to.
-        let got = unsafe { libc::preadv2(file.as_raw_fd(), &iov, 1, at, libc::RWF_NOWAIT) };
-        match got {
-            0 => return Ok(Cached::All { filled }),
-            1.. => filled += got as usize,
-            _ => {
-                let error = io::Error::last_os_error();
-                match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    // Not cached, or a file system or kernel that cannot tell.
-                    Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(Cached::Only { filled }),
-                    _ => return Err(error),
-                }
-            }
+/// Reads what the page cache holds of `len` bytes, without waiting for the device. Says whether
+/// that is all: `len` bytes, or up to the end of the file.
+fn read_cached(file: &File, offset: u64, len: usize, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    while buffer.len() < len {
+        let error = match read_more(file, offset, len, buffer, libc::RWF_NOWAIT) {
+            Ok(0) => return Ok(true),
+            Ok(_) => continue,
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            // Not cached, or a file system or kernel that cannot tell.
+            Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(false),
+            _ => return Err(error),
         }
     }
-    Ok(Cached::All { filled })
+    Ok(true)
 }
 
-/// Reads until the buffer is full or the file ends.
-fn read_full(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+/// Reads until there are `len` bytes or the file ends.
+fn read_rest(file: &File, offset: u64, len: usize, mut buffer: Vec<u8>) -> io::Result<Vec<u8>> {
+    while buffer.len() < len {
+        match read_more(file, offset, len, &mut buffer, 0) {
             Ok(0) => break,
-            Ok(got) => filled += got,
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(filled)
+    Ok(buffer)
+}
+
+/// Appends some of what is missing of the `len` bytes at `offset`; says how many, none at the end
+/// of the file.
+fn read_more(file: &File, offset: u64, len: usize, buffer: &mut Vec<u8>, flags: libc::c_int) -> io::Result<usize> {
+    let at = signed(offset + buffer.len() as u64)?;
+    let wanted = len - buffer.len();
+    buffer.reserve_exact(wanted);
+    let iov = libc::iovec { iov_base: buffer.spare_capacity_mut().as_mut_ptr().cast(), iov_len: wanted };
+    // SAFETY: `iov` describes memory of the buffer behind its bytes, of which `wanted` are there.
+    let got = unsafe { libc::preadv2(file.as_raw_fd(), &iov, 1, at, flags) };
+    let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has written the first `got` of them.
+    unsafe { buffer.set_len(buffer.len() + got) };
+    Ok(got)
 }
 
 fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
