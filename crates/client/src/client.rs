@@ -11,6 +11,7 @@ use crate::mutate::InDoubt;
 use crate::session::Slots;
 use ebb_model::{Attached, ClusterId, FsError, Incarnation, Ino, Request, SessionId, TxId};
 use ebb_ports::{Clock, Entropy, PortFuture, Ports, Spawn};
+use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -317,6 +318,16 @@ impl Shared {
 
     pub(crate) fn spawn(self: &Rc<Shared>, task: impl Future<Output = ()> + 'static) {
         self.ports.spawn.spawn(Box::pin(task));
+    }
+
+    /// Runs a task as far as it comes at once, and spawns what is left of it. Of a request to a
+    /// node in this process nothing is left, as a rule, so it waits for no turn of the executor.
+    /// The task runs inside the caller, which holds no borrow that the task may want.
+    pub(crate) fn begin(self: &Rc<Shared>, task: impl Future<Output = ()> + 'static) {
+        let mut task = Box::pin(task);
+        if (&mut task).now_or_never().is_none() {
+            self.ports.spawn.spawn(task);
+        }
     }
 
     /// Bounds how long a caller waits for a node that does not answer.

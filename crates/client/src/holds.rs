@@ -123,14 +123,13 @@ impl Shared {
     }
 
     fn tell(self: &Rc<Shared>, ino: Ino) {
-        if let Some(hold) = self.holds.table.borrow_mut().get_mut(&ino)
-            && !hold.telling
-            && hold.next_step().is_some()
         {
+            let mut table = self.holds.table.borrow_mut();
+            let Some(hold) = table.get_mut(&ino).filter(|hold| !hold.telling && hold.next_step().is_some()) else { return };
             hold.telling = true;
-            let shared = self.clone();
-            self.spawn(async move { shared.tell_all(ino).await });
         }
+        let shared = self.clone();
+        self.begin(async move { shared.tell_all(ino).await });
     }
 
     async fn tell_all(self: Rc<Shared>, ino: Ino) {

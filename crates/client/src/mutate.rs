@@ -38,7 +38,7 @@ impl Shared {
         let (answer, outcome) = oneshot::channel();
         let shared = self.clone();
         let caller = caller.clone();
-        self.spawn(async move {
+        self.begin(async move {
             let _counted = counted;
             shared.settle(&caller, mutation, answer).await;
         });
