@@ -295,15 +295,13 @@ impl Store {
         if let Some(file) = self.state.borrow().open.get(&ino) {
             return Ok(file.clone());
         }
-        let file = match self.disk.open(&path(ino), OpenMode::Existing).await {
-            Err(DiskError::NotFound { .. }) if mode == OpenMode::Create => {
-                let file = self.disk.open(&path(ino), OpenMode::Create).await?;
-                self.state.borrow_mut().names_changed();
-                file
-            }
-            other => other?,
-        };
+        let file = self.disk.open(&path(ino), mode).await?;
         let mut state = self.state.borrow_mut();
+        if mode != OpenMode::Existing {
+            // It may have been there before. Asking first would cost every new file a system
+            // call; taking it for new costs an old one a sync of the directory with its next.
+            state.names_changed();
+        }
         if state.open.insert(ino, file.clone()).is_none() {
             state.opened.push_back(ino);
         }
