@@ -28,7 +28,7 @@ pub enum Program {
     Git,
     /// tar, rsync and cp of a tree with everything that an inode can have.
     Copies,
-    /// Unpacking and building zlib and LuaJIT.
+    /// Unpacking and building libffi and LuaJIT.
     C,
     /// Building a crate with its dependencies.
     Rust,
