@@ -9,7 +9,7 @@
 use super::{Blobs, VERSION};
 use crate::http::base64;
 use crate::http::client::{Call, Outcome, Service};
-use crate::http::etag::{etag_of, quoted};
+use crate::http::etag::{changed_etag_of, etag_of, quoted};
 use crate::http::remote::{Got, Listed, Operations, unclear, unclear_change};
 use crate::http::staging::{self, random};
 use crate::http::time::{now_secs, parse_http};
@@ -52,7 +52,7 @@ impl Operations for Blobs {
     async fn put(&self, key: &str, body: Bytes, condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
         let call = self.mutation("PUT", key, body).header("x-ms-blob-type", "BlockBlob").header("content-type", BYTES);
         let answer = self.call(&tagged(conditional(call, condition), tags)).await?;
-        etag_of(&answer).ok_or_else(|| unclear_change("PUT", key, "an ETag"))
+        changed_etag_of(&answer, "PUT", key)
     }
 
     async fn delete(&self, key: &str, if_match: Option<&ETag>) -> Result<(), BucketError> {
@@ -110,7 +110,7 @@ impl Operations for Blobs {
         let call = self.mutation("PUT", &place, list.into()).slow().query("comp", "blocklist").header("if-match", quoted(&begun.etag));
         let call = tagged(call.header("x-ms-blob-content-type", BYTES), &begun.tags);
         let committed = match self.call(&call).await {
-            Ok(answer) => etag_of(&answer).ok_or_else(|| unclear("commit blocks", key, "an ETag"))?,
+            Ok(answer) => etag_of(&answer, "commit blocks", key)?,
             // Nothing is visible yet.
             Err(BucketError::Unknown { what }) => return Err(BucketError::Unavailable { what, retry_after: None }),
             Err(BucketError::Precondition { .. }) => return Err(BucketError::NotFound { key: key.into() }),
@@ -148,7 +148,7 @@ impl Blobs {
                 return Err(unclear("its own copy"));
             }
             match answer.header("x-ms-copy-status") {
-                Some("success") => return etag_of(&answer).ok_or_else(|| unclear("an ETag")),
+                Some("success") => return changed_etag_of(&answer, "COPY", to),
                 Some("pending") => {}
                 Some(_) => return Err(unclear("a success")),
                 None => return Err(unclear("a status")),
@@ -204,7 +204,7 @@ fn tagged<'a>(mut call: Call<'a>, tags: &ObjectTags) -> Call<'a> {
 }
 
 fn meta(key: &str, answer: &Answer, len_bytes: u64) -> Result<ObjectMeta, BucketError> {
-    let etag = etag_of(answer).ok_or_else(|| unclear("read", key, "an ETag"))?;
+    let etag = etag_of(answer, "read", key)?;
     let modified_secs = answer.header("last-modified").and_then(parse_http).unwrap_or_else(now_secs);
     let mut tags: ObjectTags = answer.tags("x-ms-meta-").into_iter().map(|(name, value)| (name.replace('_', "-"), value)).collect();
     tags.sort();

@@ -2,7 +2,7 @@
 
 use super::S3;
 use crate::http::client::{Call, Outcome, Service};
-use crate::http::etag::{etag_of, quoted, unquoted};
+use crate::http::etag::{changed_etag_of, etag_of, quoted, unquoted};
 use crate::http::remote::{Got, Listed, Operations, unclear, unclear_change};
 use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
@@ -43,7 +43,7 @@ impl Operations for S3 {
 
     async fn put(&self, key: &str, body: Bytes, condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
         let call = tagged(conditional(self.mutation("PUT", key, body), condition), tags);
-        etag_of(&self.call(&call).await?).ok_or_else(|| unclear_change("PUT", key, "an ETag"))
+        changed_etag_of(&self.call(&call).await?, "PUT", key)
     }
 
     async fn delete(&self, key: &str, if_match: Option<&ETag>) -> Result<(), BucketError> {
@@ -94,8 +94,7 @@ impl Operations for S3 {
             return Err(BucketError::NotFound { key: key.into() });
         }
         let answer = self.call(&self.part(key, upload, number, body)).await?;
-        let etag = etag_of(&answer).ok_or_else(|| unclear("upload part", key, "an ETag"))?;
-        Ok(PartTag { number, etag: etag.0 })
+        Ok(PartTag { number, etag: etag_of(&answer, "upload part", key)?.0 })
     }
 
     async fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
@@ -182,7 +181,7 @@ fn tagged<'a>(mut call: Call<'a>, tags: &ObjectTags) -> Call<'a> {
 }
 
 fn meta(key: &str, answer: &Answer, len_bytes: u64) -> Result<ObjectMeta, BucketError> {
-    let etag = etag_of(answer).ok_or_else(|| unclear("read", key, "an ETag"))?;
+    let etag = etag_of(answer, "read", key)?;
     let modified_secs = answer.header("last-modified").and_then(parse_http).unwrap_or_else(now_secs);
     Ok(ObjectMeta { etag, len_bytes, modified_secs, tags: answer.tags("x-amz-meta-") })
 }

@@ -1,5 +1,6 @@
-use super::{keys, open, wait};
-use crate::http::script::{Reply, answer, serve};
+use super::{keys, open, open_as, wait};
+use crate::BucketSettings;
+use crate::http::script::{Reply, answer, empty_listing, serve};
 use bytes::Bytes;
 use ebb_ports::{Bucket, BucketError, Condition, ETag, ListRequest, PartTag, UploadId};
 use std::time::Duration;
@@ -134,4 +135,34 @@ fn what_is_too_long_for_one_copy_goes_by_parts() {
     let seen = script.seen.lock().unwrap();
     assert_eq!(seen.iter().filter(|request| request.contains("x-amz-copy-source-range: bytes=")).count(), 6);
     assert!(seen.iter().any(|request| request.contains(&format!("bytes={}-{}", 5u64 << 30, long - 1))));
+}
+
+/// A proxy makes tags weak on their way, and no condition holds for a weak tag: If-Match would
+/// fail for ever. So it is said at once, and a put that may have been done is in doubt.
+#[test]
+fn a_weak_tag_is_no_tag() {
+    let script = serve(false, |request| match request.starts_with("GET") && request.contains("list-type=2") {
+        true => {
+            answer("200 OK", "", "<ListBucketResult><Contents><Key>k</Key><Size>1</Size><ETag>W/\"e\"</ETag></Contents></ListBucketResult>")
+        }
+        false => answer("200 OK", "etag: W/\"e\"\r\n", "x"),
+    });
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    let refused = |error: BucketError| assert!(matches!(&error, BucketError::Refused { what } if what.contains("weak")), "{error:?}");
+    refused(wait(bucket.head("k")).unwrap_err());
+    refused(wait(bucket.get("k", None, None)).unwrap_err());
+    refused(wait(bucket.upload_part("k", &UploadId("u".into()), 1, Bytes::from_static(b"x"))).unwrap_err());
+    assert!(unknown(&wait(bucket.put("k", Bytes::from_static(b"x"), Condition::Always, vec![]))));
+}
+
+/// What answers with weak tags cannot be written to, and says so before anything is mounted.
+#[test]
+fn a_store_of_weak_tags_is_refused_at_opening() {
+    let script = serve(true, |request| match request.split(' ').next() {
+        Some("GET") => empty_listing(),
+        Some("PUT") if request.contains("if-match") => answer("412 Precondition Failed", "", ""),
+        _ => answer("200 OK", "etag: W/\"e\"\r\n", ""),
+    });
+    let error = open_as(BucketSettings { endpoint: Some(script.address.clone()), ..keys() }, &[]).map(drop).unwrap_err();
+    assert!(error.to_string().contains("weak"), "{error}");
 }
