@@ -68,12 +68,23 @@ pub(crate) struct Provider<S: Source> {
 
 struct Cached<F> {
     credentials: Option<F>,
+    /// When the source last had its say.
     asked: Option<Instant>,
+    /// What it said, if it had none.
+    failure: Option<CredentialError>,
+}
+
+impl<F> Cached<F> {
+    /// Whoever comes within this time is told what the source said, also whoever has waited
+    /// meanwhile: a source that is silent for seconds would hold up one request after the other.
+    fn is_fresh(&self) -> bool {
+        self.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN)
+    }
 }
 
 impl<S: Source> Provider<S> {
     pub fn new(source: S) -> Provider<S> {
-        Provider { source, cached: Mutex::new(Cached { credentials: None, asked: None }) }
+        Provider { source, cached: Mutex::new(Cached { credentials: None, asked: None, failure: None }) }
     }
 
     /// None where the configuration asks for requests without credentials.
@@ -90,17 +101,15 @@ impl<S: Source> Provider<S> {
         if let Some(found) = good(RENEW_BEFORE_EXPIRY) {
             return Ok(Some(found));
         }
-        let (last_good, asked) = (good(Duration::ZERO), cached.asked);
-        // While a source is down, the old ones serve until they really expire, and it is not asked at every request.
-        if let Some(last_good) = last_good.clone().filter(|_| asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN)) {
-            return Ok(Some(last_good));
+        // While a source is down, the old ones serve until they really expire.
+        let last_good = good(Duration::ZERO);
+        match (&last_good, &cached.failure) {
+            (Some(last_good), _) if cached.is_fresh() => return Ok(Some(last_good.clone())),
+            (None, Some(error)) if cached.is_fresh() => return Err(error.clone()),
+            _ => {}
         }
-        cached.asked = Some(Instant::now());
-        match self.source.find(transport).await {
-            Ok(fresh) => {
-                cached.credentials = Some(fresh.clone());
-                Ok(Some(fresh))
-            }
+        match self.ask(&mut cached, transport).await {
+            Ok(fresh) => Ok(Some(fresh)),
             Err(error) => match last_good {
                 Some(last_good) => {
                     tracing::warn!(?error, "credentials could not be renewed; the present ones expire soon");
@@ -117,19 +126,26 @@ impl<S: Source> Provider<S> {
         if let Some(newer) = cached.credentials.as_ref().filter(|now| *now != refused) {
             return Some(newer.clone());
         }
-        if cached.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN) {
+        if cached.is_fresh() {
             return None;
         }
-        cached.asked = Some(Instant::now());
-        let fresh = match self.source.find(transport).await {
-            Ok(fresh) => fresh,
+        match self.ask(&mut cached, transport).await {
+            Ok(fresh) => (fresh != *refused).then_some(fresh),
             Err(error) => {
                 tracing::warn!(?error, "the store doubts the credentials, and no others were found");
-                return None;
+                None
             }
-        };
-        cached.credentials = Some(fresh.clone());
-        (fresh != *refused).then_some(fresh)
+        }
+    }
+
+    async fn ask(&self, cached: &mut Cached<S::Found>, transport: &Transport) -> Result<S::Found, CredentialError> {
+        let found = self.source.find(transport).await;
+        cached.asked = Some(Instant::now());
+        cached.failure = found.as_ref().err().cloned();
+        if let Ok(fresh) = &found {
+            cached.credentials = Some(fresh.clone());
+        }
+        found
     }
 }
 
@@ -216,9 +232,12 @@ pub(crate) fn read_file(path: &str) -> Result<String, CredentialError> {
 
 pub(crate) const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 const RENEW_BEFORE_EXPIRY: Duration = Duration::from_secs(300);
-/// A source is asked at most this often, also under a storm of refusals.
+/// After it has answered a source is left alone for this long, also under a storm of refusals.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Outside the cloud nothing answers at the service's address.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_SERVICE_ANSWER_BYTES: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests;
