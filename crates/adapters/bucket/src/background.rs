@@ -28,6 +28,11 @@ impl Background {
         Running(self.runtime().spawn(work))
     }
 
+    /// Nobody waits for it, and only the end of the adapter ends it early.
+    pub fn start_aside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime().spawn(work);
+    }
+
     pub fn run_blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Running<T> {
         Running(self.runtime().spawn_blocking(work))
     }

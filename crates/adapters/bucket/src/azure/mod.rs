@@ -54,11 +54,15 @@ async fn open_in(
     let service = Azure { account, container: container.into(), prefix: prefix.into(), markers: Markers::default() };
     let client = Client::new(service, source);
     let read_only = settings.read_only;
-    Remote::open("ebb-azure", async move {
+    let remote = Remote::open("ebb-azure", async move {
         let capabilities = probe(&client, read_only).await?;
         Ok((client, capabilities))
     })
-    .await
+    .await?;
+    if !read_only {
+        remote.aside(|store| staging::sweep(store, prefix.into()));
+    }
+    Ok(remote)
 }
 
 async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilities, OpenError> {
@@ -78,9 +82,6 @@ async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilities, OpenErro
         return Err(OpenError::Settings { url, what });
     }
     let kept = conditions(client, prefix, read_only).await?;
-    if !read_only {
-        staging::sweep(client, prefix).await;
-    }
     Ok(Capabilities {
         conditional_put: kept.put,
         conditional_delete: kept.delete,

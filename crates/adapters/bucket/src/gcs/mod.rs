@@ -59,11 +59,15 @@ async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environm
     let service = Google { origin, root, bucket: bucket.into(), prefix: prefix.into(), guarded: false };
     let mut client = Client::new(service, GoogleSource { anonymous, environment });
     let read_only = settings.read_only;
-    Remote::open("ebb-gcs", async move {
+    let remote = Remote::open("ebb-gcs", async move {
         let capabilities = probe(&mut client, read_only).await?;
         Ok((client, capabilities))
     })
-    .await
+    .await?;
+    if !read_only {
+        remote.aside(|store| staging::sweep(store, prefix.into()));
+    }
+    Ok(remote)
 }
 
 async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilities, OpenError> {
@@ -81,9 +85,6 @@ async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilities, OpenEr
     let prefix = client.service.prefix.clone();
     let kept = conditions(client, &prefix, read_only).await?;
     client.service.guarded = kept.delete;
-    if !read_only {
-        staging::sweep(client, &prefix).await;
-    }
     Ok(Capabilities {
         conditional_put: kept.put,
         conditional_delete: kept.delete,

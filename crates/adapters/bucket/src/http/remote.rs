@@ -91,6 +91,11 @@ impl<O: Operations> Remote<O> {
         Ok(Remote { store: Arc::new(store), capabilities, background })
     }
 
+    /// Does something for the store that nobody waits for. It ends with the adapter.
+    pub fn aside<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<O>) -> F) {
+        self.background.start_aside(work(self.store.clone()));
+    }
+
     fn run<T: Send + 'static, F>(&self, operation: impl FnOnce(Arc<O>) -> F) -> PortFuture<'_, Result<T, BucketError>>
     where
         F: Future<Output = Result<T, BucketError>> + Send + 'static,

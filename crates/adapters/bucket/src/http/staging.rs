@@ -2,11 +2,14 @@
 //! volume's prefix, at a place of their own, and what is there is gone when they end.
 
 use super::encode::hex;
+use super::page::MAX_PAGE;
 use super::remote::Operations;
 use super::time::now_secs;
 use ebb_ports::{BucketError, ListEntry, ListRequest, UploadId};
+use futures_util::{StreamExt, stream};
 use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where an upload of `key` is put together: a name of the upload and of the key, so that
@@ -31,22 +34,29 @@ pub(crate) fn random() -> String {
 
 /// Takes away what crashes have left: what is older than any upload lasts. An upload that
 /// lives nevertheless is not found when it is completed, and begun again.
-pub(crate) async fn sweep<O: Operations>(store: &O, prefix: &str) {
-    let request = ListRequest { prefix: format!("{prefix}{UPLOADS}"), by_directory: false, after: None, limit: 1000 };
-    let listed = match store.list(&request, None).await {
-        Ok(listed) => listed.entries,
-        Err(error) => {
-            tracing::warn!(%error, "left-over uploads cannot be listed");
-            return;
-        }
-    };
+pub(crate) async fn sweep<O: Operations>(store: Arc<O>, prefix: String) {
+    let request = ListRequest { prefix: format!("{prefix}{UPLOADS}"), by_directory: false, after: None, limit: MAX_PAGE };
     let oldest = now_secs() - LONGEST_UPLOAD.as_secs() as i64;
-    for entry in listed {
-        if let ListEntry::Object { key, etag, modified_secs, .. } = entry
-            && modified_secs < oldest
-            && let Err(error) = store.delete(&key, Some(&etag)).await
-        {
-            tracing::warn!(key, %error, "a left-over upload is not taken away");
+    let mut token: Option<String> = None;
+    loop {
+        let listed = match store.list(&request, token.as_deref()).await {
+            Ok(listed) => listed,
+            Err(error) => return tracing::warn!(%error, "left-over uploads cannot be listed"),
+        };
+        let old = listed.entries.into_iter().filter_map(|entry| match entry {
+            ListEntry::Object { key, etag, modified_secs, .. } if modified_secs < oldest => Some((key, etag)),
+            _ => None,
+        });
+        let store = &store;
+        let deletions = old.map(|(key, etag)| async move {
+            if let Err(error) = store.delete(&key, Some(&etag)).await {
+                tracing::warn!(key, %error, "a left-over upload is not taken away");
+            }
+        });
+        stream::iter(deletions).buffer_unordered(SWEPT_AT_ONCE).collect::<()>().await;
+        match listed.next {
+            Some(next) if token.as_ref() != Some(&next) => token = Some(next),
+            _ => return,
         }
     }
 }
@@ -58,6 +68,8 @@ pub(crate) fn check_prefix(prefix: &str, max_key_bytes: usize) -> Result<(), Str
 }
 
 const UPLOADS: &str = ".ebb/uploads/";
+/// Few, beside what the volume asks for meanwhile.
+const SWEPT_AT_ONCE: usize = 4;
 /// The same as S3's, so that files are cut alike.
 pub(crate) const MAX_PARTS: u32 = 10_000;
 /// Azure itself forgets blocks after this time.

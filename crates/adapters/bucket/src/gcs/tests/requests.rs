@@ -6,6 +6,7 @@ use crate::http::script::{Reply, Script, answer};
 use bytes::Bytes;
 use ebb_ports::{Bucket, BucketError, Condition, ETag, PartTag, UploadId};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn last(script: &Script) -> String {
     script.seen.lock().unwrap().last().unwrap().clone()
@@ -145,6 +146,22 @@ fn a_late_part_leaves_nothing() {
     assert!(last(&script).contains("part-00003?ifGenerationMatch=7 "));
 }
 
+/// What was deleted of left-over uploads once as many requests have come as are expected, and
+/// some time for more.
+fn swept(script: &Script, expected: usize) -> Vec<String> {
+    let of_uploads = |request: &&String| request.starts_with("DELETE") && request.contains("uploads");
+    let mut patience = 100;
+    loop {
+        let swept: Vec<String> = script.seen.lock().unwrap().iter().filter(of_uploads).cloned().collect();
+        let slow = swept.len() < expected && patience > 0;
+        patience = if slow { patience - 1 } else { patience.min(2) - 1 };
+        if patience == 0 {
+            return swept;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// Uploads that no crash can have left yesterday are left alone.
 #[test]
 fn only_old_uploads_are_swept() {
@@ -157,8 +174,30 @@ fn only_old_uploads_are_swept() {
         _ => written(7),
     });
     let settings = BucketSettings { endpoint: Some(script.address.clone()), ..nobody() };
-    open_as(settings, &[]).unwrap();
-    let seen = script.seen.lock().unwrap();
-    let swept: Vec<&String> = seen.iter().filter(|request| request.starts_with("DELETE") && request.contains("uploads")).collect();
+    let _bucket = open_as(settings, &[]).unwrap();
+    let swept = swept(&script, 1);
     assert!(swept.len() == 1 && swept[0].contains("uploads%2Fold?ifGenerationMatch=7"), "{swept:?}");
+}
+
+/// A crashed upload of a large file has left more parts than one page of a listing holds, and
+/// the first page shows only parts of uploads that are under way.
+#[test]
+fn all_old_uploads_are_swept() {
+    let page = |names: std::ops::Range<u32>, year: u32, next: &str| {
+        let item = |name| format!(r#"{{"name":".ebb/uploads/{name:05}","generation":"7","size":"1","updated":"{year}-01-01T00:00:00Z"}}"#);
+        let items: Vec<String> = names.map(item).collect();
+        json(&format!(r#"{{"items":[{}]{next}}}"#, items.join(",")))
+    };
+    let script = store(move |request| match request.split(' ').next().unwrap() {
+        "GET" if request.contains("pageToken=b") => page(2000..2500, 2020, ""),
+        "GET" if request.contains("pageToken=a") => page(1000..2000, 2020, r#","nextPageToken":"b""#),
+        "GET" => page(0..1000, 2999, r#","nextPageToken":"a""#),
+        "DELETE" => answer("204 No Content", "", ""),
+        _ => written(7),
+    });
+    let settings = BucketSettings { endpoint: Some(script.address.clone()), ..nobody() };
+    let _bucket = open_as(settings, &[]).unwrap();
+    let swept = swept(&script, 1500);
+    assert_eq!(swept.len(), 1500);
+    assert!(swept.iter().all(|request| (1000..2500).any(|name| request.contains(&format!("uploads%2F{name:05}?")))));
 }
