@@ -2,9 +2,9 @@
 //! copy is a write.
 
 use crate::Node;
+use crate::fetch::MAX_ATTEMPTS;
 use crate::locks::{Guard, Mode};
 use crate::mutate::{Order, Written};
-use crate::read::MAX_ATTEMPTS;
 use ebb_core::extent::Source;
 use ebb_model::*;
 use std::ops::Range;
@@ -48,8 +48,7 @@ impl Node {
                 }
             }
         }
-        self.trouble("cache", Some("cached blocks are evicted before they can be copied: the cache is too small".into()));
-        Err(FsError::Io.into())
+        Err(self.fetched_in_vain(ino))
     }
 
     /// Locks what is read and what is written, in the order of ids.

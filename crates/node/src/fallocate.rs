@@ -1,6 +1,7 @@
 //! fallocate: zeros where bytes were, and the size that a file is to have.
 
 use crate::Node;
+use crate::fetch::MAX_ATTEMPTS;
 use crate::locks::Mode;
 use crate::mutate::Order;
 use bytes::Bytes;
@@ -27,7 +28,7 @@ impl Node {
             self.expect_room(ino, offset..end)?;
         }
         let mut reserved = false;
-        loop {
+        for _ in 0..MAX_ATTEMPTS {
             let guard = self.locks.lock(ino, Mode::Exclusive).await;
             let size = self.file_size(ino)?;
             let span = zero_span(offset, len_bytes, size);
@@ -65,6 +66,7 @@ impl Node {
             }
             return done;
         }
+        Err(self.fetched_in_vain(ino))
     }
 
     /// Refuses what the volume has no room for, as far as that can be known: nothing is set

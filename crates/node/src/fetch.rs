@@ -31,6 +31,12 @@ const SEQUENTIAL_SLACK_BYTES: u64 = 2 << 20;
 /// What a stream is run ahead by when it is first seen.
 const FIRST_WINDOW_BYTES: u64 = 1 << 20;
 
+/// Whoever needs absent bytes fetches them, looks again and starts over where they are not
+/// there: evicted since, or of an object that was replaced meanwhile. So often in a row that is
+/// a cache far too small for its users, or a store that says both that an object has changed
+/// and that it has not.
+pub(crate) const MAX_ATTEMPTS: usize = 64;
+
 #[derive(Default)]
 pub struct Downloads {
     /// Blocks under way, with the end of their download, which all who wait are told.
@@ -102,6 +108,17 @@ impl Node {
             ahead
         };
         self.start_downloads(ino, ahead.start..ahead.end.min(valid_bytes), self.request_bytes(ino));
+    }
+
+    /// [`MAX_ATTEMPTS`] are over.
+    pub(crate) fn fetched_in_vain(&self, ino: Ino) -> RpcError {
+        let of = self.home_of(ino).map_or_else(|| format!("inode {ino}"), |(key, ..)| key);
+        let what = format!(
+            "what is fetched of {of} is gone before it can be used: the cache is too small, others replace the object all the time, \
+             or the store does not keep to conditions"
+        );
+        self.trouble("cache", Some(what));
+        FsError::Io.into()
     }
 
     fn request_bytes(&self, ino: Ino) -> u64 {

@@ -5,6 +5,7 @@
 //! done, under way, or was lost with its connection.
 
 use crate::Node;
+use crate::fetch::MAX_ATTEMPTS;
 use crate::locks::Mode;
 use bytes::Bytes;
 use ebb_core::extent::{self, Fill};
@@ -258,7 +259,7 @@ impl Node {
             return Err(FsError::Invalid.into());
         }
         self.reserve_for(order, data.len() as u64).await?;
-        loop {
+        for _ in 0..MAX_ATTEMPTS {
             let guard = self.locks.lock(ino, Mode::Exclusive).await;
             let offset = match offset {
                 Some(offset) => offset,
@@ -272,6 +273,7 @@ impl Node {
                 }
             }
         }
+        Err(self.fetched_in_vain(ino))
     }
 
     /// As [`Node::write`], with the inode's lock held exclusively.

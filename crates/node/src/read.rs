@@ -2,16 +2,13 @@
 //! is fetched first, holes are zeros.
 
 use crate::Node;
+use crate::fetch::MAX_ATTEMPTS;
 use crate::locks::Mode;
 use bytes::{Bytes, BytesMut};
 use ebb_core::extent::{Segment, Source};
 use ebb_model::*;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// A read starts over when the blocks that it fetched were evicted before it came to
-/// them. That can happen only under a cache far too small for its readers.
-pub(crate) const MAX_ATTEMPTS: usize = 64;
 
 impl Node {
     pub(crate) async fn read(self: &Rc<Self>, ino: Ino, offset: u64, len_bytes: u32) -> Result<Bytes, RpcError> {
@@ -43,8 +40,7 @@ impl Node {
             drop(guard);
             self.fetch(ino, &remote).await?;
         }
-        self.trouble("cache", Some("cached blocks are evicted before they can be read: the cache is too small".into()));
-        Err(FsError::Io.into())
+        Err(self.fetched_in_vain(ino))
     }
 
     /// Reads a plan that needs nothing of the bucket. The caller holds the inode's lock.

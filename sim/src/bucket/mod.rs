@@ -70,6 +70,11 @@ impl SimBucket {
         self.shared.store.borrow_mut().capabilities = capabilities;
     }
 
+    /// No condition of a read holds from now on, as behind a gateway that makes tags weak.
+    pub fn weaken_tags(&self) {
+        self.shared.store.borrow_mut().weak_tags = true;
+    }
+
     /// Every request is answered [`BucketError::Forbidden`] for a while.
     pub fn forbid_for(&self, duration: Duration) {
         self.shared.forbidden_until.set(self.shared.executor.now().saturating_add(duration));

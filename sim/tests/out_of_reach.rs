@@ -1,0 +1,58 @@
+//! Objects that are there and cannot be read.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::Options;
+use ebb_sim::World;
+use ebb_sim::volume::rig;
+use std::rc::Rc;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// The bucket fails every condition on a read, and says that the object is what it was. Whoever
+/// needs bytes of it gets an error after a bounded number of requests; who needs none writes.
+#[test]
+fn an_object_whose_condition_never_holds_is_an_error() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    bucket.put_as_outsider("file", vec![7; 2 * BLOCK], vec![]).unwrap();
+    bucket.weaken_tags();
+    let done = world.run(async {
+        let process = world.machine("a").process("node");
+        let options = Options { owner: "reach".into(), embedded: true, ..Options::default() };
+        let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let inner = client.clone();
+        let file = process.call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
+        let ino = file.await.unwrap().unwrap().ino;
+        let root = Caller::ROOT;
+
+        let mut before = bucket.requests().get("get").copied().unwrap_or(0);
+        let mut gets = || {
+            let after = bucket.requests().get("get").copied().unwrap_or(0);
+            let asked = after - before;
+            before = after;
+            asked
+        };
+        let inner = client.clone();
+        let read = process.call(async move { inner.read(ino, 0, 1).await });
+        assert_eq!(read.await.unwrap(), Err(FsError::Io));
+        assert!(gets() < 200);
+        let inner = client.clone();
+        let written = process.call(async move { inner.write(&root, ino, 5, Bytes::from_static(b"x"), false).await.map(drop) });
+        assert_eq!(written.await.unwrap(), Err(FsError::Io));
+        assert!(gets() < 200);
+        let (inner, root) = (client.clone(), Caller::ROOT);
+        let zeroed = process.call(async move { inner.fallocate(&root, ino, (5, 10), Allocation::Zero, true, false).await.map(drop) });
+        assert_eq!(zeroed.await.unwrap(), Err(FsError::Io));
+        assert!(gets() < 200);
+        let (inner, root) = (client.clone(), Caller::ROOT);
+        let whole = process.call(async move {
+            inner.write(&root, ino, 0, Bytes::from(vec![8; BLOCK]), false).await?;
+            inner.read(ino, 0, BLOCK).await
+        });
+        assert_eq!(whole.await.unwrap(), Ok(Bytes::from(vec![8; BLOCK])));
+    });
+    done.unwrap_or_else(|failure| panic!("{failure}"));
+}
