@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ebb_client::{Client, ClientPorts, LocalLink, Options as ClientOptions};
 use ebb_model::*;
 use ebb_node::{Node, Options};
-use ebb_sim::{Process, World};
+use ebb_sim::{FaultPlan, Process, Rate, SimBucket, World};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -105,5 +105,48 @@ fn names_change_while_files_are_sent() {
             .map(|(key, object)| (key.as_str(), object.body.len() / MIB))
             .collect();
         assert_eq!(sizes, [("gone", 2), ("large", 1), ("moved", 17)], "after {pause_ms} ms");
+    }
+}
+
+/// Waits until so many requests of a kind have been sent.
+async fn asked(world: &World, bucket: &SimBucket, what: &str, times: u64) {
+    while bucket.requests().get(what).is_none_or(|sent| *sent < times) {
+        world.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// The answer to a completion is lost, in a store that keeps the parts until somebody takes
+/// them away: whoever finds the object complete does, or they are paid for until the next start.
+#[test]
+fn a_completion_whose_answer_is_lost_leaves_no_parts() {
+    for seed in 0..8 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.keep_parts();
+        let process = world.machine("a").process("node");
+        let port = process.bucket(&bucket);
+        let inner = process.clone();
+        let flushed = process.call(async move {
+            let (node, client) = start(inner, port).await;
+            make(&client, "large", 17).await;
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            (node, client)
+        });
+        let losing = async {
+            asked(&world, &bucket, "upload_part", 1).await;
+            let lost = ebb_sim::BucketFaults { lost_answer: Rate::ALWAYS, ..Default::default() };
+            world.set_faults(FaultPlan { bucket: lost, ..FaultPlan::default() });
+            world.sleep(Duration::from_secs(1)).await;
+            world.set_faults(FaultPlan::default());
+            asked(&world, &bucket, "upload_complete", 1).await;
+            world.set_faults(FaultPlan { bucket: lost, ..FaultPlan::default() });
+            world.sleep(Duration::from_millis(seed * 300)).await;
+            world.set_faults(FaultPlan::default());
+        };
+        let (done, ()) = world.run(futures_util::future::join(flushed, losing)).unwrap();
+        let (node, client) = done.expect("the process lives");
+        assert_eq!(bucket.objects()["large"].body.len(), 17 * MIB, "seed {seed}");
+        assert_eq!(bucket.unfinished_uploads(), [], "seed {seed}");
+        world.run(process.call(end(node, client))).unwrap().unwrap();
     }
 }

@@ -75,6 +75,12 @@ impl SimBucket {
         self.shared.store.borrow_mut().weak_tags = true;
     }
 
+    /// Uploads are put together from objects of their own, as in stores that know none: they go
+    /// once whoever completes an upload has heard of it, or aborts it.
+    pub fn keep_parts(&self) {
+        self.shared.store.borrow_mut().keeps_parts = true;
+    }
+
     /// Every request is answered [`BucketError::Forbidden`] for a while.
     pub fn forbid_for(&self, duration: Duration) {
         self.shared.forbidden_until.set(self.shared.executor.now().saturating_add(duration));
@@ -334,11 +340,14 @@ impl Bucket for ProcessBucket {
     ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (key, upload) = (key.to_owned(), upload.clone());
         Box::pin(async move {
-            let asked = key.clone();
-            self.request(Kind::Changes("upload_complete"), &key, move |store, request| {
-                store.upload_complete(request, &asked, &upload, &parts, &condition)
-            })
-            .await
+            let (asked, parts_of) = (key.clone(), upload.clone());
+            let completed = self
+                .request(Kind::Changes("upload_complete"), &key, move |store, request| {
+                    store.upload_complete(request, &asked, &upload, &parts, &condition)
+                })
+                .await?;
+            self.bucket.shared.store.borrow_mut().upload_abort(&key, &parts_of);
+            Ok(completed)
         })
     }
 

@@ -44,6 +44,8 @@ pub(crate) struct Store {
     pub(crate) history: Vec<Mutation>,
     /// Conditions of reads never hold.
     pub(crate) weak_tags: bool,
+    /// Completing an upload does not take its parts away.
+    pub(crate) keeps_parts: bool,
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<String, Upload>,
     uploads_begun: u64,
@@ -63,6 +65,7 @@ impl Store {
             capabilities: CAPABILITIES,
             history: Vec::new(),
             weak_tags: false,
+            keeps_parts: false,
             objects: BTreeMap::new(),
             uploads: BTreeMap::new(),
             uploads_begun: 0,
@@ -214,7 +217,10 @@ impl Store {
             return Err(refused(key, "too long for an object"));
         }
         self.check_condition(key, condition)?;
-        let tags_of_object = self.uploads.remove(&id.0).map_or_else(Vec::new, |upload| upload.tags);
+        let tags_of_object = upload.tags.clone();
+        if !self.keeps_parts {
+            self.uploads.remove(&id.0);
+        }
         let etag = ETag(format!("{}-{}", content_tag(tags.as_bytes()), parts.len()));
         Ok(self.insert(request, key, etag, body.freeze(), tags_of_object))
     }

@@ -72,6 +72,22 @@ struct Content {
     tags: ObjectTags,
 }
 
+/// How a guarded write is known to have been done.
+enum Sent {
+    Answered(ETag),
+    /// The answer was lost, and what was sent stands there. Parts that the store's side clears
+    /// away after it has answered may be left.
+    Found(ETag),
+}
+
+impl Sent {
+    fn etag(self) -> ETag {
+        match self {
+            Sent::Answered(etag) | Sent::Found(etag) => etag,
+        }
+    }
+}
+
 impl Node {
     /// Puts the content of a file to `key`, replacing the object `replaces` or none.
     pub(crate) async fn put_file(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(), FlushError> {
@@ -129,7 +145,7 @@ impl Node {
         };
         self.force_log().await?;
         let put = |condition| self.bucket().put(key, body.clone(), condition, content.tags.clone());
-        let etag = self.guarded(ino, key, replaces, &content, put).await?;
+        let etag = self.guarded(ino, key, replaces, &content, put).await?.etag();
         Ok((content, etag))
     }
 
@@ -204,8 +220,14 @@ impl Node {
         };
         self.force_log().await?;
         let complete = |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
-        let etag = self.guarded(ino, key, replaces.clone(), &content, complete).await?;
-        Ok(Some((content, etag)))
+        let sent = self.guarded(ino, key, replaces.clone(), &content, complete).await?;
+        if let Sent::Found(_) = &sent
+            && let Err(error) = self.bucket().upload_abort(key, upload).await
+        {
+            // Some stores sweep it up at a later opening, the others have nothing left of it.
+            tracing::warn!(key, upload = upload.0, %error, "what a completed upload was put together from may be left behind");
+        }
+        Ok(Some((content, sent.etag())))
     }
 
     /// Parts are read one after the other and sent side by side. Those that are read are on
@@ -253,7 +275,7 @@ impl Node {
         replaces: Option<ETag>,
         content: &Content,
         send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
-    ) -> Result<ETag, BucketError> {
+    ) -> Result<Sent, BucketError> {
         let mut condition = match replaces {
             _ if !self.bucket().capabilities().conditional_put => {
                 // Nothing guards the put: what it would replace is at least looked at.
@@ -270,11 +292,11 @@ impl Node {
                 Err(BucketError::Precondition { .. }) => {}
                 // The object to be replaced is gone, or the upload: it may have been completed.
                 Err(BucketError::NotFound { .. }) if doubt.get() || matches!(condition, Condition::Match(_)) => {}
-                ended => return ended,
+                ended => return ended.map(Sent::Answered),
             }
             condition = match self.persist(key, || self.bucket().head(key)).await {
                 Ok(meta) if doubt.get() && meta.len_bytes == content.size_bytes && tag(&meta.tags) == tag(&content.tags) => {
-                    return Ok(meta.etag);
+                    return Ok(Sent::Found(meta.etag));
                 }
                 Ok(meta) if self.is_of(&meta, ino) => Condition::Match(meta.etag),
                 Ok(meta) => {
