@@ -46,8 +46,8 @@ pub trait Filesystem {
     /// Truncates if the flags say so (ATOMIC_O_TRUNC).
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno>;
 
-    /// Makes a regular file, with mode and umask as in `make`, and opens it. The name may exist by now: then the file is opened,
-    /// and truncated if the flags say so, unless they exclude it.
+    /// Makes a regular file, with mode and umask as in `make`, and opens it. The kernel lets in whoever creates a file: where the
+    /// name exists by now, and the flags do not exclude that, the answer is ESTALE, and the kernel looks it up and checks.
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno>;
 
     /// A regular file without a name. Without it the kernel answers EOPNOTSUPP to O_TMPFILE.

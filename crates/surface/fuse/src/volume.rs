@@ -267,21 +267,14 @@ impl Filesystem for Volume {
                 Err(FsError::Exists) if !flags.excludes() => {}
                 Err(error) => return Err(error.into()),
             }
-            let attr = match self.client.lookup(self.real(parent), &name).await {
-                Ok(attr) => attr,
+            match self.client.lookup(self.real(parent), &name).await {
+                // What another mount has made there meanwhile is not opened here: of what it
+                // creates the kernel does not ask who may open it. It looks the name up again.
+                Ok(_) => return self.on_known(Err(FsError::Stale)),
                 // Removed again in between.
-                Err(FsError::NotFound) => continue,
+                Err(FsError::NotFound) => {}
                 Err(error) => return Err(error.into()),
-            };
-            match attr.kind {
-                FileKind::Regular => {}
-                FileKind::Directory => return Err(FsError::IsDirectory.into()),
-                // What the name is now is not opened here: the kernel looks it up again.
-                _ => return Err(FsError::Stale.into()),
             }
-            let opened = self.open(cx, attr.ino, flags).await?;
-            let attr = self.client.getattr(attr.ino).await.inspect_err(|_| self.client.close(attr.ino))?;
-            return Ok((self.referenced(attr), opened));
         }
     }
 

@@ -322,10 +322,10 @@ impl Filesystem for MemFs {
 
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let tree = &mut *self.lock();
-        let ino = match tree.child(parent, &name) {
-            Ok(ino) if !flags.excludes() => ino,
-            _ => tree.make(cx, parent, name, mode, &Make::Regular)?,
-        };
+        if tree.child(parent, &name).is_ok() && !flags.excludes() {
+            return Err(FsError::Stale.into());
+        }
+        let ino = tree.make(cx, parent, name, mode, &Make::Regular)?;
         Ok((self.entry(tree, ino)?, self.opened(tree, ino, flags)?))
     }
 

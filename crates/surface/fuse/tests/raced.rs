@@ -1,0 +1,170 @@
+//! Names that others make while somebody opens them, on a real mount over a node that plays
+//! the others.
+
+#![allow(dead_code, reason = "each test binary uses its part of the harness")]
+
+mod harness;
+mod memfs;
+
+use ebb_client::{Client, ClientPorts, LocalLink, Options};
+use ebb_fuse::{Mount, Session, Volume};
+use ebb_model::*;
+use ebb_ports::{Clock, Entropy, PortFuture, Spawn};
+use harness::{Point, can_mount};
+use std::cell::Cell;
+use std::fs::OpenOptions;
+use std::future::pending;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+const FILE: Ino = Ino(2);
+const NOBODY: u32 = 65_534;
+const CONTENT_BYTES: u64 = 7;
+
+struct World(Instant, Cell<u64>);
+
+impl Clock for World {
+    fn wall(&self) -> Time {
+        Time::from_secs(0)
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> PortFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+impl Entropy for World {
+    fn next_u64(&self) -> u64 {
+        self.1.set(self.1.get() + 1);
+        self.1.get()
+    }
+}
+
+impl Spawn for World {
+    fn spawn(&self, task: PortFuture<'static, ()>) {
+        drop(tokio::task::spawn_local(task));
+    }
+}
+
+/// A node whose root anybody may write. Right after the first look for `file` somebody else
+/// makes it, for root alone.
+struct Raced {
+    looked: Cell<bool>,
+    size_bytes: Arc<AtomicU64>,
+}
+
+impl Raced {
+    fn attr(&self, ino: Ino) -> Attr {
+        let (kind, mode, size_bytes) = match ino {
+            Ino::ROOT => (FileKind::Directory, 0o777, 0),
+            _ => (FileKind::Regular, 0o600, self.size_bytes.load(Ordering::Relaxed)),
+        };
+        let time = Time::from_secs(0);
+        let (atime, mtime, ctime, btime) = (time, time, time, time);
+        Attr { ino, kind, mode, nlink: 1, uid: 0, gid: 0, rdev: 0, size_bytes, atime, mtime, ctime, btime, version: Version(1) }
+    }
+
+    fn answer(&self, request: Request) -> Result<Reply, RpcError> {
+        match request {
+            Request::Attach { .. } => Ok(Reply::Attached(Attached {
+                session: SessionId(1),
+                cluster: ClusterId(1),
+                incarnation: Incarnation(1),
+                start: 1,
+                fresh: true,
+                recovered: LogIndex(0),
+                sole: false,
+                read_only: false,
+                session_term_ms: 60_000,
+            })),
+            Request::GetAttr { ino } => Ok(Reply::Attr(self.attr(ino))),
+            Request::Lookup { .. } if self.looked.replace(true) => Ok(Reply::Attr(self.attr(FILE))),
+            Request::Lookup { .. } => Err(FsError::NotFound.into()),
+            Request::GetXattr { .. } => Err(FsError::NoAttribute.into()),
+            Request::Mutate { mutation: ClientMutation::Make { .. }, .. } => Err(FsError::Exists.into()),
+            Request::Mutate { mutation: ClientMutation::SetAttr { ino, set }, .. } => {
+                self.size_bytes.store(set.size_bytes.unwrap_or(CONTENT_BYTES), Ordering::Relaxed);
+                let stamp = Stamp { time: Time::from_secs(0), version: Version(2) };
+                let replay = Replay { stamp, ino: None, offset: None, len_bytes: None };
+                Ok(Reply::Mutated(Mutated { attr: Some(self.attr(ino)), index: LogIndex(1), replay }))
+            }
+            Request::Open { .. } | Request::Close { .. } | Request::Renew { .. } | Request::Detach { .. } => Ok(Reply::Done),
+            other => panic!("nobody asks for {other:?}"),
+        }
+    }
+}
+
+/// Runs `work` with a mount of such a node, and says how long the file is then.
+fn raced(work: impl FnOnce(&Point)) -> u64 {
+    let point = Point::new();
+    let size_bytes = Arc::new(AtomicU64::new(CONTENT_BYTES));
+    let mount = Mount::new(&point.0, &"allow_other".parse().unwrap()).unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (ready, started) = std::sync::mpsc::channel();
+    let size = size_bytes.clone();
+    let server = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let serving = async {
+            let session = Session::start(mount).await.unwrap();
+            let node = Rc::new(Raced { looked: Cell::new(false), size_bytes: size });
+            let world = Rc::new(World(Instant::now(), Cell::new(0)));
+            let ports = ClientPorts { clock: world.clone(), entropy: world.clone(), spawn: world };
+            let link = LocalLink::new(
+                move |request| {
+                    let answer = node.answer(request);
+                    Box::pin(async move { answer })
+                },
+                |_| Box::pin(pending()),
+            );
+            let client = Client::attach(Rc::new(link), ports, Options::new("ebb", "raced")).await.unwrap();
+            let volume = Volume::new(client, Ino::ROOT, session.notifier(), session.negotiated().epoch());
+            ready.send(()).unwrap();
+            session.serve(&volume, async { stopped.await.unwrap_or_default() }, Duration::from_secs(5)).await.unwrap();
+        };
+        tokio::task::LocalSet::new().block_on(&runtime, serving);
+    });
+    started.recv().unwrap();
+    work(&point);
+    stop.send(()).unwrap();
+    server.join().unwrap();
+    size_bytes.load(Ordering::Relaxed)
+}
+
+/// The kernel lets in whoever creates a file, and has not asked who may open this one: it did
+/// not exist. Opened and emptied here it would be anybody's.
+#[test]
+fn a_file_made_meanwhile_is_not_opened_by_who_may_not() {
+    if !can_mount() {
+        return;
+    }
+    let left = raced(|point| {
+        let script = format!("echo mine > {}/file", point.0.display());
+        let shell = Command::new("sh").args(["-c", &script]).uid(NOBODY).gid(NOBODY).output().unwrap();
+        let said = String::from_utf8_lossy(&shell.stderr);
+        assert!(!shell.status.success() && said.contains("Permission denied"), "{said}");
+    });
+    assert_eq!(left, CONTENT_BYTES);
+}
+
+/// Who may open it does so, and gets no error of the race.
+#[test]
+fn a_file_made_meanwhile_is_opened_by_who_may() {
+    if !can_mount() {
+        return;
+    }
+    let left = raced(|point| {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(point.0.join("file")).unwrap();
+        assert_eq!(file.metadata().unwrap().ino(), FILE.0);
+    });
+    assert_eq!(left, 0, "O_TRUNC is kept");
+}
