@@ -169,8 +169,9 @@ impl Client {
 
     /// What went wrong with the inode behind an answer that had been given: an operation
     /// lost in a crash of the node that could not be repeated, or one whose outcome stays
-    /// unknown. While it stands, writes to the inode and fsync fail with it. It goes when
-    /// the inode is closed for the last time, or [taken](Client::take_error).
+    /// unknown. While it stands, whatever changes the bytes of the inode fails with it, and
+    /// so does fsync. It goes when the inode is closed for the last time, or
+    /// [taken](Client::take_error).
     pub fn error(&self, ino: Ino) -> Option<FsError> {
         self.shared.errors.get(ino)
     }

@@ -26,9 +26,7 @@ impl Shared {
         if self.read_only {
             return Err(FsError::ReadOnly);
         }
-        if let ClientMutation::Write { ino, .. } | ClientMutation::Append { ino, .. } | ClientMutation::Copy { ino, .. } = mutation
-            && let Some(error) = self.errors.get(ino)
-        {
+        if let Some(error) = mutation.rewrites().and_then(|ino| self.errors.get(ino)) {
             return Err(error);
         }
         if self.mutations.get() >= MUTATIONS_UNDER_WAY {

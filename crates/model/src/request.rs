@@ -213,6 +213,18 @@ impl ClientMutation {
     pub fn opens(&self) -> bool {
         matches!(self, ClientMutation::Make { open: true, .. } | ClientMutation::Tmpfile { .. })
     }
+
+    /// The file whose bytes or length it changes.
+    pub fn rewrites(&self) -> Option<Ino> {
+        match *self {
+            ClientMutation::Write { ino, .. }
+            | ClientMutation::Append { ino, .. }
+            | ClientMutation::Copy { ino, .. }
+            | ClientMutation::Fallocate { ino, .. }
+            | ClientMutation::SetAttr { ino, set: SetAttr { size_bytes: Some(_), .. } } => Some(ino),
+            _ => None,
+        }
+    }
 }
 
 /// What the node had chosen for an operation that it answered.

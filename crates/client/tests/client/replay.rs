@@ -206,6 +206,34 @@ fn doubtful_losses_are_errors() {
     assert_eq!(append(&world, &client, 8, "x"), Ok(1));
 }
 
+/// A file has lost what somebody was told is in it. Until that is reported nobody changes its
+/// bytes, in whatever way; its attributes can be.
+#[test]
+fn no_bytes_are_changed_under_an_error() {
+    let world = World::new(9);
+    let node = Node::new(&world);
+    let client = node.attach();
+    append(&world, &client, 7, "x").expect("appended");
+    node.kill();
+    node.restart();
+    node.expire_sessions();
+    world.pass(Duration::from_secs(10));
+    let set = |set: SetAttr| {
+        let client = client.clone();
+        world.run(async move { client.setattr(&ROOT, Ino(7), set).await.map(drop) })
+    };
+    let cut = || set(SetAttr { size_bytes: Some(0), ..SetAttr::default() });
+    let (zeroing, syncing) = (client.clone(), client.clone());
+    assert_eq!(append(&world, &client, 7, "y"), Err(FsError::Io));
+    let zeroed = async move { zeroing.fallocate(&ROOT, Ino(7), (0, 1), Allocation::Zero, true, false).await.map(drop) };
+    assert_eq!(world.run(zeroed), Err(FsError::Io));
+    assert_eq!(cut(), Err(FsError::Io));
+    assert_eq!(node.executed().len(), 1);
+    assert_eq!(set(SetAttr { mode: Some(0o600), ..SetAttr::default() }), Ok(()));
+    assert_eq!(world.run(async move { syncing.fsync(Ino(7)).await }), Err(FsError::Io));
+    assert_eq!(cut(), Ok(()), "it has been reported");
+}
+
 /// A certain loss is being repeated under a fresh session when the connection breaks and
 /// that session expires too: whether the repetition happened is not known, so it is not repeated.
 #[test]
