@@ -228,21 +228,42 @@ fn appends_do_not_overwrite_each_other() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
+/// The indices of what is logged and of what survives a power cut.
+fn indices(place: &Place) -> (u64, u64) {
+    let status = place.ebb(&["status", "mnt", "--json"]).good().json();
+    (status["log_index"].as_u64().unwrap(), status["durable_index"].as_u64().unwrap())
+}
+
+/// syncfs(2) forces nothing, because the kernel says nothing of it; fsync(2) does. Where this
+/// fails the kernel has learned it, and the semantics can promise more.
+#[test]
+fn syncfs_is_not_passed_on() {
+    let place = Place::new();
+    place.mount_with(&["--commit-interval", "1h", "--flush-interval", "1h"]);
+    let file = create(&place.path("mnt/file"));
+    file.write_all_at(b"written", 0).unwrap();
+    // SAFETY: the descriptor is open.
+    assert_eq!(outcome(unsafe { libc::syncfs(file.as_raw_fd()) }.into()), Ok(0));
+    let (written, durable) = indices(&place);
+    assert!(durable < written, "{durable} of {written} are durable");
+    file.sync_all().unwrap();
+    let (written, durable) = indices(&place);
+    assert!(durable >= written, "{durable} of {written} are durable");
+    drop(file);
+    place.umount();
+}
+
 /// O_SYNC and O_DSYNC: what write(2) has returned for survives a power cut, so the log is
 /// forced as far as it is written. O_DIRECT: any offset, length and address.
 #[test]
 fn synchronous_and_direct_writes() {
     let place = Place::new();
     place.mount_with(&["--commit-interval", "1h", "--flush-interval", "1h"]);
-    let indices = || {
-        let status = place.ebb(&["status", "mnt", "--json"]).good().json();
-        (status["log_index"].as_u64().unwrap(), status["durable_index"].as_u64().unwrap())
-    };
     for flag in [libc::O_SYNC, libc::O_DSYNC] {
         let path = place.path(&format!("mnt/{flag}"));
         let file = OpenOptions::new().write(true).create_new(true).custom_flags(flag).open(&path).unwrap();
         file.write_all_at(b"synced", 0).unwrap();
-        let (written, durable) = indices();
+        let (written, durable) = indices(&place);
         assert!(durable >= written, "{durable} of {written} are durable");
     }
     let path = place.path("mnt/direct");
