@@ -1,12 +1,13 @@
-//! Objects that are there and cannot be read.
+//! Objects that are there and cannot be had.
 
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
-use ebb_sim::World;
 use ebb_sim::volume::rig;
+use ebb_sim::{BucketFaults, FaultPlan, Rate, Slowness, World};
 use std::rc::Rc;
+use std::time::Duration;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -53,6 +54,35 @@ fn an_object_whose_condition_never_holds_is_an_error() {
             inner.read(ino, 0, BLOCK).await
         });
         assert_eq!(whole.await.unwrap(), Ok(Bytes::from(vec![8; BLOCK])));
+    });
+    done.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// The bucket takes hours for every answer. A read is told so when the time is over that it was
+/// promised, and not when an answer comes.
+#[test]
+fn a_bucket_that_answers_after_hours_is_waited_for_as_long_as_stated() {
+    let world = World::new(2);
+    let bucket = world.bucket();
+    bucket.put_as_outsider("file", vec![7; 2 * BLOCK], vec![]).unwrap();
+    let done = world.run(async {
+        let process = world.machine("a").process("node");
+        let (bucket_timeout, head_term) = (Duration::from_secs(20), Duration::from_secs(100_000));
+        let options = Options { owner: "reach".into(), embedded: true, bucket_timeout, head_term, ..Options::default() };
+        let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let inner = client.clone();
+        let file = process.call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
+        let ino = file.await.unwrap().unwrap().ino;
+        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(100 * 3600) };
+        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+
+        let began = world.now();
+        let inner = client.clone();
+        let read = process.call(async move { inner.read(ino, 0, 1).await });
+        assert_eq!(read.await.unwrap(), Err(FsError::TimedOut));
+        // The stated time, and that which a slow line takes for a piece of the file.
+        assert!(world.now() - began < Duration::from_secs(40), "{:?}", world.now() - began);
     });
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -5,10 +5,14 @@ use crate::Node;
 use crate::load::bucket_refusal;
 use ebb_model::RpcError;
 use ebb_ports::{Bucket, BucketError, PortFuture};
+use futures_util::future::{Either, select};
 use std::time::Duration;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// One of as many requests as are made at one time over a line of some Mbit/s.
+const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 16 << 10;
 
 /// The pause before another attempt: doubling, with up to half of it at random so that
 /// many clients do not come back together.
@@ -36,19 +40,28 @@ impl Node {
         &**self.bucket.as_ref().expect("only a volume with a bucket has names or bytes to fetch and to flush")
     }
 
-    /// Repeats a request that changes nothing.
+    /// Repeats a request that changes nothing, and gives it up when the stated time is over,
+    /// also in the midst of an attempt: whoever waits has been told how long that may take. An
+    /// answer with `body_bytes` has the time that a slow line needs for them besides.
     pub(crate) async fn bucket_retry<'a, T>(
         &'a self,
         what: &str,
         key: &str,
+        body_bytes: u64,
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
         let deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
+        let slow_body = Duration::from_secs(body_bytes / SLOWEST_BODY_BYTES_PER_SECOND);
         let mut backoff = Backoff::default();
         let side = self.side_of_key(key);
         let subject = self.subject("bucket reads", side);
         loop {
-            let error = match ask().await {
+            let left = deadline.saturating_sub(self.ports.clock.monotonic()) + slow_body;
+            let answer = match select(ask(), self.ports.clock.sleep(left)).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => Err(BucketError::Unavailable { what: format!("no answer to {what} {key} in time"), retry_after: None }),
+            };
+            let error = match answer {
                 Ok(answer) => {
                     self.trouble(&subject, None);
                     return Ok(answer);
@@ -74,9 +87,10 @@ impl Node {
         &'a self,
         what: &str,
         key: &str,
+        body_bytes: u64,
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, RpcError> {
-        self.bucket_retry(what, key, ask).await.map_err(|error| {
+        self.bucket_retry(what, key, body_bytes, ask).await.map_err(|error| {
             if !matches!(error, BucketError::NotFound { .. }) {
                 tracing::warn!(%error, what, "the bucket did not do its part");
             }

@@ -226,7 +226,8 @@ impl Node {
 
     /// A range of an object, whole, of just this version.
     pub(crate) async fn get_range(&self, key: &str, range: Range<u64>, etag: &ETag) -> Result<Bytes, BucketError> {
-        let object = self.bucket_retry("get", key, || self.bucket().get(key, Some(range.clone()), Some(etag))).await?;
+        let object =
+            self.bucket_retry("get", key, range.end - range.start, || self.bucket().get(key, Some(range.clone()), Some(etag))).await?;
         if object.body.len() as u64 != range.end - range.start {
             let what = format!("{key}: {} bytes came where {} were asked for", object.body.len(), range.end - range.start);
             return Err(BucketError::Unavailable { what, retry_after: None });
@@ -260,7 +261,7 @@ impl Node {
             Some((now_key, now_etag, _)) if now_key == key && now_etag == *etag => {}
             _ => return Ok(()),
         }
-        let meta = match self.bucket_retry("head", key, || self.bucket().head(key)).await {
+        let meta = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
             Ok(meta) => meta,
             Err(BucketError::NotFound { .. }) => {
                 let what = format!("{key} was removed from the bucket by somebody else; what is cached of it can still be read");

@@ -85,7 +85,7 @@ impl Node {
         let page = self.page_of(dir, page_key.as_deref()).await?;
         let first = after.is_none();
         let request = ListRequest { prefix, by_directory: true, after, limit: LIST_LIMIT };
-        let listing = self.bucket_read("list", &request.prefix, || self.bucket().list(request.clone())).await?;
+        let listing = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;
         let progress = match listing.entries.last() {
             Some(last) if listing.more => LoadProgress::UpTo(last.key().to_owned()),
             _ => LoadProgress::Complete,
@@ -115,7 +115,7 @@ impl Node {
         let Some(LookupPlan { objects, prefixes, page_key, epoch }) = plan else { return Ok(true) };
         let page = self.page_of(dir, page_key.as_deref()).await?;
         let heads = objects.into_iter().map(|key| async move {
-            match self.bucket_read("head", &key, || self.bucket().head(&key)).await {
+            match self.bucket_read("head", &key, 0, || self.bucket().head(&key)).await {
                 Ok(meta) => {
                     let modified = Time::from_secs(meta.modified_secs);
                     Ok(Some(Listed::Object { key, etag: meta.etag.0, len_bytes: meta.len_bytes, modified }))
@@ -134,7 +134,7 @@ impl Node {
     async fn probe(&self, prefixes: Vec<String>) -> Result<Vec<Listed>, RpcError> {
         let probes = prefixes.into_iter().map(|key| async move {
             let request = ListRequest { prefix: key.clone(), by_directory: false, after: None, limit: 1 };
-            let found = self.bucket_read("list", &request.prefix, || self.bucket().list(request.clone())).await?;
+            let found = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;
             Ok::<_, RpcError>((!found.entries.is_empty()).then_some(Listed::Prefix { key }))
         });
         Ok(try_join_all(probes).await?.into_iter().flatten().collect())
@@ -189,7 +189,7 @@ impl Node {
         if let Some(page) = self.pages.borrow().get(&dir) {
             return Ok(Some(page.clone()));
         }
-        let object = match self.bucket_read("get", key, || self.bucket().get(key, None, None)).await {
+        let object = match self.bucket_read("get", key, LARGE_PAGE_BYTES, || self.bucket().get(key, None, None)).await {
             Ok(object) => object,
             Err(RpcError::Refused(FsError::NotFound)) => return Ok(None),
             Err(error) => return Err(error),
@@ -286,6 +286,10 @@ const INSTALL_BYTES: usize = 512 << 10;
 
 /// What an entry takes beside its names, keys and values.
 const ENTRY_BYTES: usize = 160;
+
+/// The page of a directory with some hundred thousand names, for the time that it may take: how
+/// long one is is not known before it is there.
+const LARGE_PAGE_BYTES: u64 = 32 << 20;
 
 fn listed(entry: ListEntry) -> Listed {
     match entry {

@@ -40,7 +40,7 @@ pub struct Options {
     pub dirty_bytes: u64,
     /// A writer that waits for space this long gets ENOSPC.
     pub space_timeout: Duration,
-    /// A request waits this long for a bucket that does not answer, then gets EIO.
+    /// A request waits this long for a bucket that does not answer, then gets ETIMEDOUT.
     pub bucket_timeout: Duration,
     /// Most bytes that are read ahead of one sequential reader.
     pub read_ahead_bytes: u64,

@@ -72,7 +72,7 @@ impl Node {
     /// Somebody else's object stands where one of ours is to be: it is kept beside, under a
     /// name that says so (O-55). An earlier object of the file may be replaced, and `mine`.
     pub(crate) async fn keep_other(&self, ino: Ino, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
-        let found = match self.bucket_retry("head", key, || self.bucket().head(key)).await {
+        let found = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
             Ok(meta) if Some(&meta.etag) == mine || self.is_of(&meta, ino) => return Ok(()),
             Ok(meta) => meta,
             Err(BucketError::NotFound { .. }) => return Ok(()),

@@ -320,7 +320,7 @@ impl Node {
             if let Some(upload) = upload.map(UploadId) {
                 self.insist(&key, || self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
             }
-            let found = match self.bucket_retry("head", &key, || self.bucket().head(&key)).await {
+            let found = match self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await {
                 Ok(meta) => self.version_in(&meta, ino).map(|version| (meta, version)),
                 Err(BucketError::NotFound { .. }) => None,
                 Err(error) => return Err(bucket_refusal(&error)),
