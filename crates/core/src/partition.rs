@@ -137,6 +137,11 @@ impl Partition {
         &self.backing
     }
 
+    /// Dirty bytes of files without a name, which wait for nothing: they never go to the bucket.
+    pub fn unnamed_bytes(&self) -> u64 {
+        self.namespace.orphans().map(|(ino, _)| self.extents.dirty_bytes_of(ino)).sum()
+    }
+
     pub fn applied(&self) -> LogIndex {
         self.applied
     }

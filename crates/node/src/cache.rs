@@ -68,7 +68,8 @@ impl Node {
     }
 
     /// Makes room for bytes that a client writes. Waits while too much waits for the
-    /// bucket, and refuses once that has lasted too long.
+    /// bucket, and refuses once that has lasted too long. What files without a name have is
+    /// only cached: no flush makes it less.
     async fn reserve(&self, len_bytes: u64) -> Result<(), RpcError> {
         let deadline = self.ports.clock.monotonic() + self.options.space_timeout;
         loop {
@@ -77,14 +78,21 @@ impl Node {
                 let state = self.replica.view();
                 (state.extents().dirty_bytes(), state.extents().resident_bytes())
             };
+            let unnamed = || self.replica.view().unnamed_bytes();
             let budget = if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
-            if dirty + len_bytes <= budget && resident + len_bytes <= self.options.cache_bytes {
+            let may_wait = dirty + len_bytes <= budget || dirty - unnamed() + len_bytes <= budget;
+            if may_wait && resident + len_bytes <= self.options.cache_bytes {
                 self.trouble("space", None);
                 return Ok(());
             }
             let now = self.ports.clock.monotonic();
             if self.bucket.is_none() || now >= deadline {
-                let what = format!("{dirty} bytes wait for the bucket and {resident} are cached, which is all that is allowed");
+                let unnamed = unnamed();
+                let what = format!(
+                    "{} bytes wait for the bucket, {unnamed} are of files without a name, and {resident} are cached, \
+                     which is all that is allowed",
+                    dirty - unnamed
+                );
                 self.trouble("space", Some(what));
                 return Err(FsError::NoSpace.into());
             }
