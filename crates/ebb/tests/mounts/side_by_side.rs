@@ -236,6 +236,10 @@ fn buckets_that_cannot_stand_there() {
     refused("[[bucket]]\ndir = \"models\"\nurl = \"file://DIR/none\"", 1, "the bucket of models: ");
     refused("[[bucket]]\ndir = \"a\"\nurl = \"gopher://x\"", 2, "the bucket of a: ");
     refused("[[bucket]]\ndir = \"a\"\nurl = \"s3://bucket/x\"\nendpoint = \"http://127.0.0.1:1\"", 1, "the bucket of a: ");
+    for url in ["gs://bucket/x", "az://container@account/x"] {
+        let table = format!("[[bucket]]\ndir = \"a\"\nurl = \"{url}\"\nendpoint = \"http://127.0.0.1:1\"\nanonymous = true");
+        refused(&table, 1, "the bucket of a: ");
+    }
     let endpoint = place.variable("EBB_ENDPOINT");
     // The root bucket has a file, or anything below, where the member would be.
     configure(&place, "");

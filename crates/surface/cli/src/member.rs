@@ -10,11 +10,14 @@ pub const KEY: &str = "bucket";
 /// Every key of a table, with what it is: `docs/configuration.md` is made of it.
 pub const KEYS: [(&str, &str); 7] = [
     ("dir", "The directory of the root at which the bucket is: one name, not `.ebb` and not beginning with `.ebb%`. Needed."),
-    ("url", "s3://BUCKET[/PREFIX] or file:///DIRECTORY. Needed. No two buckets of a volume may have objects in common."),
-    ("endpoint", "URL of an S3-compatible server."),
-    ("region", "Region of the bucket."),
-    ("profile", "Profile of the credentials files: how buckets get credentials of their own."),
-    ("addressing", "Buckets in the host name (`virtual`) or in the path (`path`)."),
+    (
+        "url",
+        "s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX] or file:///DIRECTORY. Needed. No two buckets of a volume may have objects in common.",
+    ),
+    ("endpoint", "URL of the server, where it is not the cloud's own."),
+    ("region", "Region of the bucket (S3)."),
+    ("profile", "Profile of the credentials files (S3): how buckets get credentials of their own."),
+    ("addressing", "Buckets in the host name (`virtual`) or in the path (`path`) (S3)."),
     ("anonymous", "`true`: send requests unsigned."),
 ];
 
