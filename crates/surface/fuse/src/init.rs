@@ -75,6 +75,17 @@ impl Negotiated {
     pub fn epoch(&self) -> bool {
         self.minor >= 44
     }
+
+    /// The kernel takes set-gid from what is made for a group that its maker is not in. Linux
+    /// does since 6.0, and has a number of its own since 6.1.
+    pub fn drops_set_gid(&self) -> bool {
+        self.minor >= 37
+    }
+
+    /// The kernel says when an access ACL drops set-gid: `Operation::SetXattr`.
+    pub fn says_when_acls_drop_set_gid(&self) -> bool {
+        self.has(init::SETXATTR_EXT)
+    }
 }
 
 #[derive(PartialEq, Debug)]

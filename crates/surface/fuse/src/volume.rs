@@ -1,8 +1,8 @@
 //! A volume as the kernel sees it: the client library's answers with the right to cache them.
 
 use crate::{
-    AttrReply, Caching, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Lookup, Notification, Notifier, NotifyError,
-    OpenFlags, OpenReply, Pushed, SeekTo, WriteMode,
+    AttrReply, Caching, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Lookup, Negotiated, Notification, Notifier,
+    NotifyError, OpenFlags, OpenReply, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
 use ebb_client::{CacheRule, Change, Client};
@@ -32,6 +32,9 @@ const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// How often a name may refer to something else while it is looked up that second time.
 const MOST_REPLACEMENTS: usize = 100;
 
+const SET_GID: u16 = 0o2000;
+const SET_GID_EXECUTABLE: u16 = SET_GID | 0o010;
+
 /// Files opened while nothing may be cached: every read and write comes here.
 const DIRECT: Handle = Handle(1);
 const CACHED: Handle = Handle(0);
@@ -40,6 +43,7 @@ pub struct Volume {
     client: Client,
     /// The directory that is mounted: the kernel calls it [`Ino::ROOT`] whatever its id is.
     root: Ino,
+    kernel: Negotiated,
     name_ttl: Duration,
     known: Rc<RefCell<Known>>,
     /// Files that are open for reading and writing here, with the number of their opens: they
@@ -54,17 +58,16 @@ pub struct Volume {
 type Known = BTreeMap<Ino, u64>;
 
 impl Volume {
-    /// Serves what is at and below the directory `root`. `all_names`: the kernel can be
-    /// told to ask for every name again ([`crate::Negotiated::epoch`]).
-    pub fn new(client: Client, root: Ino, notifier: Notifier, all_names: bool) -> Volume {
-        let name_ttl = if all_names { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
+    /// Serves what is at and below the directory `root`.
+    pub fn new(client: Client, root: Ino, notifier: Notifier, kernel: Negotiated) -> Volume {
+        let name_ttl = if kernel.epoch() { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
         let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, 1)])));
         let (told, telling) = (known.clone(), notifier.clone());
         client.on_change(move |change| {
             let (known, notifier) = (told.clone(), telling.clone());
             Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
         });
-        Volume { client, root, name_ttl, known, mappable: RefCell::default(), notifier, lost: Cell::default() }
+        Volume { client, root, kernel, name_ttl, known, mappable: RefCell::default(), notifier, lost: Cell::default() }
     }
 
     pub fn client(&self) -> &Client {
@@ -79,6 +82,17 @@ impl Volume {
     /// The inode that the kernel means.
     fn real(&self, ino: Ino) -> Ino {
         if ino == Ino::ROOT { self.root } else { ino }
+    }
+
+    /// The mode of a new file. Without set-gid, if it would be of a group that its maker is not
+    /// in, and the kernel leaves that to us.
+    async fn mode_in(&self, cx: &Context, dir: Ino, mode: u16) -> Result<u16, FsError> {
+        if self.kernel.drops_set_gid() || mode & SET_GID_EXECUTABLE != SET_GID_EXECUTABLE {
+            return Ok(mode);
+        }
+        let dir = self.client.getattr(self.real(dir)).await?;
+        let foreign = dir.mode & SET_GID != 0 && !is_in_group(cx, &dir);
+        Ok(if foreign { mode & !SET_GID } else { mode })
     }
 
     fn may_cache(&self) -> bool {
@@ -169,6 +183,11 @@ impl Volume {
     }
 }
 
+/// For set-gid. The kernel tells one group of the caller: a supplementary one counts for none.
+fn is_in_group(cx: &Context, attr: &Attr) -> bool {
+    cx.uid == 0 || cx.gid == attr.gid
+}
+
 fn new_mode(cx: &Context, mode: u16) -> NewMode {
     NewMode { mode, umask: cx.umask }
 }
@@ -226,6 +245,7 @@ impl Filesystem for Volume {
     }
 
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
+        let mode = if what == Make::Directory { mode } else { self.mode_in(cx, parent, mode).await? };
         Ok(self.referenced(self.client.make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), what, false).await?))
     }
 
@@ -257,6 +277,7 @@ impl Filesystem for Volume {
     }
 
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+        let mode = self.mode_in(cx, parent, mode).await?;
         loop {
             let made = self.client.make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
@@ -329,7 +350,11 @@ impl Filesystem for Volume {
     async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno> {
         let (caller, ino) = (Self::caller(cx), self.real(ino));
         match AclClass::of(&name) {
-            Some(class) => self.client.set_acl(&caller, ino, class, value, drop_set_gid).await.map(|_| ())?,
+            Some(class) => {
+                let unsaid = class == AclClass::Access && !self.kernel.says_when_acls_drop_set_gid();
+                let drop_set_gid = drop_set_gid || unsaid && !is_in_group(cx, &self.client.getattr(ino).await?);
+                self.client.set_acl(&caller, ino, class, value, drop_set_gid).await.map(|_| ())?
+            }
             None => self.client.setxattr(&caller, ino, name, value, mode).await?,
         }
         Ok(())

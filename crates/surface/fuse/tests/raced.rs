@@ -5,56 +5,25 @@
 
 mod harness;
 mod memfs;
+mod scripted;
 
-use ebb_client::{Client, ClientPorts, LocalLink, Options};
 use ebb_fuse::{Mount, Session, Volume};
 use ebb_model::*;
-use ebb_ports::{Clock, Entropy, PortFuture, Spawn};
 use harness::{Point, can_mount};
 use std::cell::Cell;
 use std::fs::OpenOptions;
-use std::future::pending;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 const FILE: Ino = Ino(2);
 const NOBODY: u32 = 65_534;
 const CONTENT_BYTES: u64 = 7;
-
-struct World(Instant, Cell<u64>);
-
-impl Clock for World {
-    fn wall(&self) -> Time {
-        Time::from_secs(0)
-    }
-
-    fn monotonic(&self) -> Duration {
-        self.0.elapsed()
-    }
-
-    fn sleep(&self, duration: Duration) -> PortFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(duration))
-    }
-}
-
-impl Entropy for World {
-    fn next_u64(&self) -> u64 {
-        self.1.set(self.1.get() + 1);
-        self.1.get()
-    }
-}
-
-impl Spawn for World {
-    fn spawn(&self, task: PortFuture<'static, ()>) {
-        drop(tokio::task::spawn_local(task));
-    }
-}
 
 /// A node whose root anybody may write. Right after the first look for `file` somebody else
 /// makes it, for root alone.
@@ -76,17 +45,7 @@ impl Raced {
 
     fn answer(&self, request: Request) -> Result<Reply, RpcError> {
         match request {
-            Request::Attach { .. } => Ok(Reply::Attached(Attached {
-                session: SessionId(1),
-                cluster: ClusterId(1),
-                incarnation: Incarnation(1),
-                start: 1,
-                fresh: true,
-                recovered: LogIndex(0),
-                sole: false,
-                read_only: false,
-                session_term_ms: 60_000,
-            })),
+            Request::Attach { .. } => Ok(scripted::attached()),
             Request::GetAttr { ino } => Ok(Reply::Attr(self.attr(ino))),
             Request::Lookup { .. } if self.looked.replace(true) => Ok(Reply::Attr(self.attr(FILE))),
             Request::Lookup { .. } => Err(FsError::NotFound.into()),
@@ -117,17 +76,8 @@ fn raced(work: impl FnOnce(&Point)) -> u64 {
         let serving = async {
             let session = Session::start(mount).await.unwrap();
             let node = Rc::new(Raced { looked: Cell::new(false), size_bytes: size });
-            let world = Rc::new(World(Instant::now(), Cell::new(0)));
-            let ports = ClientPorts { clock: world.clone(), entropy: world.clone(), spawn: world };
-            let link = LocalLink::new(
-                move |request| {
-                    let answer = node.answer(request);
-                    Box::pin(async move { answer })
-                },
-                |_| Box::pin(pending()),
-            );
-            let client = Client::attach(Rc::new(link), ports, Options::new("ebb", "raced")).await.unwrap();
-            let volume = Volume::new(client, Ino::ROOT, session.notifier(), session.negotiated().epoch());
+            let client = scripted::client(move |request| node.answer(request)).await;
+            let volume = Volume::new(client, Ino::ROOT, session.notifier(), session.negotiated());
             ready.send(()).unwrap();
             session.serve(&volume, async { stopped.await.unwrap_or_default() }, Duration::from_secs(5)).await.unwrap();
         };

@@ -1,0 +1,67 @@
+//! A client of a node that answers as a test says.
+
+use ebb_client::{Client, ClientPorts, LocalLink, Options};
+use ebb_model::*;
+use ebb_ports::{Clock, Entropy, PortFuture, Spawn};
+use std::cell::Cell;
+use std::future::pending;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+struct World(Instant, Cell<u64>);
+
+impl Clock for World {
+    fn wall(&self) -> Time {
+        Time::from_secs(0)
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> PortFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+impl Entropy for World {
+    fn next_u64(&self) -> u64 {
+        self.1.set(self.1.get() + 1);
+        self.1.get()
+    }
+}
+
+impl Spawn for World {
+    fn spawn(&self, task: PortFuture<'static, ()>) {
+        drop(tokio::task::spawn_local(task));
+    }
+}
+
+/// What it says first.
+pub fn attached() -> Reply {
+    Reply::Attached(Attached {
+        session: SessionId(1),
+        cluster: ClusterId(1),
+        incarnation: Incarnation(1),
+        start: 1,
+        fresh: true,
+        recovered: LogIndex(0),
+        sole: false,
+        read_only: false,
+        session_term_ms: 60_000,
+    })
+}
+
+/// In a local set of tokio.
+pub async fn client(answer: impl Fn(Request) -> Result<Reply, RpcError> + 'static) -> Client {
+    let world = Rc::new(World(Instant::now(), Cell::new(0)));
+    let ports = ClientPorts { clock: world.clone(), entropy: world.clone(), spawn: world };
+    let link = LocalLink::new(
+        move |request| {
+            let answer = answer(request);
+            Box::pin(async move { answer })
+        },
+        |_| Box::pin(pending()),
+    );
+    Client::attach(Rc::new(link), ports, Options::new("ebb", "scripted")).await.unwrap()
+}
