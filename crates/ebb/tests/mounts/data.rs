@@ -228,6 +228,25 @@ fn appends_do_not_overwrite_each_other() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
+/// What has no size has room: `df` of a bucket states a number that nobody fills.
+#[test]
+fn a_bucket_has_no_size() {
+    let place = Place::new();
+    place.mount();
+    let path = CString::new(place.text("mnt")).unwrap();
+    let room = || {
+        // SAFETY: statvfs is plain data, for which zeros are a value.
+        let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+        // SAFETY: the path ends with a zero, and the buffer is there to be written.
+        assert_eq!(unsafe { libc::statvfs(path.as_ptr(), &mut stat) }, 0);
+        (stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize)
+    };
+    assert_eq!(room(), (1 << 50, 1 << 50));
+    fs::write(place.path("mnt/file"), vec![1; 1 << 20]).unwrap();
+    assert_eq!(room(), (1 << 50, (1 << 50) - (1 << 20)));
+    place.umount();
+}
+
 /// The indices of what is logged and of what survives a power cut.
 fn indices(place: &Place) -> (u64, u64) {
     let status = place.ebb(&["status", "mnt", "--json"]).good().json();
