@@ -5,7 +5,11 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig::{attach_embedded, open};
-use ebb_sim::{Machine, SimBucket, World};
+use ebb_sim::{DiskFaults, FaultPlan, Machine, Rate, SimBucket, Slowness, World};
+use futures_util::future::select;
+use std::future::pending;
+use std::pin::pin;
+use std::time::Duration;
 
 const OLD: u8 = b'a';
 const NEW: u8 = b'b';
@@ -47,6 +51,43 @@ fn a_hole_that_a_power_cut_undid_is_made_again() {
         };
         world.run(scenario).unwrap();
     }
+}
+
+/// Danger: the log of a hole is forced slowly, and a snapshot is taken before the hole is in its
+/// file. The next start does not hear of the hole any more, and the file has the old bytes.
+#[test]
+fn a_hole_is_in_its_file_before_a_snapshot_counts() {
+    let mut survived = 0;
+    for seed in 0..24 {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            world.sleep(Duration::from_millis(3000 + 40 * seed)).await;
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(2) };
+            world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+            let cut = world.sleep(Duration::from_secs(20));
+            select(
+                pin!(async {
+                    volume.make_hole().await;
+                    pending::<()>().await
+                }),
+                cut,
+            )
+            .await;
+            world.set_faults(FaultPlan::default());
+            volume.cut_power().await;
+            if volume.client.read(volume.file, 0, 1).await.unwrap()[0] == OLD {
+                return false;
+            }
+            volume.fill(NEW).await;
+            volume.force_log().await;
+            volume.cut_power().await;
+            volume.expect_no_old_bytes(seed).await;
+            true
+        };
+        survived += u32::from(world.run(scenario).unwrap());
+    }
+    assert!(survived > 8, "{survived} holes survived");
 }
 
 /// Danger: of a block that was fetched and not forced a part is changed. The log keeps the
@@ -159,7 +200,9 @@ impl Mounted {
 
 async fn mount(machine: &Machine, bucket: &SimBucket) -> Client {
     let process = machine.process_on("node", "data");
-    let options = Options { volume: "ebb".into(), embedded: true, ..Options::default() };
+    let (volume, never) = ("ebb".into(), Duration::from_secs(3600));
+    let options =
+        Options { volume, embedded: true, commit_interval: never, flush_interval: never, snapshot_operations: 1, ..Options::default() };
     let node = open(&process, bucket, &options).await.unwrap().unwrap();
     attach_embedded(&process, &node).await.unwrap().unwrap()
 }

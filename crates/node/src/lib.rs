@@ -17,6 +17,7 @@ mod fetch;
 mod flush;
 mod force;
 pub mod head;
+mod holes;
 mod identity;
 mod life;
 mod load;
@@ -54,6 +55,7 @@ use fetch::Downloads;
 use flush::Flusher;
 use futures_util::future::{Either, select};
 use head::Tenure;
+use holes::Holes;
 use locks::Locks;
 use log::LogError;
 use replica::Replica;
@@ -87,6 +89,7 @@ pub struct Node {
     downloads: Downloads,
     cache: Cache,
     flusher: Flusher,
+    holes: Holes,
     /// Mutations that have no answer yet.
     under_way: RefCell<BTreeSet<TxId>>,
     troubles: Troubles,
@@ -150,6 +153,8 @@ impl Node {
 
     /// Carries out what follows from an applied command: store files, caches of other clients.
     async fn follow(&self, applied: Applied, author: Option<SessionId>) -> Result<(), RpcError> {
+        let makes_holes = applied.effects.iter().any(|effect| matches!(effect, Effect::Punch { .. }));
+        let _pending = makes_holes.then(|| self.holes.begin());
         for ino in applied.touched {
             self.attachments.notify_others(author, &Notice::Invalidate { ino });
         }

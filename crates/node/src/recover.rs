@@ -4,6 +4,7 @@ use crate::cache::Cache;
 use crate::fetch::Downloads;
 use crate::flush::Flusher;
 use crate::head::{Candidate, HeadError, TakeOver, Tenure};
+use crate::holes::Holes;
 use crate::identity::{self, IdentityError};
 use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
@@ -201,6 +202,7 @@ impl Node {
             pages: Default::default(),
             downloads: Downloads::default(),
             cache: Cache::default(),
+            holes: Holes::default(),
             under_way: Default::default(),
             troubles: Default::default(),
             run: ports.entropy.next_u64(),
@@ -293,11 +295,12 @@ impl Node {
 
     /// Writes the state as a snapshot, so that the log before it can go.
     pub(crate) async fn write_snapshot(&self) -> Result<(), RpcError> {
-        let (at, version, state) = {
+        let (at, version, state, holes) = {
             let state = self.replica.view();
-            (state.applied(), Version(state.next_version().0 - 1), state.clone())
+            (state.applied(), Version(state.next_version().0 - 1), state.clone(), self.holes.made())
         };
-        // Whatever the snapshot speaks of is forced before it counts.
+        // Whatever the snapshot speaks of is in the store files and forced before it counts.
+        holes.await;
         self.force_all().await?;
         let kept = |item: &SnapshotItem| !(self.has(Planted::LostSession) && matches!(item, SnapshotItem::Session { .. }));
         self.replica.log().snapshot(at, version, frames(state.items().filter(kept))).await.map_err(refusal)?;
