@@ -1,4 +1,4 @@
-use crate::{Ino, Time, Version};
+use crate::{FsError, Ino, Time, Version};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -30,6 +30,17 @@ pub struct Attr {
     pub ctime: Time,
     pub btime: Time,
     pub version: Version,
+}
+
+impl Attr {
+    /// The length of what has to be a regular file.
+    pub fn file_bytes(&self) -> Result<u64, FsError> {
+        match self.kind {
+            FileKind::Regular => Ok(self.size_bytes),
+            FileKind::Directory => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid),
+        }
+    }
 }
 
 /// Attributes to change; `None` leaves one alone.

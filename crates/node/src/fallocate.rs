@@ -77,17 +77,6 @@ impl Node {
         let wanted = (range.end - range.start).saturating_sub(there);
         if wanted > self.stat_volume().free_bytes { Err(FsError::NoSpace.into()) } else { Ok(()) }
     }
-
-    /// The length of what has to be a regular file.
-    pub(crate) fn file_size(&self, ino: Ino) -> Result<u64, RpcError> {
-        let state = self.replica.view();
-        let attr = state.namespace().attr(ino)?;
-        match attr.kind {
-            FileKind::Regular => Ok(attr.size_bytes),
-            FileKind::Directory => Err(FsError::IsDirectory.into()),
-            _ => Err(FsError::Invalid.into()),
-        }
-    }
 }
 
 fn missing(edge: &Edge) -> Option<Range<u64>> {

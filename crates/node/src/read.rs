@@ -19,12 +19,8 @@ impl Node {
             let guard = self.locks.lock(ino, Mode::Shared).await;
             let plan = {
                 let state = self.replica.view();
-                let inode = state.namespace().inode(ino).ok_or(FsError::Stale)?;
-                match inode.attr.kind {
-                    FileKind::Regular => state.extents().plan_read(ino, wanted.clone(), inode.attr.size_bytes),
-                    FileKind::Directory => return Err(FsError::IsDirectory.into()),
-                    _ => return Err(FsError::Invalid.into()),
-                }
+                let size = state.namespace().attr(ino)?.file_bytes()?;
+                state.extents().plan_read(ino, wanted.clone(), size)
             };
             let remote: Vec<Range<u64>> = plan.iter().filter(|part| part.source == Source::Remote).map(|part| part.range.clone()).collect();
             if remote.is_empty() {
@@ -41,6 +37,11 @@ impl Node {
             self.fetch(ino, &remote).await?;
         }
         Err(self.fetched_in_vain(ino))
+    }
+
+    /// The length of what has to be a regular file.
+    pub(crate) fn file_size(&self, ino: Ino) -> Result<u64, RpcError> {
+        Ok(self.replica.view().namespace().attr(ino)?.file_bytes()?)
     }
 
     /// Reads a plan that needs nothing of the bucket. The caller holds the inode's lock.

@@ -1,7 +1,6 @@
 //! fallocate: room for a range of a file, or zeros in its place.
 
 use super::access::is_privileged;
-use super::setattr::require_file;
 use super::{Change, Namespace};
 use ebb_model::*;
 use std::ops::Range;
@@ -22,13 +21,12 @@ impl Namespace {
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        require_file(inode)?;
+        let old_bytes = inode.attr.file_bytes()?;
         let ((offset, len_bytes), (what, keep_size)) = (span, how);
         if len_bytes == 0 {
             return Err(FsError::Invalid);
         }
         let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
-        let old_bytes = inode.attr.size_bytes;
 
         let inode = self.inode_mut(ino);
         if drop_set_id || !is_privileged(caller) {

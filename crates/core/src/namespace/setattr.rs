@@ -81,7 +81,7 @@ fn validate(inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
         return Err(FsError::NotSupported);
     }
     if set.size_bytes.is_some() {
-        require_file(inode)?;
+        inode.attr.file_bytes()?;
     }
     let times = [set.atime, set.mtime];
     let impossible = times.iter().any(|time| matches!(time, Some(SetTime::To(time)) if time.nanos >= 1_000_000_000));
@@ -89,15 +89,6 @@ fn validate(inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
         return Err(FsError::Invalid);
     }
     Ok(())
-}
-
-/// Refuses to treat anything but a regular file as one.
-pub(super) fn require_file(inode: &Inode) -> Result<(), FsError> {
-    match inode.attr.kind {
-        FileKind::Regular => Ok(()),
-        FileKind::Directory => Err(FsError::IsDirectory),
-        _ => Err(FsError::Invalid),
-    }
 }
 
 fn require_rights(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<(), FsError> {

@@ -1,7 +1,6 @@
 //! write: bytes have reached the store file; what `stat` says of them follows.
 
 use super::access::is_privileged;
-use super::setattr::require_file;
 use super::{Change, Namespace};
 use ebb_model::*;
 
@@ -21,7 +20,7 @@ impl Namespace {
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        require_file(inode)?;
+        inode.attr.file_bytes()?;
         let (offset, len_bytes) = span;
         let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
         if len_bytes == 0 {
