@@ -153,22 +153,7 @@ impl Shared {
 
     /// Leaves an error on every inode that the mutation was about.
     pub(crate) fn blame(&self, mutation: &ClientMutation, made: Option<Ino>, error: FsError) {
-        use ClientMutation::*;
-        let (first, second) = match *mutation {
-            Make { parent, .. } | Tmpfile { parent, .. } => (parent, made),
-            Link { ino, parent, .. } => (parent, Some(ino)),
-            Unlink { parent, .. } | Rmdir { parent, .. } => (parent, None),
-            Rename { from, to, .. } => (from, Some(to)),
-            SetAttr { ino, .. }
-            | SetXattr { ino, .. }
-            | SetAcl { ino, .. }
-            | RemoveXattr { ino, .. }
-            | Write { ino, .. }
-            | Append { ino, .. }
-            | Fallocate { ino, .. }
-            | Copy { ino, .. } => (ino, None),
-        };
-        for ino in [Some(first), second].into_iter().flatten() {
+        for ino in mutation.directories().chain(mutation.inode()).chain(made) {
             self.errors.set(ino, error);
             self.caching.invalidate(ino);
         }

@@ -214,6 +214,40 @@ impl ClientMutation {
         matches!(self, ClientMutation::Make { open: true, .. } | ClientMutation::Tmpfile { .. })
     }
 
+    /// The inode that it changes by its id: not one that it finds or makes under a name.
+    pub fn inode(&self) -> Option<Ino> {
+        match *self {
+            ClientMutation::Link { ino, .. }
+            | ClientMutation::SetAttr { ino, .. }
+            | ClientMutation::SetXattr { ino, .. }
+            | ClientMutation::SetAcl { ino, .. }
+            | ClientMutation::RemoveXattr { ino, .. }
+            | ClientMutation::Write { ino, .. }
+            | ClientMutation::Append { ino, .. }
+            | ClientMutation::Fallocate { ino, .. }
+            | ClientMutation::Copy { ino, .. } => Some(ino),
+            ClientMutation::Make { .. }
+            | ClientMutation::Tmpfile { .. }
+            | ClientMutation::Unlink { .. }
+            | ClientMutation::Rmdir { .. }
+            | ClientMutation::Rename { .. } => None,
+        }
+    }
+
+    /// The directories whose names it is about.
+    pub fn directories(&self) -> impl Iterator<Item = Ino> + use<> {
+        let (first, second) = match *self {
+            ClientMutation::Make { parent, .. }
+            | ClientMutation::Tmpfile { parent, .. }
+            | ClientMutation::Link { parent, .. }
+            | ClientMutation::Unlink { parent, .. }
+            | ClientMutation::Rmdir { parent, .. } => (Some(parent), None),
+            ClientMutation::Rename { from, to, .. } => (Some(from), Some(to)),
+            _ => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
     /// The file whose bytes or length it changes.
     pub fn rewrites(&self) -> Option<Ino> {
         match *self {

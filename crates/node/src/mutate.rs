@@ -117,16 +117,7 @@ impl Node {
     ) -> Result<Mutated, RpcError> {
         self.admit(&mutation)?;
         let order = Order { tx, caller, replay, firm: self.is_firm(&mutation) };
-        if let ClientMutation::Link { ino, .. }
-        | ClientMutation::SetAttr { ino, .. }
-        | ClientMutation::SetXattr { ino, .. }
-        | ClientMutation::RemoveXattr { ino, .. }
-        | ClientMutation::Write { ino, .. }
-        | ClientMutation::Append { ino, .. }
-        | ClientMutation::SetAcl { ino, .. }
-        | ClientMutation::Fallocate { ino, .. }
-        | ClientMutation::Copy { ino, .. } = mutation
-        {
+        if let Some(ino) = mutation.inode() {
             self.see_all_names(ino).await?;
         }
         match mutation {

@@ -950,22 +950,10 @@ fn add_new(contents: &mut Vec<Content>, content: &Content) {
 /// Inodes that an operation names.
 fn addressed(op: &Op) -> Vec<Ino> {
     match op {
-        Op::Mutate(mutation) => match mutation {
-            ClientMutation::Make { parent, .. }
-            | ClientMutation::Tmpfile { parent, .. }
-            | ClientMutation::Unlink { parent, .. }
-            | ClientMutation::Rmdir { parent, .. } => vec![*parent],
-            ClientMutation::Copy { from, ino, .. } => vec![*from, *ino],
-            ClientMutation::Link { ino, parent, .. } => vec![*ino, *parent],
-            ClientMutation::Rename { from, to, .. } => vec![*from, *to],
-            ClientMutation::SetAttr { ino, .. }
-            | ClientMutation::SetXattr { ino, .. }
-            | ClientMutation::SetAcl { ino, .. }
-            | ClientMutation::RemoveXattr { ino, .. }
-            | ClientMutation::Write { ino, .. }
-            | ClientMutation::Append { ino, .. }
-            | ClientMutation::Fallocate { ino, .. } => vec![*ino],
-        },
+        Op::Mutate(mutation) => {
+            let source = if let ClientMutation::Copy { from, .. } = mutation { Some(*from) } else { None };
+            mutation.directories().chain(mutation.inode()).chain(source).collect()
+        }
         Op::Lookup { parent: ino, .. } | Op::ReadDir { dir: ino, .. } => vec![*ino],
         Op::GetAttr { ino }
         | Op::ReadLink { ino }
