@@ -415,7 +415,11 @@ impl Filesystem for Volume {
         Ok(())
     }
 
+    /// Of the mount's root it stands for syncfs(2), which the kernel does not pass on.
     async fn fsyncdir(&self, _cx: &Context, ino: Ino, _handle: Handle, _data_only: bool) -> Result<(), Errno> {
+        if ino == Ino::ROOT {
+            self.client.sync_fs().await?;
+        }
         Ok(self.client.fsync(self.real(ino)).await?)
     }
 
