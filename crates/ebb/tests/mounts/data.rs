@@ -1,6 +1,7 @@
 //! What programs do with the bytes of files besides reading and writing them.
 
 use crate::holes::{create, fallocate};
+use crate::joining::free_address;
 use crate::place::Place;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -301,6 +302,30 @@ fn synchronous_and_direct_writes() {
     file.write_all_at(b"direct", 20).unwrap();
     assert_eq!(&fs::read(&path).unwrap()[20..26], b"direct");
     drop(file);
+    place.umount();
+}
+
+/// A file that was opened while another mount had the volume is not cached, and the kernel
+/// leaves it to the mount to force what is written to it with O_SYNC. Once the other has gone
+/// nothing else does.
+#[test]
+fn synchronous_writes_that_are_not_cached() {
+    let place = Place::new();
+    place.mount_with(&["--listen", &free_address(), "--commit-interval", "1h", "--flush-interval", "1h"]);
+    place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--take-over", "join"]).good();
+    let open = |name: &str, flag| {
+        let path = place.path("mnt").join(name);
+        OpenOptions::new().write(true).create_new(true).custom_flags(flag).open(path).unwrap()
+    };
+    let (synced, plain) = (open("synced", libc::O_SYNC), open("plain", 0));
+    place.ebb(&["umount", "mnt2"]).good();
+    plain.write_all_at(b"plain", 0).unwrap();
+    let (written, durable) = indices(&place);
+    assert!(durable < written, "{durable} of {written} are durable without being asked for");
+    synced.write_all_at(b"synced", 0).unwrap();
+    let (written, durable) = indices(&place);
+    assert!(durable >= written, "{durable} of {written} are durable");
+    drop((synced, plain));
     place.umount();
 }
 

@@ -116,6 +116,6 @@ fn a_mount_that_others_join_ends_with_its_disk() {
     place.umount();
 }
 
-fn free_address() -> String {
+pub fn free_address() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
