@@ -229,7 +229,7 @@ impl Partition {
     fn observe(&mut self, changes: &[Change], mut touched: Vec<Ino>) -> (Vec<Ino>, Vec<Effect>) {
         let mut effects = Vec::new();
         for change in changes {
-            self.backing.observe(change, &self.namespace, &self.extents);
+            self.backing.observe(change, &self.namespace);
             if let Change::Zeroed { ino, range, .. } = change {
                 let runs = self.extents.resident_runs(*ino, extent::whole_blocks(range.start, range.end - range.start));
                 effects.extend(runs.into_iter().map(|blocks| Effect::Punch { ino: *ino, blocks }));

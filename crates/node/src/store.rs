@@ -90,10 +90,9 @@ impl Store {
 
     /// Reads `len` bytes; what is beyond the end of the store file reads as zeros.
     pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Bytes, DiskError> {
-        let data = match self.file(ino, OpenMode::Existing).await {
-            Ok(file) => file.read_at(offset, len).await?,
-            Err(DiskError::NotFound { .. }) => Bytes::new(),
-            Err(error) => return Err(error),
+        let data = match self.existing(ino).await? {
+            Some(file) => file.read_at(offset, len).await?,
+            None => Bytes::new(),
         };
         if data.len() == len {
             return Ok(data);
@@ -116,11 +115,7 @@ impl Store {
 
     /// Makes bytes from `len` on vanish, so that a later extension reads as zeros.
     pub async fn cut(&self, ino: Ino, len: u64) -> Result<(), DiskError> {
-        let file = match self.file(ino, OpenMode::Existing).await {
-            Ok(file) => file,
-            Err(DiskError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let Some(file) = self.existing(ino).await? else { return Ok(()) };
         if file.len().await? > len {
             let cut = file.set_len(len).await;
             let mut state = self.state.borrow_mut();
@@ -133,31 +128,20 @@ impl Store {
 
     /// Makes a range that is not in use read as zeros, whatever an earlier use left there.
     pub async fn clear(&self, ino: Ino, offset: u64, len: u64) -> Result<(), DiskError> {
-        let file = match self.file(ino, OpenMode::Existing).await {
-            Ok(file) => file,
-            Err(DiskError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let Some(file) = self.existing(ino).await? else { return Ok(()) };
         if file.len().await? > offset { file.punch(offset, len).await } else { Ok(()) }
     }
 
     /// Gives back the space of a range.
     pub async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<(), DiskError> {
-        match self.file(ino, OpenMode::Existing).await {
-            Ok(file) => file.punch(offset, len).await,
-            Err(DiskError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        let Some(file) = self.existing(ino).await? else { return Ok(()) };
+        file.punch(offset, len).await
     }
 
     /// Makes a hole. Unlike space that is only given back, it is forced with the file: what was
     /// there before must not come back under bytes that are written later and lost.
     pub async fn hole(&self, ino: Ino, offset: u64, len: u64) -> Result<(), DiskError> {
-        let file = match self.file(ino, OpenMode::Existing).await {
-            Ok(file) => file,
-            Err(DiskError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let Some(file) = self.existing(ino).await? else { return Ok(()) };
         let punched = file.punch(offset, len).await;
         self.state.borrow_mut().changed(ino, touched_blocks(offset, len));
         punched
@@ -165,11 +149,8 @@ impl Store {
 
     /// The store file reaches beyond this length.
     pub async fn is_longer(&self, ino: Ino, len: u64) -> Result<bool, DiskError> {
-        match self.file(ino, OpenMode::Existing).await {
-            Ok(file) => Ok(file.len().await? > len),
-            Err(DiskError::NotFound { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let Some(file) = self.existing(ino).await? else { return Ok(false) };
+        Ok(file.len().await? > len)
     }
 
     /// The inode is gone by the command at `index`: its file goes once that is forced.
@@ -231,9 +212,9 @@ impl Store {
             result = self.state.borrow().failed.values().next().map_or(Ok(any), |error| Err(error.clone()));
         }
         for (ino, change) in files {
-            let synced = match self.file(ino, OpenMode::Existing).await {
-                Ok(file) => file.sync_data().await,
-                Err(DiskError::NotFound { .. }) => Ok(()),
+            let synced = match self.existing(ino).await {
+                Ok(Some(file)) => file.sync_data().await,
+                Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
             let mut state = self.state.borrow_mut();
@@ -289,6 +270,15 @@ impl Store {
     pub async fn list(&self) -> Result<Vec<Ino>, DiskError> {
         let names = self.disk.list(DIRECTORY).await?;
         Ok(names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect())
+    }
+
+    /// The store file, if there is one.
+    async fn existing(&self, ino: Ino) -> Result<Option<Rc<dyn DiskFile>>, DiskError> {
+        match self.file(ino, OpenMode::Existing).await {
+            Ok(file) => Ok(Some(file)),
+            Err(DiskError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn file(&self, ino: Ino, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskError> {

@@ -1,12 +1,11 @@
 //! How the bucket's side follows the namespace.
 
 use super::*;
-use crate::extent::Extents;
 use crate::namespace::Change;
 
 impl Backing {
     /// Changes come in order after all of them have happened, so `namespace` shows the end.
-    pub fn observe(&mut self, change: &Change, namespace: &Namespace, _extents: &Extents) {
+    pub fn observe(&mut self, change: &Change, namespace: &Namespace) {
         if !self.backed {
             return;
         }

@@ -144,8 +144,7 @@ impl Namespace {
     }
 
     /// Sets an ACL, or removes it where `value` is none. An access ACL that the mode can say
-    /// becomes the mode. Whether there was one makes no difference. Removing one leaves the mode as it is, and none that is not there is
-    /// no error.
+    /// becomes the mode. Removing one leaves the mode as it is, also where there was none.
     #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
     pub(super) fn set_acl(
         &mut self,
