@@ -138,7 +138,7 @@ impl Partition {
     }
 
     /// Dirty bytes of files without a name, which wait for nothing: they never go to the bucket.
-    pub fn unnamed_bytes(&self) -> u64 {
+    pub fn orphan_bytes(&self) -> u64 {
         self.namespace.orphans().map(|(ino, _)| self.extents.dirty_bytes_of(ino)).sum()
     }
 

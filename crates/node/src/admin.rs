@@ -50,7 +50,7 @@ impl Node {
             durable_index: self.replica.log().durable(),
             cached_bytes: state.extents().resident_bytes(),
             cache_limit_bytes: self.options.cache_bytes,
-            dirty_bytes: state.extents().dirty_bytes() - state.unnamed_bytes(),
+            dirty_bytes: state.extents().dirty_bytes() - state.orphan_bytes(),
             dirty_files: dirt.files,
             dirty_since: dirt.since,
             pending_deletes: dirt.deletes,

@@ -78,20 +78,20 @@ impl Node {
                 let state = self.replica.view();
                 (state.extents().dirty_bytes(), state.extents().resident_bytes())
             };
-            let unnamed = || self.replica.view().unnamed_bytes();
+            let orphans = || self.replica.view().orphan_bytes();
             let budget = if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
-            let may_wait = dirty + len_bytes <= budget || dirty - unnamed() + len_bytes <= budget;
+            let may_wait = dirty + len_bytes <= budget || dirty - orphans() + len_bytes <= budget;
             if may_wait && resident + len_bytes <= self.options.cache_bytes {
                 self.trouble("space", None);
                 return Ok(());
             }
             let now = self.ports.clock.monotonic();
             if self.bucket.is_none() || now >= deadline {
-                let unnamed = unnamed();
+                let orphans = orphans();
                 let what = format!(
-                    "{} bytes wait for the bucket, {unnamed} are of files without a name, and {resident} are cached, \
+                    "{} bytes wait for the bucket, {orphans} are of files without a name, and {resident} are cached, \
                      which is all that is allowed",
-                    dirty - unnamed
+                    dirty - orphans
                 );
                 self.trouble("space", Some(what));
                 return Err(FsError::NoSpace.into());
