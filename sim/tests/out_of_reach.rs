@@ -18,7 +18,7 @@ fn an_object_whose_condition_never_holds_is_an_error() {
     let world = World::new(1);
     let bucket = world.bucket();
     bucket.put_as_outsider("file", vec![7; 2 * BLOCK], vec![]).unwrap();
-    bucket.weaken_tags();
+    bucket.weaken_tags(true);
     let done = world.run(async {
         let process = world.machine("a").process("node");
         let options = Options { owner: "reach".into(), embedded: true, ..Options::default() };
@@ -54,6 +54,21 @@ fn an_object_whose_condition_never_holds_is_an_error() {
             inner.read(ino, 0, BLOCK).await
         });
         assert_eq!(whole.await.unwrap(), Ok(Bytes::from(vec![8; BLOCK])));
+
+        // It is said for as long as it is so.
+        let troubles = || async {
+            let inner = client.clone();
+            match process.call(async move { inner.admin(AdminRequest::Status).await }).await.unwrap() {
+                Ok(AdminReply::Status(status)) => status.troubles.len(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(troubles().await, 1);
+        bucket.weaken_tags(false);
+        let inner = client.clone();
+        let read = process.call(async move { inner.read(ino, BLOCK as u64, 1).await });
+        assert_eq!(read.await.unwrap(), Ok(Bytes::from_static(&[7])));
+        assert_eq!(troubles().await, 0);
     });
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }

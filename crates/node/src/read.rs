@@ -15,7 +15,7 @@ impl Node {
         let len_bytes = u64::from(len_bytes).min(MAX_IO_BYTES as u64);
         let wanted = offset..offset.saturating_add(len_bytes);
         self.read_ahead(ino, &wanted);
-        for _ in 0..MAX_ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             let guard = self.locks.lock(ino, Mode::Shared).await;
             let plan = {
                 let state = self.replica.view();
@@ -26,6 +26,9 @@ impl Node {
             if remote.is_empty() {
                 match self.gather(ino, &plan).await? {
                     Some(data) => {
+                        if attempt > 0 {
+                            self.trouble("cache", None);
+                        }
                         self.cache.touch(ino, &wanted);
                         return Ok(data);
                     }

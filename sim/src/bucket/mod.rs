@@ -70,9 +70,9 @@ impl SimBucket {
         self.shared.store.borrow_mut().capabilities = capabilities;
     }
 
-    /// No condition of a read holds from now on, as behind a gateway that makes tags weak.
-    pub fn weaken_tags(&self) {
-        self.shared.store.borrow_mut().weak_tags = true;
+    /// While tags are weak no condition of a read holds, as behind a gateway that makes them so.
+    pub fn weaken_tags(&self, weak: bool) {
+        self.shared.store.borrow_mut().weak_tags = weak;
     }
 
     /// Uploads are put together from objects of their own, as in stores that know none: they go
