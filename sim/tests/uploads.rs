@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ebb_client::{Client, ClientPorts, LocalLink, Options as ClientOptions};
 use ebb_model::*;
 use ebb_node::{Node, Options};
-use ebb_sim::{FaultPlan, Process, Rate, SimBucket, World};
+use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ fn a_completion_whose_answer_is_lost_leaves_no_parts() {
         });
         let losing = async {
             asked(&world, &bucket, "upload_part", 1).await;
-            let lost = ebb_sim::BucketFaults { lost_answer: Rate::ALWAYS, ..Default::default() };
+            let lost = BucketFaults { lost_answer: Rate::ALWAYS, ..Default::default() };
             world.set_faults(FaultPlan { bucket: lost, ..FaultPlan::default() });
             world.sleep(Duration::from_secs(1)).await;
             world.set_faults(FaultPlan::default());
@@ -148,5 +148,39 @@ fn a_completion_whose_answer_is_lost_leaves_no_parts() {
         assert_eq!(bucket.objects()["large"].body.len(), 17 * MIB, "seed {seed}");
         assert_eq!(bucket.unfinished_uploads(), [], "seed {seed}");
         world.run(process.call(end(node, client))).unwrap().unwrap();
+    }
+}
+
+/// A file is written to while it is sent. What was sent of it is cached as before: reading it
+/// and writing within it take nothing from the bucket.
+#[test]
+fn what_is_sent_stays_cached_though_the_file_is_written_to_meanwhile() {
+    for pause_ms in (0..2000).step_by(100) {
+        let world = World::new(pause_ms);
+        let bucket = world.bucket();
+        let process = world.machine("a").process("node");
+        let port = process.bucket(&bucket);
+        let (inner, asked) = (process.clone(), bucket.clone());
+        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) };
+        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner.clone(), port).await;
+            let ino = make(&client, "file", 2).await;
+            let before = asked.requests();
+            let flush = client.admin(AdminRequest::Flush { path: vec![] });
+            let change = async {
+                inner.ports.clock.sleep(Duration::from_millis(pause_ms)).await;
+                client.write(&Caller::ROOT, ino, 10, Bytes::from_static(b"x"), false).await.unwrap();
+            };
+            futures_util::future::join(flush, change).await.0.unwrap();
+            let at = MIB as u64 + 100;
+            client.write(&Caller::ROOT, ino, at, Bytes::from_static(b"y"), false).await.unwrap();
+            assert_eq!(client.read(ino, at - 1, 3).await.unwrap(), Bytes::from_static(&[1, b'y', 1]));
+            assert_eq!(asked.requests().get("get"), before.get("get"), "after {pause_ms} ms");
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        let object = &bucket.objects()["file"];
+        assert_eq!((object.body[10], object.body[MIB + 100]), (b'x', b'y'));
     }
 }

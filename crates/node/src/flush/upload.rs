@@ -109,6 +109,7 @@ impl Node {
                 if self.has(Planted::EarlyClean) {
                     version = Version(self.replica.view().next_version().0 - 1);
                 }
+                self.sum_sent(ino, len_bytes, version).await;
                 self.end(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version }).await?;
                 self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
                 self.flusher.count(len_bytes);
@@ -376,7 +377,7 @@ impl Node {
     /// Bytes of a file as they were when its upload began. The caller holds the inode's lock.
     async fn read_for_upload(self: &Rc<Self>, ino: Ino, range: Range<u64>, size_bytes: u64) -> Result<Bytes, FlushError> {
         let plan = self.replica.view().extents().plan_read(ino, range.clone(), size_bytes);
-        self.sum_void(ino, &plan).await?;
+        self.sum_void(ino, &plan, |_| true).await?;
         let mut data = BytesMut::with_capacity((range.end - range.start) as usize);
         for Segment { source, range: part } in plan {
             match source {
@@ -406,13 +407,24 @@ impl Node {
         Ok(bytes.freeze())
     }
 
-    /// Computes the checksums of blocks that have none, so that from now on damage is seen.
-    async fn sum_void(&self, ino: Ino, plan: &[Segment]) -> Result<(), RpcError> {
+    /// Blocks that have lost their checksums while they were sent, because a write to others
+    /// of their chunk was to come, are what was sent: with their checksums they stay, as clean.
+    async fn sum_sent(&self, ino: Ino, len_bytes: u64, sent: Version) {
+        let _guard = self.locks.lock(ino, Mode::Shared).await;
+        let plan = self.replica.view().extents().plan_read(ino, 0..len_bytes, len_bytes);
+        if let Err(error) = self.sum_void(ino, &plan, |version| version <= sent).await {
+            tracing::warn!(%ino, %error, "blocks that were sent are to be fetched again");
+        }
+    }
+
+    /// Computes the checksums of blocks of such versions that have none, so that from now on
+    /// damage is seen.
+    async fn sum_void(&self, ino: Ino, plan: &[Segment], of: impl Fn(Version) -> bool) -> Result<(), RpcError> {
         let mut sums = Vec::new();
         let version = Version(self.replica.view().next_version().0 - 1);
         for part in plan.iter().filter(|part| part.source == Source::Local) {
             for block in part.range.start / BLOCK_BYTES..part.range.end.div_ceil(BLOCK_BYTES) {
-                let void = self.replica.view().extents().block(ino, block).is_some_and(|block| block.sum.is_none());
+                let void = self.replica.view().extents().block(ino, block).is_some_and(|block| block.sum.is_none() && of(block.version));
                 if void {
                     let data = self.store.read(ino, block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
                     sums.push((block, ebb_format::crc32c(&data.map_err(|error| self.disk_failed(ino, error))?)));
