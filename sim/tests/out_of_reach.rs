@@ -101,3 +101,49 @@ fn a_bucket_that_answers_after_hours_is_waited_for_as_long_as_stated() {
     });
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
+
+/// The bucket forbids what is to be written. Status names it for as long as it is there to be
+/// written: not what is gone meanwhile, and nothing once the bucket has it.
+#[test]
+fn what_is_refused_is_told_of_until_it_is_done_or_gone() {
+    let world = World::new(3);
+    let bucket = world.bucket();
+    let done = world.run(async {
+        let process = world.machine("a").process("node");
+        let options = Options { owner: "reach".into(), embedded: true, flush_interval: Duration::ZERO, ..Options::default() };
+        let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let (inner, forbidding, clock) = (client.clone(), bucket.clone(), process.ports.clock.clone());
+        let work = process.call(async move {
+            let root = Caller::ROOT;
+            let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+            let told = async || {
+                let AdminReply::Status(status) = inner.admin(AdminRequest::Status).await.unwrap() else { panic!("another answer") };
+                status
+                    .troubles
+                    .into_iter()
+                    .map(|trouble| trouble.what)
+                    .filter(|what| what.contains("cannot be written"))
+                    .collect::<Vec<_>>()
+            };
+            inner.make(&root, Ino::ROOT, &name("before"), 0o600, Make::Regular, false).await.unwrap();
+            inner.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            forbidding.forbid_for(Duration::from_secs(60));
+            for file in ["gone", "moved", "stays"] {
+                inner.make(&root, Ino::ROOT, &name(file), 0o600, Make::Regular, false).await.unwrap();
+            }
+            clock.sleep(Duration::from_secs(5)).await;
+            let first = told().await;
+            assert!(["/gone", "/moved", "/stays"].iter().all(|file| first.iter().any(|what| what.starts_with(file))), "{first:?}");
+            inner.unlink(&root, Ino::ROOT, &name("gone")).await.unwrap();
+            inner.rename(&root, Ino::ROOT, &name("moved"), Ino::ROOT, &name("elsewhere"), RenameMode::Replace).await.unwrap();
+            let then = told().await;
+            assert!(!then.iter().any(|what| what.starts_with("/gone")), "{then:?}");
+            clock.sleep(Duration::from_secs(60)).await;
+            inner.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            assert_eq!(told().await, Vec::<String>::new());
+        });
+        work.await.unwrap();
+    });
+    done.unwrap_or_else(|failure| panic!("{failure}"));
+}

@@ -54,7 +54,7 @@ impl Node {
             dirty_files: dirt.files,
             dirty_since: dirt.since,
             pending_deletes: dirt.deletes,
-            troubles: self.troubles.list(),
+            troubles: self.troubles.list().into_iter().chain(self.refused_work().troubles()).collect(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Beyond this many a new trouble is only logged: a disk or a bucket that fails does so for
 /// every file.
-const MAX_TROUBLES: usize = 256;
+pub const MAX_TROUBLES: usize = 256;
 
 #[derive(Default)]
 pub struct Troubles {

@@ -97,7 +97,6 @@ impl Backing {
         Dirt { files: self.queue.len() as u64 - pages, pages, deletes: self.deletes.len() as u64, since }
     }
 
-    /// Dirty files and directories, oldest first.
     /// Since when pages are to be written that tell of an inode: those of the directories of
     /// its names and, of a directory, its own.
     pub fn page_since(&self, namespace: &Namespace, ino: Ino) -> Option<Time> {
@@ -106,6 +105,7 @@ impl Backing {
         dirty.map(|page| page.since).min()
     }
 
+    /// Dirty files and directories, oldest first.
     pub fn dirty_inodes(&self) -> impl Iterator<Item = (Time, Ino)> {
         self.queue.iter().map(|(&(since, _, ino), ())| (since, ino))
     }
@@ -113,6 +113,16 @@ impl Backing {
     /// Dirty files and pages, oldest first, with the time since when.
     pub fn dirty_work(&self) -> impl Iterator<Item = (Time, DirtyWork)> {
         self.queue.iter().map(|(&(since, is_dir, ino), ())| (since, if is_dir { DirtyWork::Page(ino) } else { DirtyWork::File(ino) }))
+    }
+
+    /// The bucket lacks something of the file, or of the directory's page.
+    pub fn is_dirty(&self, ino: Ino) -> bool {
+        let file = self.files.get(&ino).is_some_and(|file| file.dirty.is_some());
+        file || self.dirs.get(&ino).is_some_and(|dir| dir.dirty.is_some())
+    }
+
+    pub fn is_to_be_deleted(&self, key: &str) -> bool {
+        self.deletes.get(&key.to_owned()).is_some()
     }
 
     /// Nothing is to be done to the bucket and nothing is under way.

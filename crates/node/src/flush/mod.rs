@@ -9,6 +9,7 @@
 mod object;
 mod page;
 mod preserve;
+mod refused;
 mod transact;
 mod upload;
 
@@ -24,8 +25,8 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream;
 use preserve::Preserved;
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use refused::RefusedWork;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 use transact::FlushError;
@@ -33,9 +34,6 @@ use upload::UploadMemory;
 
 /// How often the queue of dirty files is looked at.
 const POLL: Duration = Duration::from_millis(200);
-
-/// A file that the bucket refuses is tried again after this long.
-const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 pub struct Flusher {
     pub preserved: Preserved,
@@ -45,8 +43,7 @@ pub struct Flusher {
     pub progress: Signal,
     /// One for each bucket.
     lanes: Vec<Lane>,
-    /// Work that failed is left alone until then.
-    pauses: RefCell<BTreeMap<Work, Duration>>,
+    refused: RefusedWork,
     flushed: Cell<Flushed>,
 }
 
@@ -59,7 +56,7 @@ struct Lane {
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Work {
+pub(crate) enum Work {
     Inode(Ino),
     Key(String),
 }
@@ -80,7 +77,7 @@ impl Flusher {
             woken: Signal::default(),
             progress: Signal::default(),
             lanes: (0..buckets).map(|_| lane()).collect(),
-            pauses: RefCell::default(),
+            refused: RefusedWork::default(),
             flushed: Cell::default(),
         }
     }
@@ -173,7 +170,7 @@ impl Node {
             } else if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }
-            self.flusher.pauses.borrow_mut().clear();
+            self.flusher.refused.try_again();
             // In tasks of their own: a request that the bucket does not answer has to be seen
             // through, and whoever waits here does not have to.
             let ended = self.sides_of_flush(root).map(|side| {
@@ -220,11 +217,11 @@ impl Node {
     fn is_work_of(&self, side: Side) -> bool {
         let urgent = self.flusher.lane(side).urgent.get();
         let state = self.replica.view();
-        let paused = self.flusher.pauses.borrow();
+        let refused = &self.flusher.refused;
         let mut due = state.backing().dirty_inodes().take_while(|(since, _)| urgent || self.is_old(*since));
         let mut deletes = state.backing().deletes();
-        due.any(|(_, ino)| !paused.contains_key(&Work::Inode(ino)) && self.side_of(ino) == side)
-            || deletes.any(|(key, _)| !paused.contains_key(&Work::Key(key.to_owned())) && self.side_of_key(key) == side)
+        due.any(|(_, ino)| !refused.is_paused(&Work::Inode(ino)) && self.side_of(ino) == side)
+            || deletes.any(|(key, _)| !refused.is_paused(&Work::Key(key.to_owned())) && self.side_of_key(key) == side)
     }
 
     fn is_any_due(&self, side: Side) -> bool {
@@ -233,20 +230,19 @@ impl Node {
             let oldest = state.backing().dirty_inodes().next().map(|(since, _)| since);
             (oldest, state.backing().deletes().next().is_some())
         };
-        let now = self.ports.clock.monotonic();
-        self.flusher.pauses.borrow_mut().retain(|_, until| *until > now);
+        self.refused_work().go_on(self.ports.clock.monotonic());
         if !self.may_flush() {
             return false;
         }
         match oldest {
-            None => deletes && self.flusher.pauses.borrow().is_empty(),
+            None => deletes && !self.flusher.refused.is_any_paused(),
             Some(since) => self.flusher.lane(side).urgent.get() || self.is_old(since) && !self.everything_paused(),
         }
     }
 
     fn everything_paused(&self) -> bool {
-        let pauses = self.flusher.pauses.borrow();
-        !pauses.is_empty() && self.replica.view().backing().dirty_inodes().all(|(_, ino)| pauses.contains_key(&Work::Inode(ino)))
+        let refused = &self.flusher.refused;
+        refused.is_any_paused() && self.replica.view().backing().dirty_inodes().all(|(_, ino)| refused.is_paused(&Work::Inode(ino)))
     }
 
     fn is_old(&self, since: Time) -> bool {
@@ -292,9 +288,8 @@ impl Node {
         }
         let deletes: Vec<(String, Option<ETag>)> = {
             let state = self.replica.view();
-            let paused = self.flusher.pauses.borrow();
             let due = state.backing().deletes().filter(|(key, _)| self.side_of_key(key) == side);
-            let due = due.filter(|(key, _)| !paused.contains_key(&Work::Key((*key).to_owned())));
+            let due = due.filter(|(key, _)| !self.flusher.refused.is_paused(&Work::Key((*key).to_owned())));
             due.map(|(key, etag)| (key.to_owned(), etag.map(|etag| ETag(etag.to_owned())))).collect()
         };
         let mut sent = stream::iter(deletes.into_iter().map(|(key, etag)| async move {
@@ -315,9 +310,8 @@ impl Node {
     fn due(&self, side: Side, root: Option<Ino>, all: bool, pick: impl Fn(DirtyWork) -> Option<Ino>) -> Vec<Ino> {
         let candidates: Vec<(Time, Ino)> = {
             let state = self.replica.view();
-            let paused = self.flusher.pauses.borrow();
             let work = state.backing().dirty_work().filter_map(|(since, work)| Some((since, pick(work)?)));
-            work.filter(|(_, ino)| !paused.contains_key(&Work::Inode(*ino))).collect()
+            work.filter(|(_, ino)| !self.flusher.refused.is_paused(&Work::Inode(*ino))).collect()
         };
         let due = candidates.into_iter().filter(|(since, ino)| match root {
             Some(root) => self.is_below(*ino, root),
@@ -336,7 +330,7 @@ impl Node {
         };
         match ended {
             Ok(()) => {
-                self.trouble(&format!("write {what}"), None);
+                self.flusher.refused.done(&work);
                 Round { done: true, failed: false }
             }
             Err(FlushError::Later) => Round::default(),
@@ -350,12 +344,21 @@ impl Node {
                 Round { done: false, failed: true }
             }
             Err(FlushError::Bucket(error)) => {
-                self.trouble(&format!("write {what}"), Some(format!("{what} cannot be written to the bucket: {error}")));
-                let until = self.ports.clock.monotonic() + REFUSED_PAUSE;
-                self.flusher.pauses.borrow_mut().insert(work, until);
+                let what = format!("{what} cannot be written to the bucket: {error}");
+                self.flusher.refused.add(work, what, self.ports.clock.monotonic(), self.ports.clock.wall());
                 Round::default()
             }
         }
+    }
+
+    /// What the bucket has refused and is still to be done.
+    pub(crate) fn refused_work(&self) -> &RefusedWork {
+        let state = self.replica.view();
+        self.flusher.refused.retain(|work| match work {
+            Work::Inode(ino) => state.backing().is_dirty(*ino),
+            Work::Key(key) => state.backing().is_to_be_deleted(key),
+        });
+        &self.flusher.refused
     }
 
     fn name_of(&self, ino: Ino) -> String {
