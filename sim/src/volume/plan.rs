@@ -32,8 +32,7 @@ impl Plan {
         if rng.below(3) == 0 {
             faults.bucket = Default::default();
         }
-        // A request whose answer is lost is sent again after a pause at least this long, and
-        // what outlives both it and its successor can undo what came after: docs/semantics.md.
+        // What takes effect later still can undo what came after: docs/semantics.md.
         faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
         let options = Options {
             volume: VOLUME.into(),
@@ -85,5 +84,5 @@ impl Plan {
     }
 }
 
-/// Shorter than the shortest pause before a request is repeated.
-pub const LATE: Duration = Duration::from_millis(20);
+/// Shorter than the node waits before it does something else to the key.
+pub const LATE: Duration = Duration::from_secs(8);

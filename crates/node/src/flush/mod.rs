@@ -29,7 +29,7 @@ use refused::RefusedWork;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
-use transact::FlushError;
+use transact::{Doubts, FlushError};
 use upload::UploadMemory;
 
 /// How often the queue of dirty files is looked at.
@@ -44,6 +44,7 @@ pub struct Flusher {
     /// One for each bucket.
     lanes: Vec<Lane>,
     refused: RefusedWork,
+    doubts: Doubts,
     flushed: Cell<Flushed>,
 }
 
@@ -78,6 +79,7 @@ impl Flusher {
             progress: Signal::default(),
             lanes: (0..buckets).map(|_| lane()).collect(),
             refused: RefusedWork::default(),
+            doubts: Doubts::default(),
             flushed: Cell::default(),
         }
     }
@@ -364,6 +366,7 @@ impl Node {
     fn name_of(&self, ino: Ino) -> String {
         let state = self.replica.view();
         match state.namespace().path_of(ino) {
+            Some(path) if path.is_empty() => "/".into(),
             Some(path) => path.iter().map(|name| format!("/{name}")).collect(),
             None => format!("inode {ino}"),
         }

@@ -6,6 +6,7 @@ use ebb_core::backing::FlushStep;
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag};
+use std::cell::Cell;
 use std::rc::Rc;
 
 impl Node {
@@ -36,7 +37,13 @@ impl Node {
         // An earlier copy of the same may stand there: of an object without our tag only its
         // own tag tells.
         let moved = match self.keep_other(ino, to, Some(etag)).await {
-            Ok(()) => self.insist(to, || self.bucket().copy(from, to, Some(etag))).await,
+            Ok(()) => {
+                let doubt = Cell::new(false);
+                match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag))).await {
+                    Ok(_) if doubt.get() => self.after_late_effects(to).await,
+                    moved => moved,
+                }
+            }
             Err(error) => Err(error),
         };
         match moved {
@@ -58,6 +65,7 @@ impl Node {
     }
 
     pub(super) async fn delete(&self, key: &str, etag: Option<&ETag>) -> Result<(), FlushError> {
+        self.await_late_effects(key)?;
         // Or a power cut could bring back a name whose object is gone.
         self.force_log().await?;
         match self.insist(key, || self.bucket().delete(key, etag)).await {

@@ -5,8 +5,32 @@ use crate::Node;
 use crate::bucket::Backoff;
 use ebb_core::partition::Partition;
 use ebb_model::*;
-use ebb_ports::{BucketError, PortFuture};
-use std::cell::Cell;
+use ebb_ports::{BucketError, ETag, PortFuture};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A request whose answer was lost may take effect until so long afterwards. What is done to
+/// its key before is guarded by conditions that the late effect fails, or waits.
+const LATE_EFFECT: Duration = Duration::from_secs(10);
+
+/// Keys of which it was given up to wait for an answer, and until when that may have effects.
+#[derive(Default)]
+pub struct Doubts {
+    until: RefCell<BTreeMap<String, Duration>>,
+}
+
+impl Doubts {
+    fn add(&self, keys: impl IntoIterator<Item = String>, now: Duration) {
+        let mut until = self.until.borrow_mut();
+        until.retain(|_, until| *until > now);
+        until.extend(keys.into_iter().map(|key| (key, now + LATE_EFFECT)));
+    }
+
+    fn has(&self, key: &str, now: Duration) -> bool {
+        self.until.borrow().get(key).is_some_and(|until| *until > now)
+    }
+}
 
 /// How one piece of work ended that did not.
 #[derive(Debug)]
@@ -53,6 +77,7 @@ impl Node {
     /// write. That and everything before it is forced: the bucket is never ahead of what a
     /// power cut would leave here.
     pub(crate) async fn begin(&self, ino: Ino, key: &str, planned: impl FnOnce(&Partition) -> bool) -> Result<(), FlushError> {
+        self.await_late_effects(key)?;
         let mut stands = true;
         let begun = self
             .replica
@@ -74,6 +99,15 @@ impl Node {
             return Err(error.into());
         }
         Ok(())
+    }
+
+    /// An earlier request could still undo what would be done to the key now.
+    pub(super) fn await_late_effects(&self, key: &str) -> Result<(), FlushError> {
+        if self.flusher.doubts.has(key, self.ports.clock.monotonic()) { Err(FlushError::Later) } else { Ok(()) }
+    }
+
+    pub(super) fn note_doubts(&self, keys: impl IntoIterator<Item = String>) {
+        self.flusher.doubts.add(keys, self.ports.clock.monotonic());
     }
 
     pub(crate) async fn give_up(&self, ino: Ino) -> Result<(), RpcError> {
@@ -107,6 +141,13 @@ impl Node {
         self.ask_until_clear(key, &Cell::new(false), ask).await
     }
 
+    /// The tag of an object that was made by a request that no condition guards, after another
+    /// one of which nobody heard: that may come late, and make the object anew.
+    pub(super) async fn after_late_effects(&self, key: &str) -> Result<ETag, BucketError> {
+        self.ports.clock.sleep(LATE_EFFECT).await;
+        self.persist(key, || self.bucket().head(key)).await.map(|meta| meta.etag)
+    }
+
     /// Repeats a request also for as long as the bucket cannot be asked: what is half-way
     /// cannot be left before the answer.
     pub(crate) async fn persist<'a, T>(
@@ -134,6 +175,7 @@ impl Node {
             let (what, retry_after) = match asked {
                 Err(BucketError::Unknown { what }) => {
                     doubt.set(true);
+                    self.note_doubts([key.to_owned()]);
                     (what, None)
                 }
                 Err(BucketError::Unavailable { what, retry_after }) if doubt.get() => (what, retry_after),

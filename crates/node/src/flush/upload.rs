@@ -293,6 +293,7 @@ impl Node {
                 Err(BucketError::Precondition { .. }) => {}
                 // The object to be replaced is gone, or the upload: it may have been completed.
                 Err(BucketError::NotFound { .. }) if doubt.get() || matches!(condition, Condition::Match(_)) => {}
+                Ok(_) if condition == Condition::Always && doubt.get() => return self.after_late_effects(key).await.map(Sent::Answered),
                 ended => return ended.map(Sent::Answered),
             }
             condition = match self.persist(key, || self.bucket().head(key)).await {
@@ -313,11 +314,13 @@ impl Node {
 
     /// Finds out how what was being written ended when the node last stopped.
     pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<(), RpcError> {
+        self.note_doubts(self.replica.view().backing().deletes().map(|(key, _)| key.to_owned()));
         let under_way: Vec<(Ino, String, Option<String>)> = {
             let state = self.replica.view();
             state.backing().uploads().map(|(ino, upload)| (ino, upload.key.clone(), upload.upload.clone())).collect()
         };
         for (ino, key, upload) in under_way {
+            self.note_doubts([key.clone()]);
             if let Some(upload) = upload.map(UploadId) {
                 self.insist(&key, || self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
             }
