@@ -160,8 +160,17 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
         fault.name(),
         seen.spoiled,
         drained.as_secs_f64(),
-        troubles.join("; ")
+        told(&troubles)
     ))
+}
+
+/// The first of what is wrong, and how much else is.
+fn told(troubles: &[String]) -> String {
+    match troubles {
+        [] => "nothing".into(),
+        [one] => one.clone(),
+        [first, more @ ..] => format!("{first}; and {} more", more.len()),
+    }
 }
 
 fn spawn<T: Send + 'static>(stop: &Arc<AtomicBool>, work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> JoinHandle<T> {
@@ -188,7 +197,7 @@ fn drain(rig: &Rig) -> Outcome<Duration> {
         thread::sleep(Duration::from_millis(100));
     }
     let left = troubles(rig)?;
-    if left.is_empty() { Ok(began.elapsed()) } else { Err(format!("still said to be wrong when drained: {}", left.join("; ")).into()) }
+    if left.is_empty() { Ok(began.elapsed()) } else { Err(format!("still said to be wrong when drained: {}", told(&left)).into()) }
 }
 
 /// Files that only the bucket has when the fault begins.
