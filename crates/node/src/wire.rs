@@ -105,7 +105,9 @@ impl Wire {
 
     /// Passes on what the node tells the session, as long as this connection is its own.
     async fn pump(self: Rc<Self>, session: SessionId) {
-        while let Some(notice) = self.node.attachments.next_notice(session).await {
+        // Or one that was held up on the way to a client that has come anew since would hear for it.
+        while self.node.attachments.speaks_for(self.id, session) {
+            let Some(notice) = self.node.attachments.next_notice(session).await else { return };
             if !self.send(rpc::encode_notice(&notice)).await {
                 return;
             }
