@@ -42,6 +42,10 @@ fn speaking_for(request: Request, session: SessionId) -> Option<Request> {
         Request::Close { ino, count, .. } => Request::Close { session, ino, count },
         Request::Fsync { ino, .. } => Request::Fsync { session, ino },
         Request::Mutate { tx, caller, mutation, replay } => Request::Mutate { tx: TxId { session, ..tx }, caller, mutation, replay },
+        Request::Lock { tx, ask, wait } => Request::Lock { tx: TxId { session, ..tx }, ask, wait },
+        Request::EndWait { wait, .. } => Request::EndWait { session, wait },
+        Request::TestLock { ino, owner, piece, .. } => Request::TestLock { session, ino, owner, piece },
+        Request::Reclaim { ino, owner, pid, pieces, .. } => Request::Reclaim { session, ino, owner, pid, pieces },
         other => other,
     })
 }
@@ -71,5 +75,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut requests: Vec<Request> = mutations.into_iter().enumerate().map(mutate).collect();
     requests.push(Request::ReadDir { dir: Ino::ROOT, after: Cookie::START, limit: 10 });
     requests.push(Request::Read { ino: Ino(2), offset: 0, len_bytes: 1 << 16 });
+    let owners = [LockOwner::Fcntl(1), LockOwner::Fcntl(2), LockOwner::Flock(1)];
+    for (at, owner) in owners.into_iter().enumerate() {
+        let ask = LockAsk { ino: Ino(3), owner, range: LockRange::WHOLE, mode: Some(LockMode::Exclusive), keep: false, pid: 1 };
+        let tx = TxId { session: SessionId(1), slot: 0, sequence: at as u64 + 1 };
+        requests.push(Request::Lock { tx, ask, wait: Some(LockWait { id: at as u64, detect: true }) });
+    }
+    requests.push(Request::EndWait { session: SessionId(1), wait: 1 });
     vec![postcard::to_stdvec(&requests).expect("requests have an encoding")]
 }

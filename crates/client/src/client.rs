@@ -7,6 +7,7 @@ use crate::holds::Holds;
 use crate::journal::Journal;
 use crate::keeper;
 use crate::link::Link;
+use crate::locks::Locks;
 use crate::mutate::InDoubt;
 use crate::session::Slots;
 use ebb_model::{Attached, ClusterId, FsError, Incarnation, Ino, Request, SessionId, TxId};
@@ -113,6 +114,7 @@ impl Client {
             in_doubt: RefCell::default(),
             asked: Cell::new(attached.start),
             holds: Holds::default(),
+            locks: Locks::new(attached.session),
             errors: Errors::default(),
             caching: Caching::new(attached.sole),
             mutations: Cell::new(0),
@@ -216,6 +218,7 @@ pub(crate) struct Shared {
     /// The run of the node that has been asked for what earlier ones left in doubt.
     pub(crate) asked: Cell<u64>,
     pub(crate) holds: Holds,
+    pub(crate) locks: Locks,
     pub(crate) errors: Errors,
     pub(crate) caching: Caching,
     /// Mutations that have been asked for and are not settled.
@@ -302,13 +305,19 @@ impl Shared {
             let generation = self.generation.get() + 1;
             self.generation.set(generation);
             self.set_standing(Standing::Attached(Attachment { session, generation }));
+            self.locks.attached();
         }
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
     }
 
     /// Every operation fails from now on, and every task ends.
     pub(crate) fn end(&self) {
         self.set_standing(Standing::Ended);
         self.slots.borrow().end();
+        self.locks.end();
         self.journal.room.changed();
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct Operation {
     pub(crate) tx: TxId,
     pub(crate) caller: Caller,
     pub(crate) mutation: ClientMutation,
+    /// It changed bytes of a file of which this client had locks.
+    pub(crate) locked: bool,
     pub(crate) replay: Replay,
     /// Where the log has it.
     pub(crate) index: LogIndex,
@@ -126,6 +128,18 @@ impl Journal {
         drop(state);
         self.room.changed();
         doubtful.into()
+    }
+
+    /// Takes out, and gives, what is lost and is not to be repeated.
+    pub(crate) fn withdraw(&self, condition: impl Fn(&Operation) -> bool) -> Vec<Operation> {
+        let mut state = self.state.borrow_mut();
+        let (withdrawn, lost): (VecDeque<Operation>, VecDeque<Operation>) =
+            std::mem::take(&mut state.lost).into_iter().partition(condition);
+        state.lost = lost;
+        state.bytes -= withdrawn.iter().map(size).sum::<usize>();
+        drop(state);
+        self.room.changed();
+        withdrawn.into()
     }
 
     /// What is to be sent now.

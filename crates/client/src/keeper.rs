@@ -4,6 +4,7 @@
 use crate::backoff::Backoff;
 use crate::call::Failure;
 use crate::client::{AttachError, Attachment, ClientPorts, Identity, Options, Shared};
+use crate::journal::Operation;
 use crate::link::{Link, LinkEvent};
 use crate::mutate::InDoubt;
 use crate::session::Slots;
@@ -145,6 +146,12 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         let slots = Rc::new(Slots::new(attached.session));
         doubtful.append(&mut shared.journal.renumber(attached.recovered, || slots.for_replay()));
         shared.slots.replace(slots).end();
+        // Others may have had the locks since, and changed what they protect.
+        let lost = shared.lose_locks(attached.session);
+        let locked = |operation: &Operation| operation.locked || operation.mutation.rewrites().is_some_and(|ino| lost.contains(&ino));
+        doubtful.append(&mut shared.journal.withdraw(locked));
+    } else if restarted {
+        shared.locks.forgotten();
     }
     for operation in &doubtful {
         shared.blame(&operation.mutation, operation.replay.ino, FsError::Io);
@@ -166,6 +173,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
     // Before the replay, so that what is unlinked while open stays; after it, for what it has made.
     declare_opens(shared, now.session, IfRefused::Later).await?;
     replay(shared, now.session, attached.recovered).await?;
+    reclaim_locks(shared, now.session).await?;
     if shared.asked.get() != now.start {
         ask_doubtful(shared, now.session).await?;
         shared.asked.set(now.start);
@@ -235,6 +243,25 @@ async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Fai
     Ok(())
 }
 
+/// Takes back what was held before the node started anew. Others wait meanwhile.
+async fn reclaim_locks(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
+    for some in shared.reclaims(session).chunks(RECLAIMS_AT_ONCE) {
+        let answers = join_all(some.iter().map(|(_, request)| insist(shared, request.clone()))).await;
+        for ((party, request), answer) in some.iter().zip(answers) {
+            match answer {
+                Ok(_) => {}
+                Err(Failure::Rpc(RpcError::Refused(error))) => {
+                    tracing::error!(ino = %party.0, %error, "a lock is lost: it could not be reclaimed");
+                    shared.lose_lock(*party, request);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+    shared.locks.reclaimed();
+    Ok(())
+}
+
 enum IfRefused {
     /// It may be made by the replay.
     Later,
@@ -288,6 +315,7 @@ async fn listen(shared: Rc<Shared>) {
             }
             LinkEvent::Notice(Notice::Share) => shared.caching.share(),
             LinkEvent::Notice(Notice::Invalidate { ino }) => shared.caching.invalidate(ino),
+            LinkEvent::Notice(Notice::Lock { wait }) => shared.lock_news(wait),
             LinkEvent::Notice(Notice::Leaving) => tracing::info!("the node stops: waiting for it or its successor"),
             LinkEvent::Lost => {
                 if let Some(attachment) = shared.attachment() {
@@ -350,3 +378,6 @@ const DRIFT: u32 = 8;
 
 /// Opens that are declared side by side after a restart.
 const OPENS_AT_ONCE: usize = 64;
+
+/// The same for locks that are reclaimed.
+const RECLAIMS_AT_ONCE: usize = 16;

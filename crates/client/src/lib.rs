@@ -18,6 +18,7 @@ mod journal;
 mod keeper;
 mod link;
 mod local;
+mod locks;
 mod mutate;
 mod operations;
 mod pool;

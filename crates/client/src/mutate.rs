@@ -26,9 +26,7 @@ impl Shared {
         if self.read_only {
             return Err(FsError::ReadOnly);
         }
-        if let Some(error) = mutation.rewrites().and_then(|ino| self.errors.get(ino)) {
-            return Err(error);
-        }
+        self.may_write(&mutation)?;
         if self.mutations.get() >= MUTATIONS_UNDER_WAY {
             return Err(FsError::Busy);
         }
@@ -50,12 +48,17 @@ impl Shared {
                 Either::Left((prepared, _)) => prepared,
                 Either::Right(_) => return,
             };
-            match prepared {
-                Ok((ticket, attachment)) => match self.drive(ticket, attachment, caller, &mutation).await {
-                    Outcome::Known(result) => break result,
-                    Outcome::Void => {}
-                },
+            let (ticket, attachment) = match prepared {
+                Ok(prepared) => prepared,
                 Err(error) => break Err(error),
+            };
+            // A session may have ended meanwhile, and with it the locks under which this was asked for.
+            if let Err(error) = self.may_write(&mutation) {
+                break Err(error);
+            }
+            match self.drive(ticket, attachment, caller, &mutation).await {
+                Outcome::Known(result) => break result,
+                Outcome::Void => {}
             }
         };
         let made_open = match (mutation.opens(), &result) {
@@ -66,6 +69,14 @@ impl Shared {
             && let Some(ino) = made_open
         {
             self.close(ino);
+        }
+    }
+
+    /// An error that stands keeps bytes from being changed.
+    fn may_write(&self, mutation: &ClientMutation) -> Result<(), FsError> {
+        match mutation.rewrites().and_then(|ino| self.errors.get(ino)) {
+            Some(error) => Err(error),
+            None => Ok(()),
         }
     }
 
@@ -137,7 +148,8 @@ impl Shared {
             let (tx, caller, mutation) = (ticket.tx, caller.clone(), mutation.clone());
             let (index, repeated) = (mutated.index, self.in_doubt.borrow().get(&tx).map(|doubt| doubt.kept_until));
             let kept_until = repeated.map_or(index, |repeated| repeated.max(index));
-            self.journal.keep(Operation { tx, caller, mutation, replay: mutated.replay, index, kept_until });
+            let locked = mutation.rewrites().is_some_and(|ino| self.locks.any_of(ino));
+            self.journal.keep(Operation { tx, caller, mutation, locked, replay: mutated.replay, index, kept_until });
         }
     }
 
@@ -259,13 +271,13 @@ impl Drop for Doubt {
 }
 
 /// One more in a counter of the client, until it is dropped.
-struct Count {
+pub(crate) struct Count {
     shared: Rc<Shared>,
     counter: fn(&Shared) -> &Cell<usize>,
 }
 
 impl Count {
-    fn new(shared: &Rc<Shared>, counter: fn(&Shared) -> &Cell<usize>) -> Count {
+    pub(crate) fn new(shared: &Rc<Shared>, counter: fn(&Shared) -> &Cell<usize>) -> Count {
         let cell = counter(shared);
         cell.set(cell.get() + 1);
         Count { shared: shared.clone(), counter }

@@ -5,6 +5,7 @@
 pub mod backing;
 pub mod cache;
 pub mod extent;
+pub mod locks;
 pub mod namespace;
 pub mod partition;
 pub mod session;

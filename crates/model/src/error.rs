@@ -55,6 +55,17 @@ pub enum FsError {
     /// There is nothing of what lseek(2) looks for.
     #[error("no such data or hole")]
     NoData,
+    /// A lock that somebody else holds.
+    #[error("resource temporarily unavailable")]
+    WouldBlock,
+    /// Whoever waits for this lock would wait for itself.
+    #[error("resource deadlock avoided")]
+    Deadlock,
+    #[error("no locks available")]
+    NoLocks,
+    /// A signal ended a wait.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// Why a request got no answer from the file system. The client library acts upon it;

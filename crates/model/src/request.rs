@@ -101,6 +101,36 @@ pub enum Request {
         offset: u64,
         to: Seek,
     },
+
+    /// A lock is asked for or given up, once per `tx`, whose slots are a table of their own
+    /// ([`LOCK_SLOTS`]). With `wait` it is waited for where it cannot be had at once; asking
+    /// again with the same wait asks how that stands.
+    Lock {
+        tx: TxId,
+        ask: LockAsk,
+        wait: Option<LockWait>,
+    },
+    /// Ends a wait, if there is such a one.
+    EndWait {
+        session: SessionId,
+        wait: u64,
+    },
+    /// F_GETLK: the first lock in the way of one that is not taken.
+    TestLock {
+        session: SessionId,
+        ino: Ino,
+        owner: LockOwner,
+        piece: LockPiece,
+    },
+    /// What an owner held when a node started anew, which forgets locks. Only of a session that
+    /// is awaited; of at most [`LOCKS_RECLAIMED_AT_ONCE`] pieces.
+    Reclaim {
+        session: SessionId,
+        ino: Ino,
+        owner: LockOwner,
+        pid: u32,
+        pieces: Vec<LockPiece>,
+    },
 }
 
 impl Request {
@@ -113,8 +143,11 @@ impl Request {
             | Request::Open { session, .. }
             | Request::Close { session, .. }
             | Request::Fsync { session, .. }
-            | Request::SyncFs { session } => Some(session),
-            Request::Mutate { tx, .. } => Some(tx.session),
+            | Request::SyncFs { session }
+            | Request::EndWait { session, .. }
+            | Request::TestLock { session, .. }
+            | Request::Reclaim { session, .. } => Some(session),
+            Request::Mutate { tx, .. } | Request::Lock { tx, .. } => Some(tx.session),
             _ => None,
         }
     }
@@ -294,6 +327,8 @@ pub enum Reply {
     },
     Admin(AdminReply),
     Offset(u64),
+    Lock(LockAnswer),
+    Conflict(Option<LockConflict>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -305,7 +340,8 @@ pub struct Attached {
     /// Drawn at random when the node started. If it is not the one that the client knows,
     /// everything that it was answered and that was not durable may be lost, and is to be
     /// replayed under its transaction ids: the session table tells what is lost. What the
-    /// node was told of opens is to be told again, before replay and after it.
+    /// node was told of opens is to be told again, before replay and after it, and locks are to be
+    /// reclaimed.
     pub start: u64,
     /// The session is a new one: `previous` was unknown or has expired, its holds are gone.
     pub fresh: bool,
@@ -343,6 +379,8 @@ pub enum Notice {
     Invalidate { ino: Ino },
     /// The node stops serving: finish, then attach again.
     Leaving,
+    /// A wait for a lock has come to an end: ask again how it stands.
+    Lock { wait: u64 },
 }
 
 /// What `ebb status` and its siblings ask.

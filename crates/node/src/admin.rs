@@ -111,7 +111,8 @@ impl Node {
     async fn fsck(self: &Rc<Self>) -> Result<FsckReport, RpcError> {
         let (mut report, files) = {
             let state = self.replica.view();
-            let report = FsckReport { inodes: state.namespace().len() as u64, blocks: 0, problems: state.check() };
+            let problems = [state.check(), self.advisory.borrow().check()].concat();
+            let report = FsckReport { inodes: state.namespace().len() as u64, blocks: 0, problems };
             (report, state.extents().files().map(|(ino, _)| ino).collect::<Vec<_>>())
         };
         for (ino, error) in self.store.failed() {

@@ -95,12 +95,24 @@ impl Node {
         let ended = self.commit(command).await;
         if let Some(session) = session {
             // What follows from it may have failed although it is logged.
-            match self.replica.view().sessions().get(session) {
-                None => self.attachments.remove(session),
-                Some(_) => self.attachments.fail_end(session),
+            let stands = self.replica.view().sessions().get(session).is_some();
+            match stands {
+                false => self.forget_session(session).await?,
+                true => self.attachments.fail_end(session),
             }
         }
         ended.map(drop)
+    }
+
+    /// Forgets a session whose end is logged. Until that is safe others wait for the session if it
+    /// may have locks: a power cut could bring it back, and with it whoever reclaims them.
+    async fn forget_session(&self, session: SessionId) -> Result<(), RpcError> {
+        if self.attachments.awaits(session) || self.advisory.borrow().knows(session) {
+            self.force_log().await?;
+        }
+        self.attachments.remove(session);
+        self.free_locks(session);
+        Ok(())
     }
 
     /// Ends the sessions that have been silent, or kept others waiting, for longer than the term.
@@ -113,6 +125,12 @@ impl Node {
             );
             if let Err(error) = self.close_session(session).await {
                 tracing::error!(%error, "an expired session could not be closed");
+            }
+        }
+        let ended = |session: &SessionId| self.replica.view().sessions().get(*session).is_none();
+        for session in self.attachments.ending().into_iter().filter(ended) {
+            if let Err(error) = self.forget_session(session).await {
+                tracing::error!(%error, "the end of a session could not be made safe");
             }
         }
     }

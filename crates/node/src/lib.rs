@@ -6,6 +6,7 @@
 //! with the answer.
 
 mod admin;
+mod advisory;
 mod attach;
 mod borders;
 mod bucket;
@@ -47,6 +48,7 @@ pub use recover::OpenError;
 
 use cache::Cache;
 use ebb_core::extent::Unforced;
+use ebb_core::locks::LockTable;
 use ebb_core::partition::{Applied, Effect};
 use ebb_format::page::Page;
 use ebb_model::*;
@@ -80,6 +82,8 @@ pub struct Node {
     replica: Replica,
     store: Store,
     attachments: Attachments,
+    /// Locks that clients have taken, in this run.
+    advisory: RefCell<LockTable>,
     /// Bytes of a file: readers share, whoever changes or fills excludes.
     locks: Locks<Ino>,
     /// One load of a directory at a time.

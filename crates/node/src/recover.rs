@@ -197,6 +197,7 @@ impl Node {
             flusher: Flusher::new(members.len() + 1),
             members,
             attachments: Default::default(),
+            advisory: Default::default(),
             locks: Default::default(),
             loads: Default::default(),
             pages: Default::default(),

@@ -142,6 +142,11 @@ impl Node {
             Request::Admin(request) => self.admin(request).await.map(Reply::Admin),
 
             Request::Seek { ino, offset, to } => Ok(Reply::Offset(self.seek(ino, offset, to)?)),
+
+            Request::Lock { tx, ask, wait } => self.lock(tx, &ask, wait),
+            Request::EndWait { session, wait } => self.end_wait(session, wait),
+            Request::TestLock { session, ino, owner, piece } => self.test_lock(session, ino, owner, piece),
+            Request::Reclaim { session, ino, owner, pid, pieces } => self.reclaim(session, ino, owner, pid, &pieces),
         }
     }
 

@@ -36,11 +36,13 @@ struct Attachment {
     listener: Option<oneshot::Sender<()>>,
 }
 
-/// What waits to be told, each thing once: it is bounded by the inodes there are.
+/// What waits to be told, each thing once: it is bounded by the inodes there are and the locks waited for.
 #[derive(Default)]
 struct Mailbox {
     share: bool,
     invalid: BTreeSet<Ino>,
+    /// Waits for locks that have come to an end.
+    locks: BTreeSet<u64>,
     durable: Option<LogIndex>,
     leaving: bool,
 }
@@ -52,6 +54,7 @@ impl Mailbox {
             Notice::Invalidate { ino } => drop(self.invalid.insert(ino)),
             Notice::Durable { durable } => self.durable = self.durable.max(Some(durable)),
             Notice::Leaving => self.leaving = true,
+            Notice::Lock { wait } => drop(self.locks.insert(wait)),
         }
     }
 
@@ -61,6 +64,10 @@ impl Mailbox {
         }
         if let Some(ino) = self.invalid.pop_first() {
             return Some(Notice::Invalidate { ino });
+        }
+        // Behind what the lock is to protect.
+        if let Some(wait) = self.locks.pop_first() {
+            return Some(Notice::Lock { wait });
         }
         if let Some(durable) = self.durable.take() {
             return Some(Notice::Durable { durable });
@@ -125,6 +132,11 @@ impl Attachments {
 
     pub fn is_ending(&self, session: SessionId) -> bool {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.ending)
+    }
+
+    /// Sessions that are about to be closed, or are closed and not forgotten yet.
+    pub fn ending(&self) -> Vec<SessionId> {
+        self.table.borrow().iter().filter(|(_, attachment)| attachment.ending).map(|(session, _)| *session).collect()
     }
 
     /// Forgets the session.

@@ -88,6 +88,7 @@ impl Wire {
         self.under_way.set(self.under_way.get() - 1);
         if let Ok(Reply::Attached(attached)) = &result {
             self.node.attachments.connect(attached.session, self.id);
+            self.node.tell_again_of_locks(attached.session);
         }
         let parts = match &result {
             Ok(reply) => rpc::encode_reply(id, reply).or_else(|error| {

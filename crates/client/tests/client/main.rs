@@ -5,6 +5,7 @@ mod bounds;
 mod caching;
 mod exactly_once;
 mod holds;
+mod locks;
 mod node;
 mod replay;
 mod wire;

@@ -3,6 +3,7 @@
 use crate::world::World;
 use bytes::Bytes;
 use ebb_client::{Client, Link, LinkEvent, Options};
+use ebb_core::locks::LockTable;
 use ebb_model::*;
 use ebb_ports::PortFuture;
 use std::cell::{Cell, RefCell};
@@ -54,10 +55,11 @@ pub struct Node {
     /// Of what is in `log`.
     table: RefCell<Table>,
     pub opens: RefCell<BTreeMap<Ino, u32>>,
+    pub locks: RefCell<LockTable>,
     pub sole: Cell<bool>,
     /// All requests that arrived.
     pub seen: RefCell<Vec<Request>>,
-    /// Fates of mutations.
+    /// Fates of mutations, and of requests for locks.
     pub fates: RefCell<VecDeque<Fate>>,
     /// One in so many requests meets a fault.
     pub chaos: Cell<Option<u64>>,
@@ -87,6 +89,7 @@ impl Node {
             recovered: Cell::new(0),
             table: RefCell::default(),
             opens: RefCell::default(),
+            locks: RefCell::default(),
             sole: Cell::new(true),
             seen: RefCell::default(),
             fates: RefCell::default(),
@@ -136,6 +139,7 @@ impl Node {
     pub fn kill(&self) {
         self.up.set(false);
         self.opens.borrow_mut().clear();
+        self.locks.take();
         self.disconnect();
     }
 
@@ -157,7 +161,8 @@ impl Node {
     }
 
     pub fn expire_sessions(&self) {
-        self.table.borrow_mut().clear();
+        let sessions = self.table.take();
+        sessions.into_keys().for_each(|session| self.locks.borrow_mut().end(session));
         self.opens.borrow_mut().clear();
     }
 
@@ -237,6 +242,23 @@ impl Node {
                 Ok(Reply::Forced { durable: LogIndex(self.durable.get()) })
             }
             Request::Mutate { tx, mutation, replay, .. } => self.mutate(tx, mutation, replay),
+            Request::Lock { tx, ask, wait } => {
+                known(tx.session)?;
+                let answer = self.locks.borrow_mut().ask(tx, &ask, wait);
+                self.tell_of_locks();
+                answer.map(Reply::Lock)
+            }
+            Request::EndWait { session, wait } => {
+                known(session)?;
+                self.locks.borrow_mut().end_wait(session, wait);
+                self.tell_of_locks();
+                Ok(Reply::Done)
+            }
+            Request::Reclaim { session, ino, owner, pid, pieces } => {
+                known(session)?;
+                self.locks.borrow_mut().reclaim(session, ino, owner, pid, &pieces)?;
+                Ok(Reply::Done)
+            }
             Request::GetAttr { ino } => Ok(Reply::Attr(attr(ino))),
             Request::Read { offset, len_bytes, .. } => {
                 // A file of 3 MiB.
@@ -244,6 +266,13 @@ impl Node {
                 Ok(Reply::Data(Bytes::from(vec![7; end.saturating_sub(offset) as usize])))
             }
             _ => Err(RpcError::Refused(FsError::NotSupported)),
+        }
+    }
+
+    /// To the only client that there is; others are in the table alone.
+    pub fn tell_of_locks(&self) {
+        for (_, wait) in self.locks.borrow_mut().take_ended() {
+            self.say(LinkEvent::Notice(Notice::Lock { wait }));
         }
     }
 
@@ -292,7 +321,7 @@ impl Node {
 
     fn fate(&self, request: &Request) -> Fate {
         let scripted = match request {
-            Request::Mutate { .. } => self.fates.borrow_mut().pop_front(),
+            Request::Mutate { .. } | Request::Lock { .. } => self.fates.borrow_mut().pop_front(),
             _ => None,
         };
         let chaotic = || match self.chaos.get() {
@@ -414,6 +443,9 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Fsync { .. } => "fsync",
         Request::SyncFs { .. } => "syncfs",
         Request::Read { .. } => "read",
+        Request::Lock { .. } => "lock",
+        Request::EndWait { .. } => "end-wait",
+        Request::Reclaim { .. } => "reclaim",
         _ => "other",
     }
 }

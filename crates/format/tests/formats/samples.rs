@@ -98,6 +98,11 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Seek { to: Seek::Data, .. }, .. } => "seek-data",
     Message::Request { request: Request::Seek { to: Seek::Hole, .. }, .. } => "seek-hole",
     Message::Request { request: Request::Mutate { mutation: ClientMutation::SetAcl { .. }, .. }, .. } => "mutate-set-acl",
+    Message::Request { request: Request::Lock { wait: None, .. }, .. } => "lock",
+    Message::Request { request: Request::Lock { wait: Some(_), .. }, .. } => "lock-waiting",
+    Message::Request { request: Request::EndWait { .. }, .. } => "end-wait",
+    Message::Request { request: Request::TestLock { .. }, .. } => "test-lock",
+    Message::Request { request: Request::Reclaim { .. }, .. } => "reclaim",
     Message::Request { request: Request::Admin(AdminRequest::Status), .. } => "status",
     Message::Request { request: Request::Admin(AdminRequest::ListDirty { .. }), .. } => "list-dirty",
     Message::Request { request: Request::Admin(AdminRequest::Flush { .. }), .. } => "flush",
@@ -122,6 +127,10 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Fsck(_)), .. } => "reply-fsck",
     Message::Reply { reply: Reply::Admin(AdminReply::Explained(_)), .. } => "reply-explained",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
+    Message::Reply { reply: Reply::Lock(LockAnswer::Granted), .. } => "reply-lock-granted",
+    Message::Reply { reply: Reply::Lock(LockAnswer::Waiting), .. } => "reply-lock-waiting",
+    Message::Reply { reply: Reply::Conflict(None), .. } => "reply-no-conflict",
+    Message::Reply { reply: Reply::Conflict(Some(_)), .. } => "reply-conflict",
     Message::Error { error: RpcError::Refused(FsError::NotFound), .. } => "error-not-found",
     Message::Error { error: RpcError::Refused(FsError::Exists), .. } => "error-exists",
     Message::Error { error: RpcError::Refused(FsError::NotDirectory), .. } => "error-not-directory",
@@ -145,6 +154,10 @@ names!(message_name, MESSAGES, Message {
     Message::Error { error: RpcError::Refused(FsError::Io), .. } => "error-io",
     Message::Error { error: RpcError::Refused(FsError::TimedOut), .. } => "error-timed-out",
     Message::Error { error: RpcError::Refused(FsError::NoData), .. } => "error-no-data",
+    Message::Error { error: RpcError::Refused(FsError::WouldBlock), .. } => "error-would-block",
+    Message::Error { error: RpcError::Refused(FsError::Deadlock), .. } => "error-deadlock",
+    Message::Error { error: RpcError::Refused(FsError::NoLocks), .. } => "error-no-locks",
+    Message::Error { error: RpcError::Refused(FsError::Interrupted), .. } => "error-interrupted",
     Message::Error { error: RpcError::SessionExpired, .. } => "error-session-expired",
     Message::Error { error: RpcError::Misordered, .. } => "error-misordered",
     Message::Error { error: RpcError::Overloaded, .. } => "error-overloaded",
@@ -155,6 +168,7 @@ names!(message_name, MESSAGES, Message {
     Message::Notice(Notice::Share) => "notice-share",
     Message::Notice(Notice::Invalidate { .. }) => "notice-invalidate",
     Message::Notice(Notice::Leaving) => "notice-leaving",
+    Message::Notice(Notice::Lock { .. }) => "notice-lock",
 });
 
 names!(kind_name, KINDS, FileKind {
@@ -237,6 +251,18 @@ impl Draw {
 
     pub fn list<T>(&mut self, mut value: impl FnMut(&mut Draw) -> T) -> Vec<T> {
         (0..self.below(4)).map(|_| value(self)).collect()
+    }
+
+    fn lock_piece(&mut self) -> LockPiece {
+        let (start, len) = (self.u64() >> 2, self.u64() >> 2);
+        let mode = if self.flag() { LockMode::Shared } else { LockMode::Exclusive };
+        LockPiece { range: LockRange::new(start, start + len).expect("it is a range"), mode }
+    }
+
+    fn lock_ask(&mut self, ino: Ino) -> LockAsk {
+        let LockPiece { range, mode } = self.lock_piece();
+        let (owner, mode) = (LockOwner::Fcntl(self.u64()), if self.flag() { Some(mode) } else { None });
+        LockAsk { ino, owner, range, mode, keep: self.flag(), pid: self.u32() }
     }
 
     fn time(&mut self) -> Time {
@@ -537,6 +563,11 @@ impl Draw {
             Request::Seek { ino, offset: self.u64(), to: Seek::Data },
             Request::Seek { ino, offset: self.u64(), to: Seek::Hole },
             Request::Admin(AdminRequest::Explain { path: self.list(Draw::name) }),
+            Request::Lock { tx: self.tx(), ask: self.lock_ask(ino), wait: None },
+            Request::Lock { tx: self.tx(), ask: self.lock_ask(ino), wait: Some(LockWait { id: self.u64(), detect: self.flag() }) },
+            Request::EndWait { session, wait: self.u64() },
+            Request::TestLock { session, ino, owner: LockOwner::Fcntl(self.u64()), piece: self.lock_piece() },
+            Request::Reclaim { session, ino, owner: LockOwner::Flock(self.u64()), pid: self.u32(), pieces: self.list(Draw::lock_piece) },
         ];
         for mutation in self.client_mutations() {
             all.push(Request::Mutate { tx: self.tx(), caller: self.caller(), mutation, replay: self.option(Draw::replay) });
@@ -626,6 +657,10 @@ impl Draw {
             Reply::Admin(AdminReply::Fsck(FsckReport { inodes: self.u64(), blocks: self.u64(), problems: self.list(Draw::text) })),
             Reply::Offset(self.u64()),
             Reply::Admin(AdminReply::Explained(self.explained())),
+            Reply::Lock(LockAnswer::Granted),
+            Reply::Lock(LockAnswer::Waiting),
+            Reply::Conflict(None),
+            Reply::Conflict(Some(LockConflict { piece: self.lock_piece(), pid: self.u32() })),
         ]
     }
 
@@ -655,6 +690,10 @@ impl Draw {
             Io,
             TimedOut,
             NoData,
+            WouldBlock,
+            Deadlock,
+            NoLocks,
+            Interrupted,
         ]
         .map(RpcError::Refused)
         .into();
@@ -675,7 +714,13 @@ impl Draw {
         for error in self.errors() {
             all.push(Message::Error { id: RequestId(self.u64()), error });
         }
-        let notices = [Notice::Durable { durable: self.index() }, Notice::Share, Notice::Invalidate { ino: self.ino() }, Notice::Leaving];
+        let notices = [
+            Notice::Durable { durable: self.index() },
+            Notice::Share,
+            Notice::Invalidate { ino: self.ino() },
+            Notice::Leaving,
+            Notice::Lock { wait: self.u64() },
+        ];
         all.extend(notices.map(Message::Notice));
         all
     }

@@ -52,6 +52,10 @@ impl From<FsError> for Errno {
             FsError::Io => libc::EIO,
             FsError::TimedOut => libc::ETIMEDOUT,
             FsError::NoData => libc::ENXIO,
+            FsError::WouldBlock => libc::EAGAIN,
+            FsError::Deadlock => libc::EDEADLK,
+            FsError::NoLocks => libc::ENOLCK,
+            FsError::Interrupted => libc::EINTR,
         })
     }
 }

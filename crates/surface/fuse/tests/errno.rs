@@ -29,6 +29,11 @@ fn every_error_has_its_number() {
         (FsError::Stale, libc::ESTALE),
         (FsError::Io, libc::EIO),
         (FsError::TimedOut, libc::ETIMEDOUT),
+        (FsError::NoData, libc::ENXIO),
+        (FsError::WouldBlock, libc::EAGAIN),
+        (FsError::Deadlock, libc::EDEADLK),
+        (FsError::NoLocks, libc::ENOLCK),
+        (FsError::Interrupted, libc::EINTR),
     ];
     for (error, number) in table {
         assert_eq!(Errno::from(error), Errno(number));

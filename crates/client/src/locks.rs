@@ -1,0 +1,411 @@
+//! Advisory locks: what the owners of this client hold, and waiting for more.
+//!
+//! The node keeps locks in memory only, so the client knows what is held and reclaims it when
+//! the node has started anew. For that what it knows must never be more than the node has
+//! granted: requests of one owner for one file go one at a time, and what a request gives up
+//! is crossed out before it is sent. A wait is no request: it lies at the node, under a
+//! number, and is asked about when there is news of it.
+
+use crate::call::wrong_reply;
+use crate::client::{Attachment, Shared};
+use crate::gate::Gate;
+use crate::mutate::Count;
+use crate::session::{Slots, Ticket};
+use crate::{Client, backoff::Backoff, call::Failure};
+use ebb_core::locks::Ranges;
+use ebb_model::*;
+use futures_channel::oneshot;
+use futures_util::future::{Either, select};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+
+type Party = (Ino, LockOwner);
+
+pub(crate) struct Locks {
+    held: RefCell<BTreeMap<Party, Held>>,
+    /// Those of whom a request is under way.
+    busy: RefCell<BTreeSet<Party>>,
+    turn: Gate,
+    /// Of the present session.
+    slots: RefCell<Rc<Slots>>,
+    /// By number: whether there is news.
+    waits: RefCell<BTreeMap<u64, bool>>,
+    news: Gate,
+    last_wait: Cell<u64>,
+    /// How often a node has forgotten, or a session has ended.
+    upheavals: Cell<u64>,
+    /// The node has started anew and does not know yet what is held.
+    to_reclaim: Cell<bool>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// The process that locked last.
+    pid: u32,
+    ranges: Ranges,
+}
+
+/// Locks.
+impl Client {
+    /// fcntl(F_SETLK) and flock(LOCK_NB): takes a lock or gives it up.
+    /// [`FsError::WouldBlock`] if others have it.
+    pub async fn lock(&self, ask: LockAsk) -> Result<(), FsError> {
+        self.shared.request_lock(ask, None).await.map(drop)
+    }
+
+    /// fcntl(F_SETLKW) and flock(): waits for a lock until it is there, or `interrupted`
+    /// completes. With `detect` those who wait for each other get [`FsError::Deadlock`].
+    pub async fn lock_waiting(&self, ask: LockAsk, detect: bool, interrupted: impl Future<Output = ()>) -> Result<(), FsError> {
+        let shared = &self.shared;
+        let mut wait = Wait::begin(shared)?;
+        let mut interrupted = pin!(interrupted);
+        loop {
+            let generation = shared.generation();
+            shared.locks.waits.borrow_mut().insert(wait.id, false);
+            if shared.request_lock(ask, Some(LockWait { id: wait.id, detect })).await? == LockAnswer::Granted {
+                wait.is_over = true;
+                return Ok(());
+            }
+            // Who is attached anew may have missed the news.
+            let is_anew = || shared.generation() != generation || shared.has_ended();
+            let is_news = || shared.locks.waits.borrow().get(&wait.id).copied() != Some(false);
+            let news = shared.locks.news.until(|| (is_news() || is_anew()).then_some(()));
+            if let Either::Right(_) = select(pin!(news), interrupted.as_mut()).await {
+                return Err(FsError::Interrupted);
+            }
+        }
+    }
+
+    /// Gives up all that an owner holds of a file. Asks nobody if that is nothing.
+    pub async fn unlock_all(&self, ino: Ino, owner: LockOwner) -> Result<(), FsError> {
+        if !self.shared.locks.concerns((ino, owner)) {
+            return Ok(());
+        }
+        self.lock(LockAsk { ino, owner, range: LockRange::WHOLE, mode: None, keep: false, pid: 0 }).await
+    }
+
+    /// fcntl(F_GETLK): the first lock that keeps an owner from having `piece`.
+    pub async fn test_lock(&self, ino: Ino, owner: LockOwner, piece: LockPiece) -> Result<Option<LockConflict>, FsError> {
+        match self.shared.ask(|session| Request::TestLock { session, ino, owner, piece }).await? {
+            Reply::Conflict(conflict) => Ok(conflict),
+            _ => Err(wrong_reply()),
+        }
+    }
+}
+
+impl Shared {
+    /// In a task of its own, so that what is held is known whatever becomes of the caller.
+    async fn request_lock(self: &Rc<Shared>, ask: LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
+        let (answer, outcome) = oneshot::channel();
+        let shared = self.clone();
+        self.spawn(async move {
+            let party = (ask.ino, ask.owner);
+            let _turn = Turn::take(&shared, party).await;
+            let before = shared.locks.overlapping(party, ask.range);
+            let result = shared.settle_lock(&ask, &before, wait).await;
+            if answer.send(result) == Err(Ok(LockAnswer::Granted)) {
+                shared.give_back(&ask, &before).await;
+            }
+        });
+        self.within(async { outcome.await.unwrap_or(Err(FsError::Io)) }).await
+    }
+
+    /// Whoever asked for a lock has been told that it waited too long, and does not know that it is there.
+    async fn give_back(self: &Rc<Shared>, ask: &LockAsk, before: &[LockPiece]) {
+        let Some(mode) = ask.mode else { return };
+        let kept = before.iter().filter(|held| held.mode < mode).filter_map(|held| Some((held.range.within(ask.range)?, Some(held.mode))));
+        for (range, mode) in kept.chain(without(before, ask.range).iter().map(|piece| (piece.range, None))) {
+            let ask = LockAsk { range, mode, ..*ask };
+            let held = self.locks.overlapping((ask.ino, ask.owner), range);
+            if let Err(error) = self.settle_lock(&ask, &held, None).await {
+                tracing::error!(ino = %ask.ino, %error, "a lock that nobody knows of stays until its file is closed");
+            }
+        }
+    }
+
+    async fn settle_lock(self: &Rc<Shared>, ask: &LockAsk, before: &[LockPiece], wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
+        let party = (ask.ino, ask.owner);
+        if let (Some(_), Some(error)) = (ask.mode, self.errors.get(ask.ino)) {
+            return Err(error);
+        }
+        if ask.mode.is_none() && before.is_empty() {
+            return Ok(LockAnswer::Granted);
+        }
+        let mut wait = wait;
+        if may_be_refused_for_more(ask, before) {
+            // What is given up is given up when nobody can refuse the rest any more: or a restart of the
+            // node in between would leave the owner with neither.
+            if self.drive_lock(&LockAsk { keep: true, ..*ask }, wait.take()).await? == LockAnswer::Waiting {
+                return Ok(LockAnswer::Waiting);
+            }
+        }
+        let upheavals = self.locks.upheavals.get();
+        let weaker = self.locks.give_up(ask, before);
+        let answer = self.drive_lock(ask, wait).await;
+        let stays = !matches!(answer, Ok(LockAnswer::Granted)) && matches!(ask.owner, LockOwner::Fcntl(_));
+        if stays && weaker && self.locks.upheavals.get() != upheavals {
+            tracing::error!(ino = %ask.ino, "a lock that was about to be weakened was lost when the node started anew");
+            self.errors.set(ask.ino, FsError::Io);
+        } else if stays && weaker {
+            self.locks.change(party, None, |ranges| before.iter().for_each(|held| ranges.set(held.range, Some(held.mode))));
+        }
+        answer
+    }
+
+    /// Sends one request until its outcome is known, and notes what is granted.
+    async fn drive_lock(self: &Rc<Shared>, ask: &LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
+        let mut backoff = Backoff::new();
+        let (mut ticket, mut attachment) = self.lock_ticket().await?;
+        loop {
+            // Until the answer is noted: see `Shared::quiet`.
+            let in_flight = Count::new(self, |shared| &shared.in_flight);
+            let request = Request::Lock { tx: ticket.tx, ask: *ask, wait };
+            match self.send(request, Some(self.options.request_timeout)).await {
+                Ok(Reply::Lock(answer)) => {
+                    if let (LockAnswer::Granted, Some(mode)) = (answer, ask.mode) {
+                        self.locks.change((ask.ino, ask.owner), Some(ask.pid), |ranges| match ask.keep {
+                            true => ranges.strengthen(ask.range, mode),
+                            false => ranges.set(ask.range, Some(mode)),
+                        });
+                    }
+                    return Ok(answer);
+                }
+                Ok(_) => return Err(wrong_reply()),
+                Err(Failure::Rpc(RpcError::Refused(error))) => return Err(error),
+                Err(failure) => {
+                    drop(in_flight);
+                    self.weather(failure, attachment, &mut backoff).await?;
+                }
+            }
+            attachment = self.attached().await?;
+            // What the old session was granted has gone with it.
+            if !self.is_current_for_locks(&ticket) {
+                if let (Some(_), Some(error)) = (ask.mode, self.errors.get(ask.ino)) {
+                    return Err(error);
+                }
+                (ticket, attachment) = self.lock_ticket().await?;
+            }
+        }
+    }
+
+    async fn lock_ticket(&self) -> Result<(Ticket, Attachment), FsError> {
+        loop {
+            let slots = self.locks.slots.borrow().clone();
+            let ticket = slots.ticket().await;
+            let attachment = self.attached().await?;
+            if let Some(ticket) = ticket
+                && self.is_current_for_locks(&ticket)
+            {
+                return Ok((ticket, attachment));
+            }
+        }
+    }
+
+    fn is_current_for_locks(&self, ticket: &Ticket) -> bool {
+        Rc::ptr_eq(&ticket.slots, &self.locks.slots.borrow())
+    }
+
+    /// The node says that there is news of a wait.
+    pub(crate) fn lock_news(self: &Rc<Shared>, wait: u64) {
+        match self.locks.waits.borrow_mut().get_mut(&wait) {
+            Some(news) => *news = true,
+            // Nobody waits any more, and others are kept out.
+            None => self.end_wait(wait),
+        }
+        self.locks.news.changed();
+    }
+
+    fn end_wait(self: &Rc<Shared>, wait: u64) {
+        let shared = self.clone();
+        self.spawn(async move {
+            let patience = Some(shared.options.request_timeout);
+            if let Err(error) = shared.ask_patiently(patience, |session| Request::EndWait { session, wait }).await {
+                tracing::debug!(%error, "a wait for a lock ends with its session");
+            }
+        });
+    }
+
+    /// The session has ended, and with it what was held: whoever thinks that it still holds it is
+    /// told so when it writes. Gives the files.
+    pub(crate) fn lose_locks(&self, session: SessionId) -> BTreeSet<Ino> {
+        self.locks.slots.replace(Rc::new(Slots::new(session))).end();
+        self.locks.upheavals.set(self.locks.upheavals.get() + 1);
+        self.locks.to_reclaim.set(false);
+        let lost: BTreeSet<Ino> = self.locks.held.take().into_keys().map(|(ino, _)| ino).collect();
+        for ino in &lost {
+            tracing::error!(%ino, "a lock is lost: its session has ended");
+            self.errors.set(*ino, FsError::Io);
+        }
+        lost
+    }
+
+    /// A request to the node for each part of what is to be reclaimed.
+    pub(crate) fn reclaims(&self, session: SessionId) -> Vec<(Party, Request)> {
+        let held = self.locks.held.borrow();
+        let reclaims = held.iter().flat_map(|((ino, owner), held)| {
+            let pieces: Vec<LockPiece> = held.ranges.iter().collect();
+            let requests: Vec<(Party, Request)> = pieces
+                .chunks(LOCKS_RECLAIMED_AT_ONCE)
+                .map(|pieces| {
+                    let request = Request::Reclaim { session, ino: *ino, owner: *owner, pid: held.pid, pieces: pieces.to_vec() };
+                    ((*ino, *owner), request)
+                })
+                .collect();
+            requests
+        });
+        if self.locks.to_reclaim.get() { reclaims.collect() } else { Vec::new() }
+    }
+
+    /// A part could not be reclaimed.
+    pub(crate) fn lose_lock(&self, party: Party, request: &Request) {
+        if let Request::Reclaim { pieces, .. } = request {
+            for piece in pieces {
+                self.locks.change(party, None, |ranges| ranges.set(piece.range, None));
+            }
+        }
+        self.errors.set(party.0, FsError::Io);
+    }
+}
+
+impl Locks {
+    pub(crate) fn new(session: SessionId) -> Locks {
+        Locks {
+            held: RefCell::default(),
+            busy: RefCell::default(),
+            turn: Gate::default(),
+            slots: RefCell::new(Rc::new(Slots::new(session))),
+            waits: RefCell::default(),
+            news: Gate::default(),
+            last_wait: Cell::new(0),
+            upheavals: Cell::new(0),
+            to_reclaim: Cell::new(false),
+        }
+    }
+
+    /// The node has started anew and knows of no lock.
+    pub(crate) fn forgotten(&self) {
+        self.upheavals.set(self.upheavals.get() + 1);
+        self.to_reclaim.set(true);
+    }
+
+    pub(crate) fn reclaimed(&self) {
+        self.to_reclaim.set(false);
+    }
+
+    /// Attached again: those who wait ask again.
+    pub(crate) fn attached(&self) {
+        self.news.changed();
+    }
+
+    pub(crate) fn end(&self) {
+        self.slots.borrow().end();
+        self.news.changed();
+    }
+
+    /// The party holds something, or is about to.
+    fn concerns(&self, party: Party) -> bool {
+        self.held.borrow().contains_key(&party) || self.busy.borrow().contains(&party)
+    }
+
+    /// Somebody here holds a lock of the file, or is about to.
+    pub(crate) fn any_of(&self, ino: Ino) -> bool {
+        let all = (ino, LockOwner::Fcntl(0))..=(ino, LockOwner::Flock(u64::MAX));
+        self.held.borrow().range(all.clone()).next().is_some() || self.busy.borrow().range(all).next().is_some()
+    }
+
+    fn overlapping(&self, party: Party, range: LockRange) -> Vec<LockPiece> {
+        self.held.borrow().get(&party).map(|held| held.ranges.overlapping(range).collect()).unwrap_or_default()
+    }
+
+    /// Crosses out what a request gives up, whatever its answer will be lost in. True if that
+    /// was anything.
+    fn give_up(&self, ask: &LockAsk, before: &[LockPiece]) -> bool {
+        let stronger = |held: &LockPiece| match ask.owner {
+            LockOwner::Fcntl(_) => Some(held.mode) > ask.mode,
+            // Another mode is had only after the one that is held is given up.
+            LockOwner::Flock(_) => Some(held.mode) != ask.mode,
+        };
+        let weaker = before.iter().any(stronger);
+        if weaker {
+            let mode = if let LockOwner::Flock(_) = ask.owner { None } else { ask.mode };
+            self.change((ask.ino, ask.owner), None, |ranges| ranges.weaken(ask.range, mode));
+        }
+        weaker
+    }
+
+    fn change(&self, party: Party, pid: Option<u32>, change: impl FnOnce(&mut Ranges)) {
+        let mut all = self.held.borrow_mut();
+        let held = all.entry(party).or_default();
+        held.pid = pid.unwrap_or(held.pid);
+        change(&mut held.ranges);
+        if held.ranges.is_empty() {
+            all.remove(&party);
+        }
+    }
+}
+
+/// Part of what is asked for is held in a stronger mode, and part of it is not held at all.
+fn may_be_refused_for_more(ask: &LockAsk, before: &[LockPiece]) -> bool {
+    let gives_up = ask.mode.is_some() && before.iter().any(|held| Some(held.mode) > ask.mode);
+    gives_up && matches!(ask.owner, LockOwner::Fcntl(_)) && !without(before, ask.range).is_empty()
+}
+
+/// What of `range` lies in none of the pieces.
+fn without(pieces: &[LockPiece], range: LockRange) -> Ranges {
+    let mut rest = Ranges::default();
+    rest.set(range, Some(LockMode::Shared));
+    pieces.iter().for_each(|piece| rest.set(piece.range, None));
+    rest
+}
+
+/// The right to one request of an owner for a file.
+struct Turn {
+    shared: Rc<Shared>,
+    party: Party,
+}
+
+impl Turn {
+    async fn take(shared: &Rc<Shared>, party: Party) -> Turn {
+        shared.locks.turn.until(|| shared.locks.busy.borrow_mut().insert(party).then_some(())).await;
+        Turn { shared: shared.clone(), party }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.shared.locks.busy.borrow_mut().remove(&self.party);
+        self.shared.locks.turn.changed();
+    }
+}
+
+/// A number that the node may know. Unless the lock is there, the node is told when nobody
+/// waits any more.
+struct Wait {
+    shared: Rc<Shared>,
+    id: u64,
+    is_over: bool,
+}
+
+impl Wait {
+    fn begin(shared: &Rc<Shared>) -> Result<Wait, FsError> {
+        let locks = &shared.locks;
+        if locks.waits.borrow().len() >= LOCK_WAITS {
+            return Err(FsError::NoLocks);
+        }
+        let id = locks.last_wait.get() + 1;
+        locks.last_wait.set(id);
+        Ok(Wait { shared: shared.clone(), id, is_over: false })
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.shared.locks.waits.borrow_mut().remove(&self.id);
+        if !self.is_over {
+            self.shared.end_wait(self.id);
+        }
+    }
+}

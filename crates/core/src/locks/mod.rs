@@ -1,0 +1,271 @@
+//! Advisory locks of all sessions: who holds what, who waits for what.
+//!
+//! Laws:
+//! - No two parties hold, or have reserved, conflicting locks on one byte of a file.
+//! - What a party holds changes only by its own requests, and by the end of its session. A
+//!   lock that was waited for is *reserved* for whoever waited, which keeps others out, until
+//!   it asks again and has it; so a client always knows what its owners hold.
+//! - Among those who wait and can be served the first come is served first. As in the kernel,
+//!   nobody is held back for the sake of somebody who waits.
+//! - A request is executed once per transaction id, as in [`crate::session`].
+//!
+//! It is not in the log: a node that starts anew begins with an empty table, and clients
+//! reclaim what they hold before anybody is served (docs/decisions/0006-locks.md). Leases will
+//! stand beside it: they too conflict, are waited for and are reclaimed.
+
+mod ranges;
+#[cfg(test)]
+mod tests;
+mod waits;
+
+pub use ranges::Ranges;
+
+use ebb_model::*;
+use std::collections::BTreeMap;
+
+#[derive(Default, Debug)]
+pub struct LockTable {
+    files: BTreeMap<Ino, File>,
+    sessions: BTreeMap<SessionId, Session>,
+    arrivals: u64,
+    ended: Vec<(SessionId, u64)>,
+}
+
+/// Who holds locks that do not conflict with each other.
+type Party = (SessionId, LockOwner);
+
+#[derive(Default, Debug)]
+struct File {
+    held: BTreeMap<Party, Held>,
+    /// In the order of arrival.
+    waits: BTreeMap<u64, Wait>,
+}
+
+#[derive(Default, Debug)]
+struct Held {
+    /// The process that locked last.
+    pid: u32,
+    ranges: Ranges,
+}
+
+#[derive(Debug)]
+struct Wait {
+    party: Party,
+    id: u64,
+    piece: LockPiece,
+    keep: bool,
+    pid: u32,
+    detect: bool,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    Queued,
+    Reserved,
+    /// It would wait for itself.
+    Circle,
+}
+
+#[derive(Default, Debug)]
+struct Session {
+    /// Last sequence and its answer.
+    slots: BTreeMap<u16, (u64, Result<LockAnswer, FsError>)>,
+    /// By id: the file, and when it came.
+    waits: BTreeMap<u64, (Ino, u64)>,
+    pieces: usize,
+}
+
+impl LockTable {
+    /// Executes a request once per transaction.
+    pub fn ask(&mut self, tx: TxId, ask: &LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, RpcError> {
+        if tx.slot >= LOCK_SLOTS {
+            return Err(RpcError::Misordered);
+        }
+        match self.sessions.entry(tx.session).or_default().slots.get(&tx.slot) {
+            Some((sequence, answer)) if *sequence == tx.sequence => return answer.map_err(RpcError::Refused),
+            Some((sequence, _)) if *sequence > tx.sequence => return Err(RpcError::Misordered),
+            _ => {}
+        }
+        let answer = self.execute((tx.session, ask.owner), ask, wait);
+        self.session(tx.session).slots.insert(tx.slot, (tx.sequence, answer));
+        answer.map_err(RpcError::Refused)
+    }
+
+    fn execute(&mut self, party: Party, ask: &LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
+        let (ino, range) = (ask.ino, ask.range);
+        let flock = matches!(ask.owner, LockOwner::Flock(_));
+        if flock && range != LockRange::WHOLE {
+            return Err(FsError::Invalid);
+        }
+        let Some(mode) = ask.mode else {
+            if self.session(party.0).pieces >= LOCKS_PER_SESSION && self.splits(ino, party, range) {
+                return Err(FsError::NoLocks);
+            }
+            self.set(ino, party, range, None);
+            self.settle(ino);
+            return Ok(LockAnswer::Granted);
+        };
+        let piece = LockPiece { range, mode };
+        if let Some(wait) = wait
+            && let Some(arrival) = self.waiting(party, wait.id, ino, piece)?
+        {
+            return self.conclude(ino, arrival);
+        }
+        if flock {
+            if self.held(ino, party).is_some_and(|held| held.ranges.iter().all(|held| held.mode == mode)) {
+                return Ok(LockAnswer::Granted);
+            }
+            // flock(2): what is held is given up before another mode is had, or waited for, or refused.
+            self.set(ino, party, range, None);
+        } else if self.session(party.0).pieces >= LOCKS_PER_SESSION {
+            return Err(FsError::NoLocks);
+        }
+        let is_free = self.blockers(ino, party, piece).next().is_none();
+        let answer = match wait {
+            _ if is_free => {
+                self.grant(ino, party, ask.pid, piece, ask.keep);
+                Ok(LockAnswer::Granted)
+            }
+            None => Err(FsError::WouldBlock),
+            Some(wait) => self.enqueue(ino, Wait::new(party, wait, piece, ask)),
+        };
+        // It may hold less now than it did, unless it holds what it held.
+        if is_free || flock {
+            self.settle(ino);
+        }
+        answer
+    }
+
+    /// F_GETLK: the first lock in the way of `piece`.
+    pub fn test(&self, session: SessionId, ino: Ino, owner: LockOwner, piece: LockPiece) -> Option<LockConflict> {
+        let in_the_way = self.in_the_way(ino, (session, owner), piece);
+        let first = in_the_way.min_by_key(|(_, _, held)| held.range.start());
+        first.map(|((holder, _), pid, piece)| LockConflict { piece, pid: if holder == session { pid } else { 0 } })
+    }
+
+    /// Gives an owner what it held when the table was lost, or nothing if that conflicts with
+    /// what others hold.
+    pub fn reclaim(&mut self, session: SessionId, ino: Ino, owner: LockOwner, pid: u32, pieces: &[LockPiece]) -> Result<(), FsError> {
+        let party = (session, owner);
+        if self.session(session).pieces + pieces.len() > LOCKS_PER_SESSION + LOCKS_RECLAIMED_AT_ONCE {
+            return Err(FsError::NoLocks);
+        }
+        if pieces.iter().any(|piece| self.blockers(ino, party, *piece).next().is_some()) {
+            return Err(FsError::WouldBlock);
+        }
+        for piece in pieces {
+            self.grant(ino, party, pid, *piece, false);
+        }
+        Ok(())
+    }
+
+    /// The session has asked for something.
+    pub fn knows(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    /// The session has ended, and with it what it holds and waits for.
+    pub fn end(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+        self.ended.retain(|(of, _)| *of != session);
+        let mut freed = Vec::new();
+        for (ino, file) in &mut self.files {
+            let before = file.held.len() + file.waits.len();
+            file.held.retain(|party, _| party.0 != session);
+            file.waits.retain(|_, wait| wait.party.0 != session);
+            if file.held.len() + file.waits.len() < before {
+                freed.push(*ino);
+            }
+        }
+        freed.into_iter().for_each(|ino| self.settle(ino));
+    }
+
+    /// Broken laws, in words; none unless there is a bug.
+    pub fn check(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (ino, file) in &self.files {
+            let held = file.held.iter().flat_map(|(party, held)| held.ranges.iter().map(|piece| (*party, piece)));
+            let reserved = file.waits.values().filter(|wait| wait.standing == Standing::Reserved).map(|wait| (wait.party, wait.piece));
+            let all: Vec<(Party, LockPiece)> = held.chain(reserved).collect();
+            for (at, (party, piece)) in all.iter().enumerate() {
+                if let Some((other, with)) = all[at..].iter().find(|(other, with)| conflict(*party, *piece, *other, *with)) {
+                    problems.push(format!("{party:?} has {piece:?} of {ino}, and {other:?} has {with:?}"));
+                }
+            }
+        }
+        for (id, session) in &self.sessions {
+            let pieces =
+                self.files.values().flat_map(|file| &file.held).filter(|(party, _)| party.0 == *id).map(|(_, held)| held.ranges.len());
+            if pieces.sum::<usize>() != session.pieces {
+                problems.push(format!("{id:?} does not have {} pieces", session.pieces));
+            }
+        }
+        problems
+    }
+
+    fn session(&mut self, session: SessionId) -> &mut Session {
+        self.sessions.entry(session).or_default()
+    }
+
+    fn held(&self, ino: Ino, party: Party) -> Option<&Held> {
+        self.files.get(&ino)?.held.get(&party)
+    }
+
+    /// Unlocking the range leaves one piece more than there were.
+    fn splits(&self, ino: Ino, party: Party, range: LockRange) -> bool {
+        let reaches_out = |held: LockPiece| held.range.start() < range.start() && held.range.end() > range.end();
+        self.held(ino, party).is_some_and(|held| held.ranges.overlapping(range).any(reaches_out))
+    }
+
+    fn set(&mut self, ino: Ino, party: Party, range: LockRange, mode: Option<LockMode>) {
+        self.change(ino, party, None, |ranges| ranges.set(range, mode));
+    }
+
+    fn grant(&mut self, ino: Ino, party: Party, pid: u32, LockPiece { range, mode }: LockPiece, keep: bool) {
+        self.change(ino, party, Some(pid), |ranges| match keep {
+            true => ranges.strengthen(range, mode),
+            false => ranges.set(range, Some(mode)),
+        });
+    }
+
+    fn change(&mut self, ino: Ino, party: Party, pid: Option<u32>, change: impl FnOnce(&mut Ranges)) {
+        let file = self.files.entry(ino).or_default();
+        let held = file.held.entry(party).or_default();
+        let before = held.ranges.len();
+        change(&mut held.ranges);
+        let after = held.ranges.len();
+        held.pid = pid.unwrap_or(held.pid);
+        if held.ranges.is_empty() {
+            file.held.remove(&party);
+        }
+        self.forget_if_idle(ino);
+        let session = self.session(party.0);
+        session.pieces = session.pieces + after - before;
+    }
+
+    /// Whoever has what keeps `party` from having `piece`; the same one may come several times.
+    fn blockers(&self, ino: Ino, party: Party, piece: LockPiece) -> impl Iterator<Item = Party> {
+        self.in_the_way(ino, party, piece).map(|(holder, _, _)| holder)
+    }
+
+    fn in_the_way(&self, ino: Ino, party: Party, piece: LockPiece) -> impl Iterator<Item = (Party, u32, LockPiece)> {
+        let (held, waits) = self.files.get(&ino).map(|file| (&file.held, &file.waits)).unzip();
+        let held = held
+            .into_iter()
+            .flatten()
+            .flat_map(move |(holder, held)| held.ranges.overlapping(piece.range).map(move |with| (*holder, held.pid, with)));
+        let waits = waits.into_iter().flat_map(BTreeMap::values).filter(|wait| wait.standing == Standing::Reserved);
+        let reserved = waits.map(|wait| (wait.party, wait.pid, wait.piece));
+        held.chain(reserved).filter(move |(holder, _, with)| conflict(party, piece, *holder, *with))
+    }
+}
+
+fn conflict(party: Party, piece: LockPiece, other: Party, with: LockPiece) -> bool {
+    let one_kind = std::mem::discriminant(&party.1) == std::mem::discriminant(&other.1);
+    let excludes = piece.mode == LockMode::Exclusive || with.mode == LockMode::Exclusive;
+    party != other && one_kind && excludes && piece.range.overlaps(with.range)
+}
+
+/// Pieces that one session may hold, give or take what it waits for: about 100 bytes each.
+pub const LOCKS_PER_SESSION: usize = 1 << 18;

@@ -1,0 +1,133 @@
+//! Waiting: in line, in a circle, and its end.
+
+use super::*;
+use std::collections::BTreeSet;
+
+impl Wait {
+    pub(super) fn new(party: Party, wait: LockWait, piece: LockPiece, ask: &LockAsk) -> Wait {
+        // Locks of flock(2) are of no process that could be said to wait.
+        let detect = wait.detect && matches!(party.1, LockOwner::Fcntl(_));
+        Wait { party, id: wait.id, piece, keep: ask.keep, pid: ask.pid, detect, standing: Standing::Queued }
+    }
+}
+
+impl LockTable {
+    /// Waits that have come to an end, each told once: whoever waits is to ask again.
+    pub fn take_ended(&mut self) -> Vec<(SessionId, u64)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Waits of a session that have come to an end and are not asked about yet.
+    pub fn ended_waits(&self, session: SessionId) -> Vec<u64> {
+        let waits = self.sessions.get(&session).into_iter().flat_map(|session| &session.waits);
+        let ended = |(ino, arrival): &(Ino, u64)| self.files[ino].waits[arrival].standing != Standing::Queued;
+        waits.filter(|(_, at)| ended(at)).map(|(id, _)| *id).collect()
+    }
+
+    /// Whoever waited does so no longer.
+    pub fn end_wait(&mut self, session: SessionId, wait: u64) {
+        let known = self.sessions.get(&session).and_then(|session| session.waits.get(&wait)).copied();
+        if let Some((ino, arrival)) = known {
+            self.remove_wait(ino, arrival);
+            self.settle(ino);
+        }
+    }
+
+    /// When a wait that is asked for again came.
+    pub(super) fn waiting(&self, party: Party, id: u64, ino: Ino, piece: LockPiece) -> Result<Option<u64>, FsError> {
+        let Some((of, arrival)) = self.sessions.get(&party.0).and_then(|session| session.waits.get(&id)) else { return Ok(None) };
+        let wait = &self.files[of].waits[arrival];
+        // One id is for one lock.
+        if (*of, wait.party, wait.piece) == (ino, party, piece) { Ok(Some(*arrival)) } else { Err(FsError::Invalid) }
+    }
+
+    pub(super) fn enqueue(&mut self, ino: Ino, wait: Wait) -> Result<LockAnswer, FsError> {
+        if self.session(wait.party.0).waits.len() >= LOCK_WAITS {
+            return Err(FsError::NoLocks);
+        }
+        if wait.detect && self.is_circle(ino, &wait) {
+            return Err(FsError::Deadlock);
+        }
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        self.session(wait.party.0).waits.insert(wait.id, (ino, arrival));
+        self.files.entry(ino).or_default().waits.insert(arrival, wait);
+        Ok(LockAnswer::Waiting)
+    }
+
+    /// How a wait stands; if it has come to an end it is over with this answer.
+    pub(super) fn conclude(&mut self, ino: Ino, arrival: u64) -> Result<LockAnswer, FsError> {
+        let Wait { party, piece, keep, pid, standing, .. } = self.files[&ino].waits[&arrival];
+        match standing {
+            Standing::Queued => Ok(LockAnswer::Waiting),
+            Standing::Circle => {
+                self.remove_wait(ino, arrival);
+                Err(FsError::Deadlock)
+            }
+            Standing::Reserved => {
+                self.remove_wait(ino, arrival);
+                self.grant(ino, party, pid, piece, keep);
+                // It may hold less now than it did.
+                self.settle(ino);
+                Ok(LockAnswer::Granted)
+            }
+        }
+    }
+
+    /// Serves those who wait for locks of a file, after something of it may have become free.
+    pub(super) fn settle(&mut self, ino: Ino) {
+        let Some(file) = self.files.get(&ino) else { return };
+        let queued: Vec<u64> =
+            file.waits.iter().filter(|(_, wait)| wait.standing == Standing::Queued).map(|(arrival, _)| *arrival).collect();
+        for arrival in queued {
+            let wait = &self.files[&ino].waits[&arrival];
+            let standing = match self.blockers(ino, wait.party, wait.piece).next() {
+                None => Standing::Reserved,
+                // Others are in the way now than when it began to wait.
+                Some(_) if wait.detect && self.is_circle(ino, wait) => Standing::Circle,
+                Some(_) => continue,
+            };
+            self.ended.push((wait.party.0, wait.id));
+            if let Some(wait) = self.files.get_mut(&ino).and_then(|file| file.waits.get_mut(&arrival)) {
+                wait.standing = standing;
+            }
+        }
+        self.forget_if_idle(ino);
+    }
+
+    /// Whether somebody in the way of `wait` waits, perhaps for somebody who waits in turn,
+    /// for what its own party has.
+    fn is_circle(&self, ino: Ino, wait: &Wait) -> bool {
+        let mut todo: Vec<Party> = self.blockers(ino, wait.party, wait.piece).collect();
+        let mut seen = BTreeSet::new();
+        while let Some(party) = todo.pop() {
+            if party == wait.party {
+                return true;
+            }
+            if !seen.insert(party) {
+                continue;
+            }
+            let waits = self.sessions.get(&party.0).into_iter().flat_map(|session| session.waits.values());
+            for (ino, arrival) in waits {
+                let wait = &self.files[ino].waits[arrival];
+                if wait.party == party && wait.detect && wait.standing == Standing::Queued {
+                    todo.extend(self.blockers(*ino, party, wait.piece));
+                }
+            }
+        }
+        false
+    }
+
+    fn remove_wait(&mut self, ino: Ino, arrival: u64) {
+        let Some(wait) = self.files.get_mut(&ino).and_then(|file| file.waits.remove(&arrival)) else { return };
+        self.session(wait.party.0).waits.remove(&wait.id);
+        self.ended.retain(|ended| *ended != (wait.party.0, wait.id));
+        self.forget_if_idle(ino);
+    }
+
+    pub(super) fn forget_if_idle(&mut self, ino: Ino) {
+        if self.files.get(&ino).is_some_and(|file| file.held.is_empty() && file.waits.is_empty()) {
+            self.files.remove(&ino);
+        }
+    }
+}

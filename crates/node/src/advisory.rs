@@ -1,0 +1,89 @@
+//! Advisory locks of clients: fcntl(2) and flock(2). Which conflict, and who is served next, is
+//! the core's; here is when it may be asked.
+//!
+//! The table is of this run. After a restart clients reclaim what they hold, before anybody is
+//! given anything new; so whoever may reclaim must be known for certain, and the end of a
+//! session is safe before its locks are others' to have.
+
+use crate::Node;
+use ebb_model::*;
+
+impl Node {
+    pub(crate) fn lock(&self, tx: TxId, ask: &LockAsk, wait: Option<LockWait>) -> Result<Reply, RpcError> {
+        self.expect_to_stay(tx.session)?;
+        // Giving up is possible always.
+        if ask.mode.is_some() {
+            if self.attachments.awaits_any() {
+                return Err(RpcError::Overloaded);
+            }
+            self.replica.view().namespace().attr(ask.ino)?;
+        }
+        let answer = self.advisory.borrow_mut().ask(tx, ask, wait);
+        self.tell_of_locks();
+        answer.map(Reply::Lock)
+    }
+
+    pub(crate) fn end_wait(&self, session: SessionId, wait: u64) -> Result<Reply, RpcError> {
+        self.expect_to_stay(session)?;
+        self.advisory.borrow_mut().end_wait(session, wait);
+        self.tell_of_locks();
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn test_lock(&self, session: SessionId, ino: Ino, owner: LockOwner, piece: LockPiece) -> Result<Reply, RpcError> {
+        self.expect_to_stay(session)?;
+        if self.attachments.awaits_any() {
+            return Err(RpcError::Overloaded);
+        }
+        Ok(Reply::Conflict(self.advisory.borrow().test(session, ino, owner, piece)))
+    }
+
+    pub(crate) fn reclaim(
+        &self,
+        session: SessionId,
+        ino: Ino,
+        owner: LockOwner,
+        pid: u32,
+        pieces: &[LockPiece],
+    ) -> Result<Reply, RpcError> {
+        self.expect_to_stay(session)?;
+        if !self.attachments.awaits(session) {
+            return Err(FsError::Stale.into());
+        }
+        if pieces.len() > LOCKS_RECLAIMED_AT_ONCE {
+            return Err(FsError::Invalid.into());
+        }
+        self.replica.view().namespace().attr(ino)?;
+        self.advisory.borrow_mut().reclaim(session, ino, owner, pid, pieces)?;
+        Ok(Reply::Done)
+    }
+
+    /// Gives others what a session had that has ended for good.
+    pub(crate) fn free_locks(&self, session: SessionId) {
+        self.advisory.borrow_mut().end(session);
+        self.tell_of_locks();
+    }
+
+    /// The session comes over a new connection: what was said of its waits may be lost with the
+    /// old one.
+    pub(crate) fn tell_again_of_locks(&self, session: SessionId) {
+        for wait in self.advisory.borrow().ended_waits(session) {
+            self.attachments.notify(session, Notice::Lock { wait });
+        }
+    }
+
+    fn tell_of_locks(&self) {
+        for (session, wait) in self.advisory.borrow_mut().take_ended() {
+            self.attachments.notify(session, Notice::Lock { wait });
+        }
+    }
+
+    /// What is given to a session that is about to end would be taken from it at once.
+    fn expect_to_stay(&self, session: SessionId) -> Result<(), RpcError> {
+        match self.attachments.contains(session) {
+            true if self.attachments.is_ending(session) => Err(RpcError::Overloaded),
+            true => Ok(()),
+            false => Err(RpcError::SessionExpired),
+        }
+    }
+}
