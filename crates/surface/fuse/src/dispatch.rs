@@ -1,12 +1,13 @@
 //! From a parsed request to the file system and back.
 
-use crate::reply::{Responder, attr_out, create_out, entry_out, lookup_out, open_out, opendir_out, statfs_out, statx_out};
+use crate::reply::{Responder, attr_out, create_out, entry_out, lk_out, lookup_out, open_out, opendir_out, statfs_out, statx_out};
+use crate::session::Desk;
 use crate::{DirBuffer, Errno, Filesystem, Operation, Request, abi};
 use ebb_model::MAX_XATTR_VALUE_BYTES;
 use zerocopy::IntoBytes;
 
 /// Serves one request. Ends when it is answered.
-pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Responder) {
+pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Responder, desk: &Desk) {
     let Request { context: cx, ino, operation, .. } = request;
     let cx = &cx;
     match operation {
@@ -22,19 +23,23 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
         Operation::Rmdir { name } => reply.empty(fs.rmdir(cx, ino, name).await),
         Operation::Rename { name, to, new_name, mode } => reply.empty(fs.rename(cx, ino, name, to, new_name, mode).await),
         Operation::Link { ino: linked, name } => reply.value(fs.link(cx, linked, ino, name).await.map(|entry| entry_out(&entry))),
-        Operation::Open { flags } => reply.value(fs.open(cx, ino, flags).await.map(|open| open_out(&open, flags.writes()))),
+        Operation::Open { flags } => {
+            reply.value(fs.open(cx, ino, flags).await.map(|open| open_out(&open, flags.writes() || desk.hears_closes)))
+        }
         Operation::Create { name, mode, flags } => {
-            reply.value(fs.create(cx, ino, name, mode, flags).await.map(|created| create_out(&created, flags.writes())));
+            reply.value(
+                fs.create(cx, ino, name, mode, flags).await.map(|created| create_out(&created, flags.writes() || desk.hears_closes)),
+            );
         }
         Operation::Tmpfile { mode, flags } => {
-            reply.value(fs.tmpfile(cx, ino, mode, flags).await.map(|created| create_out(&created, flags.writes())));
+            reply.value(fs.tmpfile(cx, ino, mode, flags).await.map(|created| create_out(&created, flags.writes() || desk.hears_closes)));
         }
         Operation::Read { handle, offset, len_bytes } => reply.bytes(fs.read(cx, ino, handle, offset, len_bytes).await),
         Operation::Write { handle, offset, data, mode } => {
             let written = fs.write(cx, ino, handle, offset, data, mode).await;
             reply.value(written.map(|size| abi::WriteOut { size, padding: 0 }));
         }
-        Operation::Flush { handle } => reply.empty(fs.flush(cx, ino, handle).await),
+        Operation::Flush { handle, owner } => reply.empty(fs.flush(cx, ino, handle, owner).await),
         Operation::Release { handle, flags } => reply.empty(fs.release(cx, ino, handle, flags).await),
         Operation::Fsync { handle, data_only } => reply.empty(fs.fsync(cx, ino, handle, data_only).await),
         Operation::StatFs => reply.value(fs.statfs(cx, ino).await.map(|stat| statfs_out(&stat))),
@@ -62,6 +67,11 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
         Operation::ReleaseDir { handle } => reply.empty(fs.releasedir(cx, ino, handle).await),
         Operation::FsyncDir { handle, data_only } => reply.empty(fs.fsyncdir(cx, ino, handle, data_only).await),
         Operation::Access { access } => reply.empty(fs.access(cx, ino, access).await),
+        Operation::GetLk { owner, piece } => reply.value(fs.getlk(cx, ino, owner, piece).await.map(lk_out)),
+        Operation::SetLk { lock, wait } => {
+            let wait = wait.then(|| desk.interrupts.expect(cx.unique));
+            reply.empty(fs.setlk(cx, ino, lock, wait).await);
+        }
         Operation::Fallocate { handle, offset, len_bytes, mode } => {
             reply.empty(fs.fallocate(cx, ino, handle, offset, len_bytes, mode).await);
         }

@@ -1,18 +1,18 @@
 //! What serves the requests of a mount.
 
-use crate::{Context, CopyEnd, DirBuffer, Errno, Handle, OpenFlags, PassthroughId, SeekTo, WriteMode};
+use crate::{Context, CopyEnd, DirBuffer, Errno, Handle, Interruption, LockRequest, OpenFlags, PassthroughId, SeekTo, WriteMode};
 use bytes::Bytes;
-use ebb_model::{Access, Attr, Cookie, Ino, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode};
+use ebb_model::{Access, Attr, Cookie, Ino, LockConflict, LockPiece, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode};
 use std::time::Duration;
 
 /// A file system, one method per operation of the kernel.
 ///
 /// Methods run concurrently on one thread; each holds one request of the kernel, which
 /// waits until the future ends. A method must not wait for another request of the same
-/// mount nor for a [`crate::Notifier`]: both can depend on its own reply. (`lseek` may have
-/// pages dropped: for it the kernel holds none.) A request that is
-/// interrupted (a signal to its caller) runs to its end all the same: an answer that says
-/// what happened is worth more than EINTR after the fact.
+/// mount nor for a [`crate::Notifier`]: both can depend on its own reply. (`lseek` and `setlk` may
+/// have pages dropped: for them the kernel holds none.) A request that is
+/// interrupted (a signal to its caller) runs to its end all the same, but for `setlk`: an answer
+/// that says what happened is worth more than EINTR after the fact.
 ///
 /// Every `EntryReply` given out for an inode, by whatever operation, is one reference of
 /// the kernel to it, returned by `forget`.
@@ -61,11 +61,13 @@ pub trait Filesystem {
     /// Gives the number of bytes written.
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno>;
 
-    /// A descriptor that can write is closed; may come several times for one open. Its error
-    /// is what close(2) returns.
-    async fn flush(&self, cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno>;
+    /// A descriptor that can write is closed, with [`crate::MountOptions::shared_locks`] any; may
+    /// come several times for one open. It ends the locks of fcntl(2) that `owner` has, if that
+    /// is a process. Its error is what close(2) returns.
+    async fn flush(&self, cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno>;
 
-    /// The last descriptor of an open is closed and its last mapping gone. Nobody sees the result.
+    /// The last descriptor of an open is closed and its last mapping gone, and with it the locks
+    /// that are the open file description's. Nobody sees the result.
     async fn release(&self, cx: &Context, ino: Ino, handle: Handle, flags: OpenFlags) -> Result<(), Errno>;
 
     async fn fsync(&self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<(), Errno>;
@@ -95,6 +97,18 @@ pub trait Filesystem {
 
     /// Not asked on a mount with `default_permissions`.
     async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno>;
+
+    /// F_GETLK: the lock that keeps `owner` from having `piece`. Only with
+    /// [`crate::MountOptions::shared_locks`], as `setlk`.
+    async fn getlk(&self, _cx: &Context, _ino: Ino, _owner: u64, _piece: LockPiece) -> Result<Option<LockConflict>, Errno> {
+        Err(Errno::NOT_IMPLEMENTED)
+    }
+
+    /// Takes a lock or gives it up. With `wait` waits for it, until it is interrupted; then EINTR
+    /// says that it was not taken.
+    async fn setlk(&self, _cx: &Context, _ino: Ino, _lock: LockRequest, _wait: Option<Interruption>) -> Result<(), Errno> {
+        Err(Errno::NOT_IMPLEMENTED)
+    }
 
     /// Without it fallocate(2) gives EOPNOTSUPP, and libc writes zeros for posix_fallocate.
     async fn fallocate(&self, _cx: &Context, _ino: Ino, _handle: Handle, _offset: u64, _len_bytes: u64, _mode: i32) -> Result<(), Errno> {

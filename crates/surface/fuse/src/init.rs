@@ -46,7 +46,8 @@ const WANTED: u64 =
 // Not asked for, with the reason:
 // AUTO_INVAL_DATA       drops pages on any change of mtime, our own included
 // WRITEBACK_CACHE       one SETATTR per created file, no passthrough, times made up by the kernel
-// POSIX_LOCKS, FLOCK    without them the kernel locks locally
+// POSIX_LOCKS, FLOCK_LOCKS   asked for with the mount ([`crate::MountOptions::shared_locks`]);
+//                       without them the kernel keeps locks itself, for the mount alone
 // EXPORT_SUPPORT        lookups of `.` and `..`, for NFS servers on top
 // SPLICE_*              one more copy saved on large messages, two more system calls on all
 // SECURITY_CTX          labels of SELinux arrive as ordinary xattrs
@@ -99,9 +100,9 @@ pub(crate) enum Answer {
     },
 }
 
-/// `body` is INIT without its header; `None` if it is not one. `passthrough`: as
-/// [`crate::MountOptions::passthrough`].
-pub(crate) fn negotiate(body: &[u8], passthrough: bool) -> Option<(Answer, abi::InitOut)> {
+/// `body` is INIT without its header; `None` if it is not one. `also` is what this mount wants
+/// beside [`WANTED`].
+pub(crate) fn negotiate(body: &[u8], also: u64) -> Option<(Answer, abi::InitOut)> {
     let (offer, rest) = abi::InitIn::read_from_prefix(body).ok()?;
     let mut out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
     if offer.major > abi::MAJOR {
@@ -115,8 +116,7 @@ pub(crate) fn negotiate(body: &[u8], passthrough: bool) -> Option<(Answer, abi::
         let (flags2, _) = u32::read_from_prefix(rest).ok()?;
         offered |= u64::from(flags2) << 32;
     }
-    let wanted = if passthrough { WANTED | init::PASSTHROUGH } else { WANTED };
-    let agreed = Negotiated { minor: offer.minor.min(abi::MINOR), flags: offered & wanted };
+    let agreed = Negotiated { minor: offer.minor.min(abi::MINOR), flags: offered & (WANTED | also) };
     out.max_readahead = offer.max_readahead;
     out.flags = agreed.flags as u32;
     out.flags2 = (agreed.flags >> 32) as u32;
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_new_kernel_gives_what_is_wanted_and_no_more() {
-        let (answer, out) = negotiate(&offer(7, 99, u64::MAX), false).unwrap();
+        let (answer, out) = negotiate(&offer(7, 99, u64::MAX), 0).unwrap();
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED }));
         assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED);
         assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 1 << 20, 256));
@@ -157,17 +157,24 @@ mod tests {
     /// Stacking changes what can be mounted on top, so it is not asked for unasked.
     #[test]
     fn passthrough_is_for_mounts_that_want_it() {
-        let (answer, out) = negotiate(&offer(7, 45, u64::MAX), true).unwrap();
+        let (answer, out) = negotiate(&offer(7, 45, u64::MAX), init::PASSTHROUGH).unwrap();
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED | init::PASSTHROUGH }));
         assert_eq!(out.max_stack_depth, STACK_DEPTH);
-        let (_, out) = negotiate(&offer(7, 45, !init::PASSTHROUGH), true).unwrap();
+        let (_, out) = negotiate(&offer(7, 45, !init::PASSTHROUGH), init::PASSTHROUGH).unwrap();
         assert_eq!(out.max_stack_depth, 0);
+    }
+
+    #[test]
+    fn a_mount_may_want_more() {
+        let locks = init::POSIX_LOCKS | init::FLOCK_LOCKS;
+        let (_, out) = negotiate(&offer(7, 45, u64::MAX), locks).unwrap();
+        assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED | locks);
     }
 
     #[test]
     fn the_oldest_kernel_has_no_upper_flags() {
         let offered = init::ASYNC_READ | init::MAX_PAGES | init::HAS_RESEND;
-        let (answer, out) = negotiate(&offer(7, abi::MINOR_LEAST, offered), false).unwrap();
+        let (answer, out) = negotiate(&offer(7, abi::MINOR_LEAST, offered), 0).unwrap();
         let flags = init::ASYNC_READ | init::MAX_PAGES;
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR_LEAST, flags }));
         assert_eq!(out.flags2, 0);
@@ -175,10 +182,10 @@ mod tests {
 
     #[test]
     fn other_versions() {
-        assert_eq!(negotiate(&offer(8, 0, 0), false).unwrap().0, Answer::Again);
-        assert_eq!(negotiate(&offer(7, 30, u64::MAX), false).unwrap().0, Answer::TooOld { major: 7, minor: 30 });
-        assert_eq!(negotiate(&offer(6, 99, 0), false).unwrap().0, Answer::TooOld { major: 6, minor: 99 });
-        assert!(negotiate(&offer(7, 40, init::INIT_EXT)[..16], false).is_none());
-        assert!(negotiate(&[0; 15], false).is_none());
+        assert_eq!(negotiate(&offer(8, 0, 0), 0).unwrap().0, Answer::Again);
+        assert_eq!(negotiate(&offer(7, 30, u64::MAX), 0).unwrap().0, Answer::TooOld { major: 7, minor: 30 });
+        assert_eq!(negotiate(&offer(6, 99, 0), 0).unwrap().0, Answer::TooOld { major: 6, minor: 99 });
+        assert!(negotiate(&offer(7, 40, init::INIT_EXT)[..16], 0).is_none());
+        assert!(negotiate(&[0; 15], 0).is_none());
     }
 }

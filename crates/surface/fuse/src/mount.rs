@@ -1,5 +1,6 @@
 //! Mounting and unmounting.
 
+use crate::abi::init;
 use crate::mountinfo::{self, DeviceId, Mounted};
 use crate::{MountOptions, MountOptionsError, fusermount};
 use std::ffi::CString;
@@ -54,7 +55,8 @@ pub struct Mount {
     pub(crate) device: OwnedFd,
     pub(crate) point: MountPoint,
     pub(crate) read_ahead_bytes: u32,
-    pub(crate) passthrough: bool,
+    /// Flags of INIT that not every mount wants.
+    pub(crate) wants: u64,
 }
 
 impl Mount {
@@ -76,7 +78,11 @@ impl Mount {
             }
         };
         let point = MountPoint { place: Place { path, id } };
-        Ok(Mount { device, point, read_ahead_bytes: options.read_ahead_bytes, passthrough: options.passthrough })
+        let mut wants = if options.shared_locks { init::POSIX_LOCKS | init::FLOCK_LOCKS } else { 0 };
+        if options.passthrough {
+            wants |= init::PASSTHROUGH;
+        }
+        Ok(Mount { device, point, read_ahead_bytes: options.read_ahead_bytes, wants })
     }
 
     pub fn path(&self) -> &Path {

@@ -29,6 +29,9 @@ pub struct MountOptions {
     /// The kernel is asked to read and write some files by itself ([`crate::Passthrough`]). The
     /// mount then counts as stacked on another file system, which kernels allow two deep.
     pub passthrough: bool,
+    /// Locks are asked of the file system, because others than this mount may take them.
+    /// Otherwise the kernel keeps them, and closing a file that was only read needs no request.
+    pub shared_locks: bool,
 }
 
 impl Default for MountOptions {
@@ -44,6 +47,7 @@ impl Default for MountOptions {
             max_read_bytes: MAX_IO_BYTES as u32,
             read_ahead_bytes: 4 << 20,
             passthrough: false,
+            shared_locks: false,
         }
     }
 }

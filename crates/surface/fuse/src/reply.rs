@@ -3,7 +3,7 @@
 use crate::abi::fopen;
 use crate::device::Device;
 use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, PassthroughId, abi};
-use ebb_model::{Attr, FileKind, Time, VolumeStat};
+use ebb_model::{Attr, FileKind, LockConflict, LockMode, Time, VolumeStat};
 use std::io::IoSlice;
 use std::mem::size_of;
 use std::rc::Rc;
@@ -165,16 +165,16 @@ pub(crate) fn statx_out(reply: &AttrReply) -> abi::StatxOut {
     }
 }
 
-/// `writes`: the open is for writing. Without, close(2) has no error to report and the kernel
-/// need not send FLUSH; locks are its own.
-pub(crate) fn open_out(open: &OpenReply, writes: bool) -> abi::OpenOut {
+/// `flush`: somebody wants to know of every close(2), which has an error to report if the open
+/// is for writing, and ends locks.
+pub(crate) fn open_out(open: &OpenReply, flush: bool) -> abi::OpenOut {
     let (caching, backing_id) = match open.caching {
         Caching::Fresh => (0, 0),
         Caching::Keep => (fopen::KEEP_CACHE, 0),
         Caching::Direct => (fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, 0),
         Caching::Passthrough(PassthroughId(id)) => (fopen::PASSTHROUGH, id),
     };
-    let flush = if writes { 0 } else { fopen::NOFLUSH };
+    let flush = if flush { 0 } else { fopen::NOFLUSH };
     abi::OpenOut { fh: open.handle.0, open_flags: caching | flush, backing_id }
 }
 
@@ -186,8 +186,19 @@ pub(crate) fn opendir_out(open: &OpenReply) -> abi::OpenOut {
     abi::OpenOut { fh: open.handle.0, open_flags, backing_id: 0 }
 }
 
-pub(crate) fn create_out((entry, open): &(EntryReply, OpenReply), writes: bool) -> abi::CreateOut {
-    abi::CreateOut { entry: entry_out(entry), open: open_out(open, writes) }
+pub(crate) fn create_out((entry, open): &(EntryReply, OpenReply), flush: bool) -> abi::CreateOut {
+    abi::CreateOut { entry: entry_out(entry), open: open_out(open, flush) }
+}
+
+pub(crate) fn lk_out(conflict: Option<LockConflict>) -> abi::LkOut {
+    let lk = match conflict {
+        None => abi::FileLock { kind: libc::F_UNLCK as u32, ..Default::default() },
+        Some(LockConflict { piece, pid }) => {
+            let kind = if piece.mode == LockMode::Shared { libc::F_RDLCK } else { libc::F_WRLCK };
+            abi::FileLock { start: piece.range.start(), end: piece.range.end(), kind: kind as u32, pid }
+        }
+    };
+    abi::LkOut { lk }
 }
 
 pub(crate) fn statfs_out(stat: &VolumeStat) -> abi::StatfsOut {

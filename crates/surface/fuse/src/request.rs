@@ -7,7 +7,9 @@
 use crate::abi::{self, fattr};
 use crate::{Errno, Negotiated};
 use bytes::Bytes;
-use ebb_model::{Access, FileKind, Ino, MAX_IO_BYTES, Make, Name, RenameMode, SetAttr, SetTime, Time, XattrMode};
+use ebb_model::{
+    Access, FileKind, Ino, LockMode, LockPiece, LockRange, MAX_IO_BYTES, Make, Name, RenameMode, SetAttr, SetTime, Time, XattrMode,
+};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -86,6 +88,20 @@ pub enum SeekTo {
     Hole,
 }
 
+/// A lock that is asked for, or given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockRequest {
+    pub handle: Handle,
+    /// A process, or an open file description: the kernel's name for it.
+    pub owner: u64,
+    /// Of flock(2), on the whole file.
+    pub flock: bool,
+    pub range: LockRange,
+    /// `None` unlocks.
+    pub mode: Option<LockMode>,
+    pub pid: u32,
+}
+
 /// One of the two files of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyEnd {
@@ -120,7 +136,7 @@ pub enum Operation {
     Tmpfile { mode: u16, flags: OpenFlags },
     Read { handle: Handle, offset: u64, len_bytes: u32 },
     Write { handle: Handle, offset: u64, data: Bytes, mode: WriteMode },
-    Flush { handle: Handle },
+    Flush { handle: Handle, owner: u64 },
     Release { handle: Handle, flags: OpenFlags },
     Fsync { handle: Handle, data_only: bool },
     StatFs,
@@ -133,6 +149,8 @@ pub enum Operation {
     ReleaseDir { handle: Handle },
     FsyncDir { handle: Handle, data_only: bool },
     Access { access: Access },
+    GetLk { owner: u64, piece: LockPiece },
+    SetLk { lock: LockRequest, wait: bool },
     Fallocate { handle: Handle, offset: u64, len_bytes: u64, mode: i32 },
     Lseek { handle: Handle, offset: u64, to: SeekTo },
     CopyFileRange { from: CopyEnd, to: CopyEnd, len_bytes: u64, wide: bool },
@@ -146,8 +164,9 @@ pub enum Message {
     Request(Request),
     /// References that the kernel drops. Takes no answer.
     Forget(Vec<(Ino, u64)>),
-    /// The caller of a request has got a signal. Takes no answer: the request's own answer is one.
-    Interrupt,
+    /// The caller of the request with this `unique` has got a signal. Takes no answer: the
+    /// request's own answer is one.
+    Interrupt(u64),
 }
 
 /// What is answered, if anything, to a request that did not parse.
@@ -182,7 +201,10 @@ impl Message {
                 return Ok(Message::Forget(vec![(Ino(header.nodeid), arg.nlookup)]));
             }
             abi::BATCH_FORGET => return Ok(Message::Forget(body.forgets().map_err(reject)?)),
-            abi::INTERRUPT => return Ok(Message::Interrupt),
+            abi::INTERRUPT => {
+                let arg: abi::InterruptIn = body.take().map_err(reject)?;
+                return Ok(Message::Interrupt(arg.unique));
+            }
             _ => parse_operation(agreed, &header, body, payload).map_err(reject)?,
         };
         Ok(Message::Request(Request {
@@ -289,7 +311,7 @@ fn parse_operation(
         }
         abi::FLUSH => {
             let arg: abi::FlushIn = body.take()?;
-            Operation::Flush { handle: Handle(arg.fh) }
+            Operation::Flush { handle: Handle(arg.fh), owner: arg.lock_owner }
         }
         abi::RELEASE => {
             let arg: abi::ReleaseIn = body.take()?;
@@ -352,6 +374,23 @@ fn parse_operation(
             // R_OK, W_OK and X_OK have the values of the model's rights.
             Operation::Access { access: Access((arg.mask & 7) as u8) }
         }
+        abi::GETLK => {
+            let arg: abi::LkIn = body.take()?;
+            let mode = lock_mode(&arg.lk)?.ok_or(Errno::INVALID)?;
+            Operation::GetLk { owner: arg.owner, piece: LockPiece { range: lock_range(&arg.lk)?, mode } }
+        }
+        abi::SETLK | abi::SETLKW => {
+            let arg: abi::LkIn = body.take()?;
+            let lock = LockRequest {
+                handle: Handle(arg.fh),
+                owner: arg.owner,
+                flock: arg.lk_flags & abi::LK_FLOCK != 0,
+                range: lock_range(&arg.lk)?,
+                mode: lock_mode(&arg.lk)?,
+                pid: arg.lk.pid,
+            };
+            Operation::SetLk { lock, wait: header.opcode == abi::SETLKW }
+        }
         abi::FALLOCATE => {
             let arg: abi::FallocateIn = body.take()?;
             let offset = position(arg.offset, arg.length)?;
@@ -386,7 +425,7 @@ fn parse_operation(
         abi::SYNCFS => Operation::SyncFs,
         abi::DESTROY => Operation::Destroy,
         abi::IOCTL => return Err(Errno::NOT_TTY),
-        // Locks, poll and bmap: the kernel does these itself once it has been told so.
+        // Poll and bmap: the kernel does these itself once it has been told so.
         _ => return Err(Errno::NOT_IMPLEMENTED),
     })
 }
@@ -476,6 +515,19 @@ fn bounded(size: u32) -> Result<u32, Errno> {
 fn position(offset: u64, len_bytes: u64) -> Result<u64, Errno> {
     match offset.checked_add(len_bytes) {
         Some(end) if end <= i64::MAX as u64 => Ok(offset),
+        _ => Err(Errno::INVALID),
+    }
+}
+
+fn lock_range(lock: &abi::FileLock) -> Result<LockRange, Errno> {
+    Ok(LockRange::new(lock.start, lock.end)?)
+}
+
+fn lock_mode(lock: &abi::FileLock) -> Result<Option<LockMode>, Errno> {
+    match lock.kind as i32 {
+        libc::F_RDLCK => Ok(Some(LockMode::Shared)),
+        libc::F_WRLCK => Ok(Some(LockMode::Exclusive)),
+        libc::F_UNLCK => Ok(None),
         _ => Err(Errno::INVALID),
     }
 }

@@ -7,6 +7,7 @@
 use crate::buffer::{BufferPool, SHARED_FROM_BYTES, share};
 use crate::device::{Device, Received};
 use crate::init::{Answer, negotiate};
+use crate::interrupt::Interrupts;
 use crate::mount::MountPoint;
 use crate::reply::Responder;
 use crate::{Filesystem, Message, Mount, Negotiated, Notifier, Operation, Passthrough, Rejected, abi, dispatch};
@@ -62,9 +63,9 @@ pub struct Session {
 impl Session {
     /// Needs a tokio runtime with I/O and time.
     pub async fn start(mount: Mount) -> Result<Session, SessionError> {
-        let Mount { device, point, read_ahead_bytes, passthrough } = mount;
+        let Mount { device, point, read_ahead_bytes, wants } = mount;
         let device = Rc::new(Device::new(device)?);
-        let negotiated = initialise(&device, passthrough).await?;
+        let negotiated = initialise(&device, wants).await?;
         point.place.set_read_ahead(read_ahead_bytes);
         let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
         debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
@@ -90,6 +91,7 @@ impl Session {
     pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
         // In this order: whenever this future is dropped, the device goes before the mount point.
         let Session { point, device, notifier: _, negotiated } = self;
+        let desk = Desk { interrupts: Interrupts::default(), hears_closes: negotiated.has(abi::init::POSIX_LOCKS) };
         let pool = BufferPool::default();
         let mut buffer = pool.take();
         let mut spare = Box::pin(None);
@@ -124,7 +126,11 @@ impl Session {
                         forgets.into_iter().for_each(|(ino, count)| fs.forget(ino, count));
                         continue;
                     }
-                    Ok(Message::Interrupt) | Err(Rejected::Silent) => continue,
+                    Ok(Message::Interrupt(unique)) => {
+                        desk.interrupts.interrupt(unique);
+                        continue;
+                    }
+                    Err(Rejected::Silent) => continue,
                     Err(Rejected::Answer { unique, opcode, errno }) => {
                         debug!(operation = abi::opcode_name(opcode), ?errno, "request refused");
                         Responder::new(device.clone(), unique, opcode).error(errno);
@@ -133,7 +139,7 @@ impl Session {
                 };
                 let cost = cost_bytes(&request.operation);
                 let reply = Responder::new(device.clone(), request.context.unique, request.opcode);
-                spare.set(Some(dispatch::serve(fs, request, reply).map(move |()| cost)));
+                spare.set(Some(dispatch::serve(fs, request, reply, &desk).map(move |()| cost)));
                 // Whoever is not ready is polled again by `in_flight`, with a waker that wakes.
                 match spare.as_mut().as_pin_mut().map(|handler| handler.poll(&mut TaskContext::from_waker(Waker::noop()))) {
                     Some(Poll::Pending) => {
@@ -175,8 +181,15 @@ impl Session {
     }
 }
 
+/// What all requests of a connection share.
+pub(crate) struct Desk {
+    pub interrupts: Interrupts,
+    /// The kernel says of every descriptor that it is closed, for the locks that end with it.
+    pub hears_closes: bool,
+}
+
 /// Answers INIT.
-async fn initialise(device: &Rc<Device>, passthrough: bool) -> Result<Negotiated, SessionError> {
+async fn initialise(device: &Rc<Device>, wants: u64) -> Result<Negotiated, SessionError> {
     let mut buffer = BufferPool::default().take();
     loop {
         let len = match device.receive(buffer.as_mut())? {
@@ -189,7 +202,7 @@ async fn initialise(device: &Rc<Device>, passthrough: bool) -> Result<Negotiated
         };
         let message = buffer.bytes(0..len);
         let (header, body) = abi::InHeader::read_from_prefix(message).map_err(|_| SessionError::Protocol("short message"))?;
-        let Some((answer, out)) = negotiate(body, passthrough).filter(|_| header.opcode == abi::INIT) else {
+        let Some((answer, out)) = negotiate(body, wants).filter(|_| header.opcode == abi::INIT) else {
             return Err(SessionError::Protocol("the first request is not INIT"));
         };
         if let Answer::TooOld { major, minor } = answer {

@@ -1,14 +1,15 @@
 //! A volume as the kernel sees it: the client library's answers with the right to cache them.
 
+use crate::lockers::Lockers;
 use crate::{
-    AttrReply, Caching, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Lookup, Negotiated, Notification, Notifier,
-    NotifyError, OpenFlags, OpenReply, Pushed, SeekTo, WriteMode,
+    AttrReply, Caching, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption, LockRequest, Lookup, Negotiated,
+    Notification, Notifier, NotifyError, OpenFlags, OpenReply, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
-    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime,
-    VolumeStat, XattrMode,
+    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, LockAsk, LockConflict, LockOwner, LockPiece, Make, Name,
+    NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -35,9 +36,14 @@ const MOST_REPLACEMENTS: usize = 100;
 const SET_GID: u16 = 0o2000;
 const SET_GID_EXECUTABLE: u16 = SET_GID | 0o010;
 
-/// Files opened while nothing may be cached: every read and write comes here.
-const DIRECT: Handle = Handle(1);
-const CACHED: Handle = Handle(0);
+/// Of an open file's number: it was opened while nothing may be cached, and every read and write comes here.
+const DIRECT: u64 = 1;
+/// It can write.
+const WRITES: u64 = 2;
+const FLAG_BITS: u32 = 2;
+
+/// Of all open directories.
+const DIRECTORY: Handle = Handle(0);
 
 pub struct Volume {
     client: Client,
@@ -49,6 +55,8 @@ pub struct Volume {
     /// Files that are open for reading and writing here, with the number of their opens: they
     /// may be mapped, and a mapping may hold what nobody has been told of.
     mappable: RefCell<BTreeMap<Ino, u64>>,
+    opens: Cell<u64>,
+    lockers: RefCell<Lockers>,
     notifier: Notifier,
     /// When something that the kernel had looked up was last found to have gone.
     lost: Cell<Option<Instant>>,
@@ -67,7 +75,8 @@ impl Volume {
             let (known, notifier) = (told.clone(), telling.clone());
             Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
         });
-        Volume { client, root, kernel, name_ttl, known, mappable: RefCell::default(), notifier, lost: Cell::default() }
+        let (mappable, opens, lockers) = (RefCell::default(), Cell::new(0), RefCell::default());
+        Volume { client, root, kernel, name_ttl, known, mappable, opens, lockers, notifier, lost: Cell::default() }
     }
 
     pub fn client(&self) -> &Client {
@@ -159,10 +168,11 @@ impl Volume {
         if flags.reads() && flags.writes() {
             *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
         }
-        match self.may_cache() {
-            true => OpenReply { handle: CACHED, caching: Caching::Keep },
-            false => OpenReply { handle: DIRECT, caching: Caching::Direct },
-        }
+        let number = self.opens.get() + 1;
+        self.opens.set(number);
+        let (direct, caching) = if self.may_cache() { (0, Caching::Keep) } else { (DIRECT, Caching::Direct) };
+        let writes = if flags.writes() { WRITES } else { 0 };
+        OpenReply { handle: Handle(number << FLAG_BITS | writes | direct), caching }
     }
 
     /// The kernel has put what was appended where it thought that the file ends. It is told
@@ -175,6 +185,22 @@ impl Volume {
                 Err(error) => tracing::error!(%ino, %error, "the kernel keeps what it should drop"),
             }
         });
+    }
+
+    /// Drops what the kernel has cached of a file that others may change, and has it written
+    /// what was stored through a mapping: locks change hands with all that they protect.
+    async fn write_back(&self, ino: Ino, handle: Handle) -> Result<(), Errno> {
+        let caches = handle.0 & DIRECT == 0 || self.mappable.borrow().contains_key(&ino);
+        if self.may_cache() || !caches {
+            return Ok(());
+        }
+        match self.notifier.send(Notification::Inode { ino, bytes: 0..u64::MAX }).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::error!(%ino, %error, "the kernel does not write back what is mapped");
+                Err(Errno::IO)
+            }
+        }
     }
 
     async fn truncate(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Attr, FsError> {
@@ -315,17 +341,30 @@ impl Filesystem for Volume {
         } else {
             self.client.write(&caller, ino, offset, data, mode.drop_set_id).await?
         };
-        if mode.force && handle == DIRECT {
+        if mode.force && handle.0 & DIRECT != 0 {
             self.client.fsync(ino).await?;
         }
         Ok(written.len_bytes as u32)
     }
 
-    async fn flush(&self, _cx: &Context, ino: Ino, _handle: Handle) -> Result<(), Errno> {
-        self.client.error(ino).map_or(Ok(()), |error| Err(error.into()))
+    async fn flush(&self, _cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno> {
+        // The kernel has written back what was stored through mappings.
+        let unlocked = self.client.unlock_all(ino, LockOwner::Fcntl(owner)).await;
+        self.lockers.borrow_mut().flushed(ino, owner);
+        match self.client.error(ino) {
+            Some(error) if handle.0 & WRITES != 0 => Err(error.into()),
+            _ => Ok(unlocked?),
+        }
     }
 
-    async fn release(&self, _cx: &Context, ino: Ino, _handle: Handle, flags: OpenFlags) -> Result<(), Errno> {
+    async fn release(&self, _cx: &Context, ino: Ino, handle: Handle, flags: OpenFlags) -> Result<(), Errno> {
+        let over = self.lockers.borrow_mut().released(handle);
+        let over = over.into_iter().map(|(ino, owner)| (ino, LockOwner::Fcntl(owner)));
+        for (ino, owner) in over.chain([(ino, LockOwner::Flock(handle.0))]) {
+            if let Err(error) = self.client.unlock_all(ino, owner).await {
+                tracing::error!(%ino, %error, "a lock of a closed file stays until the mount ends");
+            }
+        }
         self.client.close(ino);
         if flags.reads() && flags.writes() {
             let mut mappable = self.mappable.borrow_mut();
@@ -385,7 +424,7 @@ impl Filesystem for Volume {
     async fn opendir(&self, _cx: &Context, ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
         self.on_known(self.client.open(self.real(ino)).await)?;
         let caching = if self.may_cache() { Caching::Keep } else { Caching::Fresh };
-        Ok(OpenReply { handle: CACHED, caching })
+        Ok(OpenReply { handle: DIRECTORY, caching })
     }
 
     async fn readdir(&self, _cx: &Context, ino: Ino, _handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
@@ -425,6 +464,35 @@ impl Filesystem for Volume {
 
     async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
         Ok(self.client.access(&Self::caller(cx), self.real(ino), access).await?)
+    }
+
+    async fn getlk(&self, _cx: &Context, ino: Ino, owner: u64, piece: LockPiece) -> Result<Option<LockConflict>, Errno> {
+        Ok(self.client.test_lock(ino, LockOwner::Fcntl(owner), piece).await?)
+    }
+
+    async fn setlk(&self, _cx: &Context, ino: Ino, lock: LockRequest, wait: Option<Interruption>) -> Result<(), Errno> {
+        let LockRequest { handle, range, mode, pid, .. } = lock;
+        // A number that is never used again says more of a description than the kernel's.
+        let owner = if lock.flock { LockOwner::Flock(handle.0) } else { LockOwner::Fcntl(lock.owner) };
+        let ask = LockAsk { ino, owner, range, mode, keep: false, pid };
+        if mode.is_none() {
+            let written = self.write_back(ino, handle).await;
+            self.client.lock(ask).await?;
+            return written;
+        }
+        if !lock.flock {
+            self.lockers.borrow_mut().used(ino, lock.owner, handle);
+        }
+        match wait {
+            None => self.client.lock(ask).await?,
+            Some(mut interruption) => self.client.lock_waiting(ask, !lock.flock, interruption.signalled()).await?,
+        }
+        // What others did while they had the lock is to be seen.
+        let seen = self.write_back(ino, handle).await;
+        if seen.is_err() {
+            self.client.lock(LockAsk { mode: None, ..ask }).await?;
+        }
+        seen
     }
 
     async fn fallocate(&self, cx: &Context, ino: Ino, _handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<(), Errno> {

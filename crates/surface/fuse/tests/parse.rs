@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ebb_fuse::abi::{self, InHeader};
-use ebb_fuse::{Errno, Handle, Message, Negotiated, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
+use ebb_fuse::{Errno, Handle, LockRequest, Message, Negotiated, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
 use ebb_model::*;
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -190,20 +190,42 @@ fn what_takes_no_answer_gets_none() {
         assert_eq!(parse(&batch(count)), Err(Rejected::Silent));
     }
     assert_eq!(parse(&message(abi::FORGET, &[])), Err(Rejected::Silent));
-    assert_eq!(parse(&message(abi::INTERRUPT, &[&[0; 8]])), Ok(Message::Interrupt));
+    assert_eq!(parse(&message(abi::INTERRUPT, &[&[0; 8]])), Ok(Message::Interrupt(0)));
+    assert_eq!(parse(&message(abi::INTERRUPT, &[])), Err(Rejected::Silent));
     assert_eq!(parse(&message(abi::NOTIFY_REPLY, &[])), Err(Rejected::Silent));
     assert_eq!(parse(b""), Err(Rejected::Silent));
 }
 
 #[test]
 fn what_is_not_served_is_refused_so_that_the_kernel_goes_on() {
-    for opcode in [abi::GETLK, abi::SETLK, abi::SETLKW, abi::POLL, abi::BMAP, abi::SETUPMAPPING, 0, 7, 4096, u32::MAX] {
+    for opcode in [abi::POLL, abi::BMAP, abi::SETUPMAPPING, 0, 7, 4096, u32::MAX] {
         assert_eq!(operation(opcode, &[&[0; 64]]), Err(Errno::NOT_IMPLEMENTED), "{opcode}");
     }
     assert_eq!(operation(abi::IOCTL, &[&[0; 64]]), Err(Errno::NOT_TTY));
     let lseek = |whence| operation(abi::LSEEK, &[abi::LseekIn { fh: 3, offset: 4, whence, padding: 0 }.as_bytes()]);
     assert_eq!(lseek(libc::SEEK_HOLE as u32), Ok(Operation::Lseek { handle: Handle(3), offset: 4, to: SeekTo::Hole }));
     assert_eq!(lseek(libc::SEEK_END as u32), Err(Errno::INVALID));
+}
+
+#[test]
+fn locks_say_whose_where_and_how() {
+    let lock = |kind, start, end, lk_flags| {
+        let lk = abi::FileLock { start, end, kind, pid: 9 };
+        abi::LkIn { fh: 3, owner: 4, lk, lk_flags, padding: 0 }
+    };
+    let ask = |opcode, lock: abi::LkIn| operation(opcode, &[lock.as_bytes()]);
+    let range = LockRange::new(5, MAX_LOCK_OFFSET).unwrap();
+    let expected = LockRequest { handle: Handle(3), owner: 4, flock: false, range, mode: Some(LockMode::Exclusive), pid: 9 };
+    let (read, write, unlock) = (libc::F_RDLCK as u32, libc::F_WRLCK as u32, libc::F_UNLCK as u32);
+    assert_eq!(ask(abi::SETLKW, lock(write, 5, MAX_LOCK_OFFSET, 0)), Ok(Operation::SetLk { lock: expected, wait: true }));
+    let flock = LockRequest { flock: true, range: LockRange::WHOLE, mode: None, ..expected };
+    assert_eq!(ask(abi::SETLK, lock(unlock, 0, MAX_LOCK_OFFSET, abi::LK_FLOCK)), Ok(Operation::SetLk { lock: flock, wait: false }));
+    let piece = LockPiece { range, mode: LockMode::Shared };
+    assert_eq!(ask(abi::GETLK, lock(read, 5, MAX_LOCK_OFFSET, 0)), Ok(Operation::GetLk { owner: 4, piece }));
+    assert_eq!(ask(abi::GETLK, lock(unlock, 5, 6, 0)), Err(Errno::INVALID));
+    for (kind, start, end) in [(77, 0, 0), (write, 5, 4), (read, 0, u64::MAX)] {
+        assert_eq!(ask(abi::SETLK, lock(kind, start, end, 0)), Err(Errno::INVALID));
+    }
 }
 
 #[test]
@@ -265,7 +287,7 @@ fn check(bytes: &[u8], opcode: u32) {
                 assert!(data.len() <= bytes.len());
             }
         }
-        Ok(Message::Forget(_) | Message::Interrupt) | Err(Rejected::Silent) => assert!(silent, "{opcode} gets no answer"),
+        Ok(Message::Forget(_) | Message::Interrupt(_)) | Err(Rejected::Silent) => assert!(silent, "{opcode} gets no answer"),
         Err(Rejected::Answer { unique, errno, .. }) => assert!(!silent && unique == 77 && errno.0 > 0),
     }
 }

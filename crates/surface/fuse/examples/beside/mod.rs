@@ -172,7 +172,7 @@ impl Filesystem for Beside {
         Err(Errno::NOT_SUPPORTED)
     }
 
-    async fn flush(&self, _: &Context, _: Ino, _: Handle) -> Result<(), Errno> {
+    async fn flush(&self, _: &Context, _: Ino, _: Handle, _: u64) -> Result<(), Errno> {
         Ok(())
     }
 

@@ -1,9 +1,11 @@
 /// Capabilities of INIT. Bits 32 and above travel in `flags2`.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
@@ -50,6 +52,8 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// Of a lock of flock(2).
+pub const LK_FLOCK: u32 = 1 << 0;
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub const EXPIRE_ONLY: u32 = 1 << 0;
 

@@ -63,6 +63,9 @@ abi! {
     /// What follows it with SETXATTR_EXT.
     struct SetxattrInExt { setxattr_flags: u32, padding: u32, }
     struct GetxattrIn { size: u32, padding: u32, }
+    struct FileLock { start: u64, end: u64, kind: u32, pid: u32, }
+    struct LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32, }
+    struct InterruptIn { unique: u64, }
     struct AccessIn { mask: u32, padding: u32, }
     struct FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
     struct LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
@@ -114,6 +117,7 @@ abi! {
     struct CreateOut { entry: EntryOut, open: OpenOut, }
     struct WriteOut { size: u32, padding: u32, }
     struct CopyFileRangeOut { bytes_copied: u64, }
+    struct LkOut { lk: FileLock, }
     struct LseekOut { offset: u64, }
     struct GetxattrOut { size: u32, padding: u32, }
     struct StatfsOut {
@@ -187,6 +191,8 @@ const _: () = {
     assert!(size_of::<SetattrIn>() == 88);
     assert!(size_of::<ReadIn>() == 40);
     assert!(size_of::<WriteIn>() == 40);
+    assert!(size_of::<LkIn>() == 48);
+    assert!(size_of::<LkOut>() == 24);
     assert!(size_of::<StatfsOut>() == 80);
     assert!(size_of::<Statx>() == 256);
     assert!(size_of::<StatxOut>() == 288);

@@ -362,7 +362,7 @@ impl Filesystem for MemFs {
         Ok(data.len() as u32)
     }
 
-    async fn flush(&self, _: &Context, _: Ino, _: Handle) -> Result<(), Errno> {
+    async fn flush(&self, _: &Context, _: Ino, _: Handle, _: u64) -> Result<(), Errno> {
         Ok(())
     }
 
