@@ -281,7 +281,9 @@ impl Plan {
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<MountRecord, Failure> {
-        let options = MountOptions { read_only: client.is_read_only(), ..self.options.clone() };
+        // Whom nobody can join leaves locks to the kernel.
+        let shared_locks = !record.embedded || self.listen.is_some();
+        let options = MountOptions { read_only: client.is_read_only(), shared_locks, ..self.options.clone() };
         let mount = Mount::new(&self.mountpoint, &options).map_err(|error| Failure::Failed(error.to_string()))?;
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.display(), error);
         let session = Session::start(mount).await.map_err(failed)?;

@@ -4,7 +4,7 @@ use crate::place::Place;
 use std::fs;
 
 /// Gives the child and the address that it serves at.
-fn serve(place: &mut Place, listen: &str) -> (usize, String) {
+pub fn serve(place: &mut Place, listen: &str) -> (usize, String) {
     let url = place.url().to_owned();
     let (child, line) =
         place.start(&["serve", "--data", "node", "--backing", &url, "--name", "volume", "--listen", listen, "--flush-interval", "1h"]);

@@ -10,6 +10,8 @@ mod ends;
 mod helper;
 mod holes;
 mod joining;
+mod lock_ends;
+mod locks;
 mod open;
 mod place;
 mod refused;
