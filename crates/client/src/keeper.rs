@@ -152,6 +152,10 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         doubtful.append(&mut shared.journal.withdraw(locked));
     } else if restarted {
         shared.locks.forgotten();
+        // What an earlier session did came before this one in the log, which has kept this one.
+        // Its bytes need not have been forced, and nobody can send them again under that session.
+        let earlier = shared.journal.withdraw(|operation| operation.tx.session != now.session);
+        doubtful.extend(earlier.into_iter().filter(|operation| operation.mutation.rewrites().is_some()));
     }
     for operation in &doubtful {
         shared.blame(&operation.mutation, operation.replay.ino, FsError::Io);

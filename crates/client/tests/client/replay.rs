@@ -234,6 +234,25 @@ fn no_bytes_are_changed_under_an_error() {
     assert_eq!(cut(), Ok(()), "it has been reported");
 }
 
+/// A session ends while its node lives, and another begins. Then the node starts anew and
+/// knows the later one: what the earlier one did is not sent under an id that nobody knows.
+#[test]
+fn what_an_earlier_session_did_does_not_keep_a_later_one_out() {
+    let world = World::new(10);
+    let node = Node::new(&world);
+    let client = node.attach();
+    make(&world, &client, "a").expect("made");
+    append(&world, &client, 7, "x").expect("appended");
+    node.expire_sessions();
+    node.disconnect();
+    world.pass(Duration::from_secs(10));
+    node.kill();
+    node.restart();
+    world.pass(Duration::from_secs(10));
+    make(&world, &client, "b").expect("it is attached");
+    assert_eq!(append(&world, &client, 7, "y"), Err(FsError::Io), "nobody knows whether the bytes are there");
+}
+
 /// A certain loss is being repeated under a fresh session when the connection breaks and
 /// that session expires too: whether the repetition happened is not known, so it is not repeated.
 #[test]
