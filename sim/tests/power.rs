@@ -5,7 +5,7 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig::{attach_embedded, open};
-use ebb_sim::{DiskFaults, FaultPlan, Machine, Rate, SimBucket, Slowness, World};
+use ebb_sim::{DiskFaults, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World};
 use futures_util::future::select;
 use std::future::pending;
 use std::pin::pin;
@@ -90,6 +90,27 @@ fn a_hole_is_in_its_file_before_a_snapshot_counts() {
     assert!(survived > 8, "{survived} holes survived");
 }
 
+/// Danger: a file is cut, and its node dies before that is forced. The next one finds it as
+/// short as it should be, and has nothing to force when it is extended.
+#[test]
+fn what_was_cut_off_before_a_kill_does_not_come_back() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            let rest = BLOCK_BYTES - CHANGED_BYTES;
+            volume.resize(rest).await;
+            volume.kill().await;
+            volume.resize(BLOCK_BYTES).await;
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.cut_power().await;
+            let end = volume.client.read(volume.file, rest, CHANGED_BYTES as usize).await.unwrap();
+            assert!(end.iter().all(|byte| *byte == 0), "seed {seed}: what was cut off came back");
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
 /// Danger: of a block that was fetched and not forced a part is changed. The log keeps the
 /// change, the disk loses the block, and the bucket is the only place that has the rest.
 #[test]
@@ -127,6 +148,7 @@ const CHANGED_BYTES: u64 = 1000;
 struct Mounted {
     machine: Machine,
     bucket: SimBucket,
+    process: Process,
     client: Client,
     file: Ino,
     other: Ino,
@@ -135,10 +157,10 @@ struct Mounted {
 impl Mounted {
     async fn with_old_bytes(world: &World) -> Mounted {
         let (machine, bucket) = (world.machine("a"), world.bucket());
-        let client = mount(&machine, &bucket).await;
+        let (process, client) = mount(&machine, &bucket).await;
         let file = make(&client, b"file").await;
         let other = make(&client, b"other").await;
-        let volume = Mounted { machine, bucket, client, file, other };
+        let volume = Mounted { machine, bucket, process, client, file, other };
         volume.fill(OLD).await;
         volume.client.fsync(file).await.unwrap();
         volume
@@ -160,10 +182,7 @@ impl Mounted {
                 let span = (at, CHANGED_BYTES);
                 self.client.fallocate(&Caller::ROOT, self.file, span, Allocation::Zero, true, false).await.map(drop)
             }
-            Change::Truncate => {
-                let set = SetAttr { size_bytes: Some(at), ..SetAttr::default() };
-                self.client.setattr(&Caller::ROOT, self.file, set).await.map(drop)
-            }
+            Change::Truncate => return self.resize(at).await,
         }
         .unwrap();
     }
@@ -183,7 +202,17 @@ impl Mounted {
 
     async fn cut_power(&mut self) {
         self.machine.power_cut();
-        self.client = mount(&self.machine, &self.bucket).await;
+        (self.process, self.client) = mount(&self.machine, &self.bucket).await;
+    }
+
+    async fn kill(&mut self) {
+        self.process.kill();
+        (self.process, self.client) = mount(&self.machine, &self.bucket).await;
+    }
+
+    async fn resize(&self, size_bytes: u64) {
+        let set = SetAttr { size_bytes: Some(size_bytes), ..SetAttr::default() };
+        self.client.setattr(&Caller::ROOT, self.file, set).await.unwrap();
     }
 
     /// Of a block that was not forced every sector may be lost, but nothing older comes back.
@@ -198,13 +227,14 @@ impl Mounted {
     }
 }
 
-async fn mount(machine: &Machine, bucket: &SimBucket) -> Client {
+async fn mount(machine: &Machine, bucket: &SimBucket) -> (Process, Client) {
     let process = machine.process_on("node", "data");
     let (volume, never) = ("ebb".into(), Duration::from_secs(3600));
     let options =
         Options { volume, embedded: true, commit_interval: never, flush_interval: never, snapshot_operations: 1, ..Options::default() };
     let node = open(&process, bucket, &options).await.unwrap().unwrap();
-    attach_embedded(&process, &node).await.unwrap().unwrap()
+    let client = attach_embedded(&process, &node).await.unwrap().unwrap();
+    (process, client)
 }
 
 async fn make(client: &Client, name: &[u8]) -> Ino {

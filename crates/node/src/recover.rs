@@ -175,10 +175,10 @@ impl Node {
         let recovered = log.written();
         let fresh = is_empty(&recovery);
         let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
-        let Replayed { partition, doubtful, unforced, holes } = match fresh {
+        let Replayed { partition, doubtful, unforced, holes, cuts } = match fresh {
             true => {
                 let partition = empty(&ports, bucket.as_deref(), &serves, &options).await?;
-                Replayed { partition, doubtful: Doubtful::new(), unforced: Unforced::default(), holes: Vec::new() }
+                Replayed { partition, doubtful: Doubtful::new(), unforced: Unforced::default(), holes: Vec::new(), cuts: BTreeMap::new() }
             }
             false => replay(recovery).await?,
         };
@@ -221,6 +221,7 @@ impl Node {
             node.write_snapshot().await?;
         }
         node.store.not_forced(doubtful.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (*ino, run))));
+        node.store.not_forced_cuts(cuts);
         // What is removed or cut now must not come back with the next power cut.
         node.force_log().await?;
         node.drop_strays().await?;
@@ -493,6 +494,8 @@ struct Replayed {
     unforced: Unforced,
     /// Blocks that became holes since the snapshot.
     holes: Vec<(Ino, Range<u64>)>,
+    /// Files that were cut since the snapshot, and where.
+    cuts: BTreeMap<Ino, u64>,
 }
 
 async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
@@ -500,6 +503,7 @@ async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
     let mut partition = Partition::from_items(items(snapshot).await?)?;
     let mut unforced = Unforced::default();
     let mut holes = Vec::new();
+    let mut cuts = BTreeMap::new();
     let mut unsynced: BTreeMap<Ino, Vec<(LogIndex, Range<u64>)>> = BTreeMap::new();
     while let Some((index, command)) = recovery.commands.next().await? {
         match &command {
@@ -538,8 +542,12 @@ async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
                 Effect::Drop { ino } => {
                     unsynced.remove(&ino);
                     unforced.gone(ino);
+                    cuts.remove(&ino);
                 }
-                Effect::Cut { ino, len_bytes } => unforced.superseded(ino, len_bytes..u64::MAX),
+                Effect::Cut { ino, len_bytes } => {
+                    unforced.superseded(ino, len_bytes..u64::MAX);
+                    cuts.entry(ino).and_modify(|cut: &mut u64| *cut = len_bytes.min(*cut)).or_insert(len_bytes);
+                }
                 Effect::Punch { ino, blocks } => holes.push((ino, blocks)),
             }
         }
@@ -550,7 +558,7 @@ async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
         }
     }
     let doubtful = unsynced.into_iter().map(|(ino, writes)| (ino, joined(writes.into_iter().map(|(_, blocks)| blocks).collect())));
-    Ok(Replayed { partition, doubtful: doubtful.collect(), unforced, holes })
+    Ok(Replayed { partition, doubtful: doubtful.collect(), unforced, holes, cuts })
 }
 
 /// The same blocks, each once: what is doubted is logged, and doubted again by the next start.

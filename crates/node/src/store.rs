@@ -61,6 +61,11 @@ impl State {
         self.unforced.insert(ino, blocks);
     }
 
+    fn was_cut(&mut self, ino: Ino, len: u64) {
+        self.changed(ino, len / BLOCK_BYTES..u64::MAX);
+        self.cut.insert(ino);
+    }
+
     /// Nothing of the file is left to force, or it is of no use any more.
     fn settled(&mut self, ino: Ino) {
         self.unsynced.remove(&ino);
@@ -86,6 +91,12 @@ impl Store {
         let mut state = self.state.borrow_mut();
         state.names_changed();
         blocks.into_iter().for_each(|(ino, blocks)| state.changed(ino, blocks.clone()));
+    }
+
+    /// These files were cut by an earlier run, which may not have forced their new length.
+    pub fn not_forced_cuts(&self, cuts: impl IntoIterator<Item = (Ino, u64)>) {
+        let mut state = self.state.borrow_mut();
+        cuts.into_iter().for_each(|(ino, len)| state.was_cut(ino, len));
     }
 
     /// Reads `len` bytes; what is beyond the end of the store file reads as zeros.
@@ -118,9 +129,7 @@ impl Store {
         let Some(file) = self.existing(ino).await? else { return Ok(()) };
         if file.len().await? > len {
             let cut = file.set_len(len).await;
-            let mut state = self.state.borrow_mut();
-            state.changed(ino, len / BLOCK_BYTES..u64::MAX);
-            state.cut.insert(ino);
+            self.state.borrow_mut().was_cut(ino, len);
             return cut;
         }
         Ok(())
