@@ -64,7 +64,7 @@ impl Node {
 
     fn install(&mut self, dir: Ino, entries: Vec<Installed>, progress: LoadProgress) {
         let stamp = self.stamp();
-        self.log(BackingCommand::Install { dir, epoch: 0, entries, hidden: vec![], progress, stamp });
+        self.log(BackingCommand::Install { dir, epoch: 0, entries, hidden: vec![], owner: (0, 0), progress, stamp });
     }
 
     fn mutate(&mut self, mutation: Mutation) -> Result<(), FsError> {
@@ -186,7 +186,15 @@ fn a_late_listing_brings_nothing_back() {
     assert!(node.partition.backing().knows_absent(node.partition.namespace(), Ino::ROOT, &name("f")));
     let stamp = node.stamp();
     let entries = vec![found(name("late"), Ino(1 << 48 | 401), object("e", 1))];
-    node.log(BackingCommand::Install { dir: Ino::ROOT, epoch: 7, entries, hidden: vec![], progress: LoadProgress::Complete, stamp });
+    node.log(BackingCommand::Install {
+        dir: Ino::ROOT,
+        epoch: 7,
+        entries,
+        hidden: vec![],
+        owner: (0, 0),
+        progress: LoadProgress::Complete,
+        stamp,
+    });
     assert!(!node.partition.backing().is_complete(Ino::ROOT));
 }
 

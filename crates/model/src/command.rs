@@ -181,8 +181,8 @@ pub enum ExtentCommand {
 pub enum BackingCommand {
     /// One page of what the bucket holds of a directory (InstallPage of DESIGN §3).
     /// Ignored if the directory's load epoch is no longer `epoch`.
-    /// `hidden` is what the directory's page hides.
-    Install { dir: Ino, epoch: u64, entries: Vec<Installed>, hidden: Vec<String>, progress: LoadProgress, stamp: Stamp },
+    /// `hidden` is what the directory's page hides, `owner` user and group of what has no record.
+    Install { dir: Ino, epoch: u64, entries: Vec<Installed>, hidden: Vec<String>, owner: (u32, u32), progress: LoadProgress, stamp: Stamp },
     /// An upload of `ino` to `key` begins; `upload` is set for multipart (O-75 step 3).
     UploadBegun { ino: Ino, key: String, upload: Option<String> },
     /// The upload ended without an object: aborted, or nothing was sent.

@@ -233,8 +233,9 @@ impl Node {
                     entries.truncate(fitting);
                     upto = entries.last().map(|entry| entry.name.clone());
                     let progress = if more { LoadProgress::Unchanged } else { progress.clone() };
+                    let owner = (self.options.uid, self.options.gid);
                     let stamp = Stamp { time, version: state.next_version() };
-                    Ok(Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, progress, stamp }))
+                    Ok(Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp }))
                 })
                 .await?;
             self.found.set(index);

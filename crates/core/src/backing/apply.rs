@@ -20,8 +20,8 @@ impl Backing {
             return Vec::new();
         }
         match command {
-            BackingCommand::Install { dir, epoch, entries, hidden, progress, stamp } => {
-                self.install(namespace, extents, *dir, *epoch, entries, hidden, progress, *stamp, changes)
+            BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp } => {
+                self.install(namespace, extents, *dir, *epoch, entries, hidden, *owner, progress, *stamp, changes)
             }
             BackingCommand::UploadBegun { ino, key, upload } => self.upload_begun(namespace, extents, *ino, key, upload.as_ref(), now),
             BackingCommand::UploadAborted { ino } => {
@@ -73,6 +73,7 @@ impl Backing {
         epoch: u64,
         entries: &[Installed],
         hidden: &[String],
+        owner: (u32, u32),
         progress: &LoadProgress,
         stamp: Stamp,
         changes: &mut Vec<Change>,
@@ -83,7 +84,7 @@ impl Backing {
         let Some(prefix) = self.prefix_of(namespace, dir) else { return };
         let mut missing = false;
         for entry in entries {
-            missing |= !self.install_entry(namespace, extents, dir, &prefix, entry, stamp);
+            missing |= !self.install_entry(namespace, extents, dir, &prefix, entry, owner, stamp);
         }
         for segment in hidden {
             if !self.former.contains_key(&(dir, segment.clone())) {
@@ -140,6 +141,7 @@ impl Backing {
     }
 
     /// False if the name is neither there now nor known to be of no account.
+    #[expect(clippy::too_many_arguments, reason = "what is found, where, and whose it is")]
     fn install_entry(
         &mut self,
         namespace: &mut Namespace,
@@ -147,6 +149,7 @@ impl Backing {
         dir: Ino,
         prefix: &str,
         entry: &Installed,
+        owner: (u32, u32),
         stamp: Stamp,
     ) -> bool {
         let Installed { name, ino, what, record } = entry;
@@ -182,7 +185,7 @@ impl Backing {
             return true;
         }
         let home_before = self.home_key(namespace, *ino);
-        if !namespace.install(dir, entry, stamp) {
+        if !namespace.install(dir, entry, owner, stamp) {
             return false;
         }
         match what {

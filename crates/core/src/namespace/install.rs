@@ -7,7 +7,7 @@ use ebb_model::*;
 impl Namespace {
     /// Adds a name found in the bucket, and its inode unless another name has brought it
     /// already. A name that exists stays what it is: it is newer. False if nothing was added.
-    pub fn install(&mut self, parent: Ino, found: &Installed, stamp: Stamp) -> bool {
+    pub fn install(&mut self, parent: Ino, found: &Installed, owner: (u32, u32), stamp: Stamp) -> bool {
         let Installed { name, ino, what, record } = found;
         if self.directory(parent).is_err() || self.dentry(parent, name).is_some() {
             return false;
@@ -24,7 +24,7 @@ impl Namespace {
         match self.inode(*ino) {
             None if !self.may_be_made(*ino) => return false,
             None => {
-                let inode = self.installed_inode(*ino, what, record.as_ref(), stamp);
+                let inode = installed_inode(*ino, what, record.as_ref(), owner, stamp);
                 self.add_inode(inode);
             }
             Some(inode) if kind == FileKind::Directory || inode.attr.kind != kind || inode.attr.nlink == 0 => return false,
@@ -81,28 +81,27 @@ impl Namespace {
             changes.push(Change::Gone { ino, kind });
         }
     }
+}
 
-    fn installed_inode(&self, ino: Ino, what: &InstalledKind, record: Option<&InstalledRecord>, stamp: Stamp) -> Inode {
-        let (make, len_bytes, modified) = match what {
-            InstalledKind::Object { len_bytes, modified, .. } => (&Make::Regular, *len_bytes, *modified),
-            InstalledKind::Directory { .. } => (&Make::Directory, 0, stamp.time),
-            InstalledKind::Recorded(make) => (make, 0, stamp.time),
-        };
-        let record = record.cloned().unwrap_or_else(|| self.default_record(make.kind(), modified));
-        let mut inode = Inode::recorded(ino, make, len_bytes, record);
-        inode.attr.version = stamp.version;
-        inode
-    }
+fn installed_inode(ino: Ino, what: &InstalledKind, record: Option<&InstalledRecord>, owner: (u32, u32), stamp: Stamp) -> Inode {
+    let (make, len_bytes, modified) = match what {
+        InstalledKind::Object { len_bytes, modified, .. } => (&Make::Regular, *len_bytes, *modified),
+        InstalledKind::Directory { .. } => (&Make::Directory, 0, stamp.time),
+        InstalledKind::Recorded(make) => (make, 0, stamp.time),
+    };
+    let record = record.cloned().unwrap_or_else(|| default_record(make.kind(), owner, modified));
+    let mut inode = Inode::recorded(ino, make, len_bytes, record);
+    inode.attr.version = stamp.version;
+    inode
+}
 
-    /// Attributes of what others have put into the bucket: they belong to who owns the volume.
-    fn default_record(&self, kind: FileKind, modified: Time) -> InstalledRecord {
-        let (uid, gid) = self.inode(Ino::ROOT).map_or((0, 0), |root| (root.attr.uid, root.attr.gid));
-        let mode = match kind {
-            FileKind::Directory => 0o755,
-            FileKind::Symlink => 0o777,
-            _ => 0o644,
-        };
-        let (atime, mtime, ctime, btime) = (modified, modified, modified, modified);
-        InstalledRecord { mode, nlink: 1, uid, gid, atime, mtime, ctime, btime, xattrs: Vec::new(), links: Vec::new() }
-    }
+/// Attributes of what others have put into the bucket.
+fn default_record(kind: FileKind, (uid, gid): (u32, u32), modified: Time) -> InstalledRecord {
+    let mode = match kind {
+        FileKind::Directory => 0o755,
+        FileKind::Symlink => 0o777,
+        _ => 0o644,
+    };
+    let (atime, mtime, ctime, btime) = (modified, modified, modified, modified);
+    InstalledRecord { mode, nlink: 1, uid, gid, atime, mtime, ctime, btime, xattrs: Vec::new(), links: Vec::new() }
 }

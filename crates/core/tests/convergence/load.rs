@@ -114,7 +114,7 @@ impl World {
         let found = self.partition.backing().interpret(namespace, &Listing { dir, entries, page, scope }, draw);
         let stamp = Stamp { time: Time::from_secs(4), version: self.partition.next_version() };
         let inos: Vec<Ino> = found.entries.iter().map(|entry| entry.ino).collect();
-        self.log(BackingCommand::Install { dir, epoch, entries: found.entries, hidden: found.hidden, progress, stamp });
+        self.log(BackingCommand::Install { dir, epoch, entries: found.entries, hidden: found.hidden, owner: (0, 0), progress, stamp });
         for ino in inos {
             if !self.truth.contains_key(&ino) && self.partition.backing().file(ino).is_some() {
                 self.truth.insert(ino, self.home(ino).body.clone());

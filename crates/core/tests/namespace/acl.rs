@@ -196,7 +196,7 @@ fn what_a_page_says_wrongly_lets_nobody_in() {
         let ino = volume.namespace.next_ino(Ino::ROOT);
         let name = Name::new(name.as_bytes()).unwrap();
         let found = Installed { name, ino, what: InstalledKind::Recorded(what), record: Some(record) };
-        assert!(volume.namespace.install(Ino::ROOT, &found, Stamp { time, version: Version(9) }));
+        assert!(volume.namespace.install(Ino::ROOT, &found, (0, 0), Stamp { time, version: Version(9) }));
         assert_eq!(volume.namespace.check(), Vec::<String>::new());
         (volume.attr(ino).mode, volume.namespace.list_xattr(ino).unwrap().len())
     };

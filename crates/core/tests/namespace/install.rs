@@ -15,10 +15,13 @@ fn record(nlink: u32, links: &[(Ino, &str)]) -> Option<InstalledRecord> {
     Some(InstalledRecord { mode: 0o600, nlink, uid: 5, gid: 6, links, ..root_record() })
 }
 
+/// Whom belongs what has no record, whoever has the root.
+const OWNER: (u32, u32) = (7, 8);
+
 impl Volume {
     fn install(&mut self, parent: Ino, child: &str, ino: Ino, what: InstalledKind, record: Option<InstalledRecord>) -> bool {
         let stamp = self.stamp();
-        let added = self.namespace.install(parent, &Installed { name: name(child), ino, what, record }, stamp);
+        let added = self.namespace.install(parent, &Installed { name: name(child), ino, what, record }, OWNER, stamp);
         assert_eq!(self.namespace.check(), Vec::<String>::new());
         added
     }
@@ -37,7 +40,7 @@ fn objects_without_a_record_get_default_attributes() {
     let file = volume.next();
     assert!(volume.install(Ino::ROOT, "f", file, object(None), None));
     let attr = volume.attr(file);
-    assert_eq!((attr.mode, attr.uid, attr.gid, attr.size_bytes, attr.nlink), (0o644, ALICE.uid, ALICE.gid, 42, 1));
+    assert_eq!((attr.mode, attr.uid, attr.gid, attr.size_bytes, attr.nlink), (0o644, OWNER.0, OWNER.1, 42, 1));
     assert_eq!((attr.mtime, attr.version), (Time::from_secs(500), Version(volume.clock)));
     assert_eq!(volume.attr(Ino::ROOT), before);
     let dir = volume.next();

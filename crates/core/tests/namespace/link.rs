@@ -35,7 +35,7 @@ fn links_end_at_the_limit() {
     let ino = volume.namespace.next_ino(Ino::ROOT);
     let record = InstalledRecord { nlink: MAX_LINKS - 1, ..root_record() };
     let stamp = volume.stamp();
-    assert!(volume.namespace.install(Ino::ROOT, &Installed { name: name("f"), ino, what, record: Some(record) }, stamp));
+    assert!(volume.namespace.install(Ino::ROOT, &Installed { name: name("f"), ino, what, record: Some(record) }, (0, 0), stamp));
     assert!(volume.link(ino, Ino::ROOT, "g").is_ok());
     assert_eq!(volume.link(ino, Ino::ROOT, "h"), Err(FsError::TooManyLinks));
 }

@@ -382,7 +382,15 @@ impl Draw {
     fn install(&mut self, progress: LoadProgress) -> BackingCommand {
         let entries = self.installed_kinds().into_iter().map(|what| self.installed(what)).collect();
         let hidden = vec![self.text()];
-        BackingCommand::Install { dir: self.ino(), epoch: self.u64(), entries, hidden, progress, stamp: self.stamp() }
+        BackingCommand::Install {
+            dir: self.ino(),
+            epoch: self.u64(),
+            entries,
+            hidden,
+            owner: (self.u32(), self.u32()),
+            progress,
+            stamp: self.stamp(),
+        }
     }
 
     fn mutations(&mut self) -> Vec<Mutation> {
