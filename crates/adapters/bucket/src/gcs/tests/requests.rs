@@ -8,8 +8,10 @@ use ebb_ports::{Bucket, BucketError, Condition, ETag, PartTag, UploadId};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Beside the sweep for what crashed uploads left, which goes on at any time after the opening.
 fn last(script: &Script) -> String {
-    script.seen.lock().unwrap().last().unwrap().clone()
+    let seen = script.seen.lock().unwrap();
+    seen.iter().rev().find(|request| !request.contains("uploads%2F&")).unwrap().clone()
 }
 
 fn written(generation: u64) -> Reply {
