@@ -259,6 +259,10 @@ impl Node {
                 Err(_) => self.store.drop_file(ino).await?,
             }
         }
+        // At once: a run that is killed before it forces them leaves no trace of its cuts.
+        for ino in self.store.unforced_cuts() {
+            self.store.sync(Some(ino)).await?;
+        }
         Ok(())
     }
 

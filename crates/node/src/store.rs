@@ -99,6 +99,10 @@ impl Store {
         cuts.into_iter().for_each(|(ino, len)| state.was_cut(ino, len));
     }
 
+    pub fn unforced_cuts(&self) -> Vec<Ino> {
+        self.state.borrow().cut.iter().copied().collect()
+    }
+
     /// Reads `len` bytes; what is beyond the end of the store file reads as zeros.
     pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Bytes, DiskError> {
         let data = match self.existing(ino).await? {
