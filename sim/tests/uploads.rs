@@ -184,3 +184,43 @@ fn what_is_sent_stays_cached_though_the_file_is_written_to_meanwhile() {
         assert_eq!((object.body[10], object.body[MIB + 100]), (b'x', b'y'));
     }
 }
+
+/// A file that others wrote is renamed, and the node dies when its object is copied and before
+/// it hears of that. The copy carries no tag of ebb's, and is known for what it is all the same.
+#[test]
+fn a_copy_that_a_dead_node_has_made_is_known() {
+    for seed in 0..8 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.put_as_outsider("old", vec![7; 1000], vec![]).unwrap();
+        let process = world.machine("a").process("node");
+        let port = process.bucket(&bucket);
+        let inner = process.clone();
+        let flushing = process.call(async move {
+            let (_node, client) = start(inner, port).await;
+            client.lookup(Ino::ROOT, &name("old")).await.unwrap();
+            client.rename(&Caller::ROOT, Ino::ROOT, &name("old"), Ino::ROOT, &name("new"), RenameMode::Replace).await.unwrap();
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        });
+        let killing = async {
+            while !bucket.objects().contains_key("new") {
+                world.sleep(Duration::from_micros(100)).await;
+            }
+            process.kill();
+        };
+        let (flushed, ()) = world.run(futures_util::future::join(flushing, killing)).unwrap();
+        assert!(flushed.is_none(), "seed {seed}: it dies in the midst of it");
+        let process = world.machine("a").process("node");
+        let port = process.bucket(&bucket);
+        let inner = process.clone();
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            client.unlink(&Caller::ROOT, Ino::ROOT, &name("new")).await.unwrap();
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        let left: Vec<String> = bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
+        assert_eq!(left, Vec::<String>::new(), "seed {seed}");
+    }
+}

@@ -325,17 +325,22 @@ impl Node {
                 self.insist(&key, || self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
             }
             let found = match self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await {
-                Ok(meta) => self.version_in(&meta, ino).map(|version| (meta, version)),
+                Ok(meta) => Some(meta),
                 Err(BucketError::NotFound { .. }) => None,
                 Err(error) => return Err(bucket_refusal(&error)),
             };
-            match found {
-                Some((meta, version)) => {
+            let version = found.as_ref().and_then(|meta| self.version_in(meta, ino));
+            match (found, version) {
+                (Some(meta), Some(version)) => {
                     let (etag, len_bytes) = (meta.etag.0, meta.len_bytes);
                     self.commit(Command::Backing(BackingCommand::Uploaded { ino, key, etag, len_bytes, version })).await?;
                 }
+                // A copy of what others wrote has no tag of ours, and their own.
+                (Some(meta), None) if self.home_of(ino).is_some_and(|(home, etag, _)| home != key && etag == meta.etag) => {
+                    self.commit(Command::Backing(BackingCommand::Moved { ino, key, etag: meta.etag.0 })).await?;
+                }
                 // Never sent, or somebody else's: what is dirty is sent again.
-                None => self.give_up(ino).await?,
+                _ => self.give_up(ino).await?,
             }
         }
         Ok(())
