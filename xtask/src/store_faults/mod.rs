@@ -182,7 +182,7 @@ fn spawn<T: Send + 'static>(stop: &Arc<AtomicBool>, work: impl FnOnce(&AtomicBoo
 fn troubles(rig: &Rig) -> Outcome<Vec<String>> {
     let status = tool::output(&mut rig.ebb(&["status", &rig.mountpoint().display().to_string(), "--json"]))?;
     let status: serde_json::Value = serde_json::from_str(&status)?;
-    let troubles = status["troubles"].as_array().cloned().unwrap_or_default();
+    let troubles = status["troubles"].as_array().ok_or("the status says nothing of troubles")?;
     Ok(troubles.iter().filter_map(|trouble| trouble["what"].as_str()).map(|what| what.replace('|', "/")).collect())
 }
 
