@@ -111,6 +111,7 @@ impl Node {
         while !self.is_stopping() {
             match tenure.renew().await {
                 Ok(()) => {
+                    self.trouble(subject, None);
                     backoff = Backoff::default();
                     self.ports.clock.sleep(tenure.term() / 3).await;
                 }
@@ -119,10 +120,8 @@ impl Node {
                     self.trouble(subject, Some(format!("{what} cannot be renewed: {error}")));
                     let pause = backoff.pause(self.ports.entropy.next_u64(), None);
                     self.ports.clock.sleep(pause).await;
-                    continue;
                 }
             }
-            self.trouble(subject, None);
         }
     }
 
