@@ -27,10 +27,11 @@ pub struct OsDisk {
 }
 
 impl OsDisk {
-    /// The directory is made if it is missing; only its owner may enter it.
+    /// The directory is made if it is missing; only its owner may enter it. Its name survives a
+    /// power cut, or what is forced in it later would not.
     pub fn open(data_dir: &Path) -> Result<OsDisk, DiskError> {
         let at = |error| failed(data_dir, error);
-        DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(at)?;
+        make_durably(data_dir).map_err(at)?;
         let root = fs::canonicalize(data_dir).map_err(at)?;
         Ok(OsDisk { root, boot_id: read_boot_id()?, lock: RefCell::new(None) })
     }
@@ -136,6 +137,33 @@ impl Disk for OsDisk {
     fn boot_id(&self) -> u128 {
         self.boot_id
     }
+}
+
+/// Makes a directory and its missing parents, each name forced before the next is made: so of
+/// those that are there only the last can be of a run that was killed before it forced it.
+fn make_durably(dir: &Path) -> io::Result<()> {
+    let dir = std::path::absolute(dir)?;
+    let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+    let there = missing.last().map_or(Some(&*dir), |first| first.parent());
+    if let Some(parent) = there.and_then(Path::parent) {
+        match sync_dir_now(parent) {
+            // Who may not list what is there has not made it either.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            synced => synced?,
+        }
+    }
+    for dir in missing.into_iter().rev() {
+        match DirBuilder::new().mode(0o700).create(dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
+        dir.parent().map_or(Ok(()), sync_dir_now)?;
+    }
+    if dir.is_dir() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
+}
+
+fn sync_dir_now(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }
 
 /// In the data directory; holds the process id of its owner, for people. `list` does not show it.
