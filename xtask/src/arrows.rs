@@ -36,7 +36,7 @@ const RULES: &[Rule] = &[
         tests: &[],
     },
     Rule { name: "ebb-s3-server", uses: &["ebb-bucket", "ebb-ports"], tests: &[] },
-    Rule { name: "xtask", uses: &["ebb-cli", "ebb-fuzz", "ebb-sim"], tests: &[] },
+    Rule { name: "xtask", uses: &["ebb-cli", "ebb-fuse", "ebb-fuzz", "ebb-model", "ebb-sim"], tests: &[] },
 ];
 
 pub fn run() -> Outcome<()> {

@@ -9,6 +9,8 @@ mod crash;
 mod demo;
 mod fuzz;
 mod licences;
+mod powercut;
+mod recoveries;
 mod rig;
 mod rng;
 mod scale;
@@ -126,6 +128,22 @@ enum Command {
         #[arg(long)]
         release: bool,
     },
+    /// Cut the power of nodes under load and look for what they had forced. Needs root.
+    Powercut {
+        #[arg(long, default_value_t = 20)]
+        rounds: u32,
+        /// Which shapes to try; all, one after the other, if none is named.
+        #[arg(long, value_enum)]
+        only: Vec<Shape>,
+        /// The workload and what each cut takes follow from it. Drawn from the clock if it is not given.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Plant a bug into the node, which must be found.
+        #[arg(long, conflicts_with = "release")]
+        planted: bool,
+        #[arg(long)]
+        release: bool,
+    },
     /// Kill daemons under load and look for what they had acknowledged.
     Crash {
         #[arg(long, default_value_t = 20)]
@@ -164,6 +182,9 @@ fn main() -> ExitCode {
         }
         Command::StoreFaults { faults, seconds, seed, release } => {
             store_faults::run(if faults.is_empty() { Fault::value_variants() } else { &faults }, seconds, seed, release)
+        }
+        Command::Powercut { rounds, only, seed, planted, release } => {
+            powercut::run(powercut::Wanted { rounds, shapes: shapes(only), seed, release, planted })
         }
         Command::Crash { rounds, mount, seed, release } => crash::run(rounds, &shapes(mount), seed, release),
     };

@@ -85,6 +85,7 @@ pub struct Rig {
     pub dir: PathBuf,
     binaries: PathBuf,
     /// Of the node, wherever it is.
+    data: PathBuf,
     flags: Vec<String>,
     node: Option<Child>,
     port: u16,
@@ -115,7 +116,8 @@ impl Rig {
     pub fn over(shape: Shape, name: &str, store: Store, binaries: &Path) -> Outcome<Rig> {
         let dir = directory(name);
         fs::create_dir_all(dir.join("mnt"))?;
-        Ok(Rig { shape, store, dir, binaries: binaries.to_owned(), flags: Vec::new(), node: None, port: 0, keep: false })
+        let data = dir.join("data");
+        Ok(Rig { shape, store, dir, binaries: binaries.to_owned(), data, flags: Vec::new(), node: None, port: 0, keep: false })
     }
 
     /// With these flags for the node.
@@ -124,12 +126,18 @@ impl Rig {
         self
     }
 
+    /// With this data directory for the node.
+    pub fn with_data(mut self, data: PathBuf) -> Rig {
+        self.data = data;
+        self
+    }
+
     pub fn mountpoint(&self) -> PathBuf {
         self.dir.join("mnt")
     }
 
-    pub fn data(&self) -> PathBuf {
-        self.dir.join("data")
+    pub fn data(&self) -> &Path {
+        &self.data
     }
 
     /// `ebb` with these arguments and the storage's environment.
@@ -160,14 +168,7 @@ impl Rig {
 
     /// Starts the node of a detached mount, on the port that it had before.
     pub fn serve(&mut self) -> Outcome<()> {
-        let data = self.data().display().to_string();
-        let listen = format!("127.0.0.1:{}", self.port);
-        let url = self.store.url.clone();
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("node.log"))?;
-        let mut command = self.ebb(&["serve", "--data", &data, "--backing", &url, "--name", "volume", "--listen", &listen]);
-        // A mount that was killed holds up the next one for this long.
-        command.args(["--session-term", "3s"]).args(&self.flags);
-        let mut node = command.stdout(Stdio::piped()).stderr(log).spawn()?;
+        let mut node = self.serving()?.spawn()?;
         let mut line = String::new();
         BufReader::new(node.stdout.take().ok_or("the node has no output")?).read_line(&mut line)?;
         let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split('/').next()).and_then(|port| port.parse().ok());
@@ -176,22 +177,62 @@ impl Rig {
         Ok(())
     }
 
+    fn serving(&self) -> Outcome<Command> {
+        let data = self.data().display().to_string();
+        let listen = format!("127.0.0.1:{}", self.port);
+        let url = self.store.url.clone();
+        let mut command = self.ebb(&["serve", "--data", &data, "--backing", &url, "--name", "volume", "--listen", &listen]);
+        // A mount that was killed holds up the next one for this long.
+        command.args(["--session-term", "3s"]).args(&self.flags).stdout(Stdio::piped()).stderr(self.log()?);
+        Ok(command)
+    }
+
+    fn log(&self) -> Outcome<fs::File> {
+        Ok(fs::OpenOptions::new().create(true).append(true).open(self.dir.join("node.log"))?)
+    }
+
+    /// Starts the process that has the node, and does not wait until it answers: it is to be
+    /// killed on its way.
+    pub fn begin(&self) -> Outcome<Child> {
+        let mut command = match self.shape.is_embedded() {
+            true => {
+                let (data, point) = (self.data().display().to_string(), self.mountpoint().display().to_string());
+                let mut command = self.ebb(&["mount", &self.store.url, &point, "--data", &data, "--foreground"]);
+                command.args(&self.flags).stdout(Stdio::null()).stderr(self.log()?);
+                command
+            }
+            false => self.serving()?,
+        };
+        Ok(command.spawn()?)
+    }
+
     /// The process that holds what the bucket does not: the node, or mount and node in one.
     pub fn kill_node(&mut self) -> Outcome<()> {
-        match &mut self.node {
-            Some(node) => {
+        self.kill_node_and(|| Ok(()))
+    }
+
+    /// As [`Rig::kill_node`], with something to be done before the process, which has been sent
+    /// the signal, can end.
+    pub fn kill_node_and(&mut self, then: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
+        match self.node.take() {
+            Some(mut node) => {
                 node.kill()?;
+                then()?;
                 node.wait()?;
-                self.node = None;
+                Ok(())
             }
-            None => self.kill_mount()?,
+            None => self.kill_mount_and(then),
         }
-        Ok(())
     }
 
     pub fn kill_mount(&self) -> Outcome<()> {
+        self.kill_mount_and(|| Ok(()))
+    }
+
+    fn kill_mount_and(&self, then: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
         let daemon = self.daemon().ok_or("there is no daemon to kill")?;
         kill(daemon.pid, libc::SIGKILL)?;
+        then()?;
         let began = Instant::now();
         while daemon.is_alive() {
             if began.elapsed() > PATIENCE {

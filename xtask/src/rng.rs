@@ -1,3 +1,10 @@
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// For a run that is given none.
+pub fn seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
+}
+
 /// SplitMix64: small, good enough for workloads, the same everywhere.
 pub struct Rng(pub u64);
 

@@ -88,6 +88,25 @@ pub fn build(packages: &[&str], release: bool) -> Outcome<PathBuf> {
     Ok(target().join(if release { "release" } else { "debug" }))
 }
 
+/// As [`build`], `ebb` with bugs that can be switched on (crates/node/src/planted.rs), in a
+/// directory of its own.
+pub fn build_planted() -> Outcome<PathBuf> {
+    if let Some(there) = std::env::var_os("EBB_BINARIES") {
+        return Ok(there.into());
+    }
+    let (packages, place) = (["ebb", "ebb-s3-server"], target().join("planted"));
+    let mut command = Command::new(cargo());
+    command.args(["build", "--locked", "--quiet", "--features", "ebb/planted"]).current_dir(root());
+    run(command.args(packages.iter().flat_map(|package| ["-p", package])))?;
+    std::fs::create_dir_all(&place)?;
+    for binary in packages {
+        std::fs::copy(target().join("debug").join(binary), place.join(binary))?;
+    }
+    // The binary that everybody runs is to be the one without.
+    build(&packages, false)?;
+    Ok(place)
+}
+
 /// Builds examples of one package with optimisations, and gives the directory that they are in.
 pub fn build_examples(package: &str, names: &[&str]) -> Outcome<PathBuf> {
     if let Some(there) = std::env::var_os("EBB_BINARIES") {

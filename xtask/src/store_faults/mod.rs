@@ -10,7 +10,7 @@ mod proxy;
 
 use crate::rig::{Rig, Shape};
 use crate::rng::Rng;
-use crate::workload::Worker;
+use crate::workload::{Crew, Mix};
 use crate::{Outcome, tool};
 use clap::ValueEnum;
 use proxy::{Proxy, Request, Seen};
@@ -77,7 +77,6 @@ impl Fault {
     }
 }
 
-const WORKERS: usize = 4;
 const COLD_FILES: usize = 20;
 const COLD_BYTES: usize = 300_000;
 
@@ -115,11 +114,11 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     rig.mount("")?;
     let root = rig.mountpoint();
     let cold = Cold::make(rig, &mut rng)?;
-    let workers = (0..WORKERS).map(|number| Worker::new(&root, number, rng.next())).collect::<Outcome<Vec<_>>>()?;
+    let crew = Crew::new(&root, Mix::Plain, &mut rng)?;
 
     let stop = Arc::new(AtomicBool::new(false));
-    let before = workers.iter().map(Worker::done).sum::<u64>();
-    let working: Vec<JoinHandle<Worker>> = workers.into_iter().map(|worker| spawn(&stop, move |stop| worker.work(stop))).collect();
+    let before = crew.done();
+    let at_work = crew.start();
     thread::sleep(Duration::from_secs(1));
     let seen_before = proxy.seen();
     proxy.set(Some(fault));
@@ -130,11 +129,11 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     thread::sleep(duration);
     let troubles = troubles(rig)?;
     stop.store(true, Ordering::Relaxed);
-    let mut workers = working.into_iter().map(|worker| worker.join().map_err(|_| "a worker panicked")).collect::<Result<Vec<_>, _>>()?;
+    let mut crew = at_work.stop()?;
     let seen = proxy.seen();
     proxy.set(None);
     let failed_reads = reading.join().map_err(|_| "the reader panicked")?.map_err(|error| format!("a file of the bucket: {error}"))?;
-    if let Some(failed) = workers.iter().find_map(Worker::failed) {
+    if let Some(failed) = crew.failed() {
         return Err(format!("work did not go on from the cache: {failed}").into());
     }
     let requests = seen.requests - seen_before.requests;
@@ -143,18 +142,17 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     }
 
     let drained = drain(rig)?;
-    let all = |workers: &mut Vec<Worker>| workers.iter_mut().try_for_each(Worker::verify);
-    all(&mut workers)?;
+    crew.verify()?;
     cold.verify()?;
     tool::output(&mut rig.ebb(&["fsck", &root.display().to_string()]))?;
     rig.umount()?;
     rig.drop_cache()?;
     rig.mount("")?;
-    all(&mut workers).map_err(|error| format!("from the bucket alone: {error}"))?;
+    crew.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
     cold.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
     left_over(&root, &proxy.seen(), &rig.store.url)?;
     rig.umount()?;
-    let done = workers.iter().map(Worker::done).sum::<u64>() - before;
+    let done = crew.done() - before;
     Ok(format!(
         "| {} | {done} | {failed_reads} | {requests}, {} | {:.1} s | {} |",
         fault.name(),

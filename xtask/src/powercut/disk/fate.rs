@@ -1,0 +1,121 @@
+//! What a power cut does to changes that were not forced: a device with a volatile cache, and a
+//! file system that writes back when it likes, may keep any of them.
+
+use super::SECTOR_BYTES;
+use crate::rng::Rng;
+
+pub struct Fate {
+    rng: Rng,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Nothing,
+    Everything,
+    /// What came before this moment is kept, as if each change had been forced before the next.
+    UpTo(u64),
+    /// Each change is kept or lost, whichever came first, and some are torn.
+    Writes,
+    /// Each sector is as one of the changes has left it.
+    Sectors,
+    /// Each file and each name for itself, in any of these ways.
+    Each,
+}
+
+impl Fate {
+    /// `time`: that of the last change.
+    pub fn draw(mut rng: Rng, time: u64) -> Fate {
+        let kind = match rng.below(8) {
+            0 => Kind::Nothing,
+            1 => Kind::Everything,
+            2 => Kind::UpTo(time.saturating_sub(rng.below(RECENT))),
+            3 => Kind::Writes,
+            4 | 5 => Kind::Sectors,
+            _ => Kind::Each,
+        };
+        Fate { rng, kind }
+    }
+
+    #[cfg(test)]
+    pub fn new(rng: Rng, kind: Kind) -> Fate {
+        Fate { rng, kind }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Decides about the changes of one file, which happened at these times.
+    pub fn of_file(&mut self, times: &[u64]) -> FileFate {
+        let kind = match self.kind {
+            Kind::Each => [Kind::Nothing, Kind::Everything, Kind::Writes, Kind::Sectors][self.rng.below(4) as usize],
+            kind => kind,
+        };
+        let writes = times.iter().map(|time| self.of_write(kind, *time)).collect();
+        FileFate { by_sector: kind == Kind::Sectors, writes }
+    }
+
+    fn of_write(&mut self, kind: Kind, time: u64) -> Write {
+        match kind {
+            Kind::Nothing => Write::Lost,
+            Kind::UpTo(last) if time > last => Write::Lost,
+            Kind::Everything | Kind::UpTo(_) | Kind::Sectors | Kind::Each => Write::Kept,
+            Kind::Writes => match self.rng.below(4) {
+                0 | 1 => Write::Kept,
+                2 => Write::Lost,
+                _ => Write::Torn { modulus: 2 + self.rng.below(TORN_SECTORS), rest: self.rng.below(2) },
+            },
+        }
+    }
+
+    /// Whether a change of names is on the platter.
+    pub fn keeps_name(&mut self, time: u64) -> bool {
+        match self.kind {
+            Kind::Nothing => false,
+            Kind::Everything => true,
+            Kind::UpTo(last) => time <= last,
+            Kind::Writes | Kind::Sectors | Kind::Each => self.rng.below(2) == 0,
+        }
+    }
+}
+
+/// What becomes of the changes of one file.
+pub struct FileFate {
+    by_sector: bool,
+    writes: Vec<Write>,
+}
+
+#[derive(Clone, Copy)]
+enum Write {
+    Kept,
+    Lost,
+    /// Runs of so many sectors are kept and lost by turns.
+    Torn {
+        modulus: u64,
+        rest: u64,
+    },
+}
+
+impl FileFate {
+    /// The last of these changes that is on the platter, in this sector or of the length.
+    pub fn last_kept(&self, fate: &mut Fate, changes: &[usize], sector: Option<u64>) -> Option<usize> {
+        if self.by_sector {
+            return match fate.rng.below(changes.len() as u64 + 1) as usize {
+                0 => None,
+                nth => Some(changes[nth - 1]),
+            };
+        }
+        changes.iter().copied().rev().find(|at| match (self.writes[*at], sector) {
+            (Write::Kept, _) | (Write::Torn { .. }, None) => true,
+            (Write::Lost, _) => false,
+            (Write::Torn { modulus, rest }, Some(sector)) => sector / modulus % 2 == rest,
+        })
+    }
+}
+
+/// How far back a moment may lie that everything is taken back to: some requests of a busy node.
+const RECENT: u64 = 200;
+
+/// Longest run of sectors that is torn off: half a block of 64 KiB.
+const TORN_SECTORS: u64 = (32 << 10) / SECTOR_BYTES;

@@ -1,0 +1,54 @@
+//! A machine that loses power and boots again, as far as its processes can tell.
+//!
+//! A node tells a power cut from the death of its process by the machine's boot id. So everything
+//! happens in a mount namespace of its own, where a file stands in for the kernel's.
+
+use crate::Outcome;
+use crate::rng::Rng;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What stands in for the kernel's boot id in this process and its children.
+pub struct Boot {
+    file: PathBuf,
+}
+
+impl Boot {
+    /// Before there are other threads: they would see the machine as it is.
+    pub fn first(dir: &Path, rng: &mut Rng) -> Outcome<Boot> {
+        let why = |error| format!("a mount namespace is needed, which is root's to make: {error}");
+        // SAFETY: unshare takes plain integers.
+        cvt(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map_err(why)?;
+        mount(None, Path::new("/"), libc::MS_REC | libc::MS_PRIVATE).map_err(why)?;
+        let boot = Boot { file: dir.join("boot_id") };
+        boot.again(rng)?;
+        mount(Some(&boot.file), Path::new(BOOT_ID), libc::MS_BIND).map_err(why)?;
+        Ok(boot)
+    }
+
+    /// The machine boots again.
+    pub fn again(&self, rng: &mut Rng) -> Outcome<()> {
+        let id = (u128::from(rng.next()) << 64) | u128::from(rng.next());
+        let hex = format!("{id:032x}");
+        let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+        Ok(fs::write(&self.file, parts.join("-") + "\n")?)
+    }
+}
+
+fn mount(source: Option<&Path>, target: &Path, flags: libc::c_ulong) -> io::Result<()> {
+    let string = |path: &Path| CString::new(path.as_os_str().as_bytes());
+    let source = source.map(string).transpose()?;
+    let target = string(target)?;
+    let source = source.as_ref().map_or(std::ptr::null(), |source| source.as_ptr());
+    // SAFETY: the strings end in NUL and outlive the call; neither a type nor data is looked at.
+    cvt(unsafe { libc::mount(source, target.as_ptr(), std::ptr::null(), flags, std::ptr::null()) })
+}
+
+fn cvt(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
