@@ -97,8 +97,8 @@ impl Site<'_> {
         let point = rig.dir.join("disk");
         fs::create_dir(&point)?;
         let layer = Layer::new(&rig.dir.join("platter"), &point)?;
-        // Directories that it makes itself, and a bucket that is busy.
-        let rig = rig.with_data(point.join("ebb/data")).with(&["--flush-interval", "1s", "--cache-size", "64M"]);
+        // Directories that it makes itself, a bucket that is busy, and a cache that is soon full.
+        let rig = rig.with_data(point.join("ebb/data")).with(&["--flush-interval", "1s", "--cache-size", "16M"]);
         Ok(Site { layer, always_whole: shape.is_embedded(), rig, boot, rng, lost: Lost::default() })
     }
 

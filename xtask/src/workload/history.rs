@@ -1,7 +1,8 @@
 //! What a power cut may leave of the work of one mount, if its machine and the node's are one
 //! (docs/semantics.md, 2 and 4): the names, lengths and modes of some moment at or behind the last
 //! force; each byte that was written and not forced old, new or zero; every other byte as it was.
-//! The kernel may hand over a write(2) in pieces, of which only the first ones may be left.
+//! Of a write(2) that begins within a page the kernel sends what goes to that page by itself, and
+//! that may be all that is left.
 //!
 //! A force is any fsync(2) of the mount for names, and one of the file, or of the directory that
 //! is mounted, for bytes. Forces that the node makes by itself are not known here.
@@ -106,7 +107,7 @@ impl History {
             if walk.has_shape(found) {
                 moments.push((done, None));
             }
-            let begun = self.operations.get(done).and_then(|next| beginning(next, found));
+            let begun = self.operations.get(done).and_then(beginning);
             moments.extend(begun.filter(|begun| walk.has_shape_after(begun, found)).map(|begun| (done, Some(begun))));
         }
         let happened = unanswered.iter().filter(|operation| walk.has_shape_after(operation, found));
@@ -152,13 +153,14 @@ impl History {
     }
 }
 
-/// As much of a write as makes its file as long as it was found.
-fn beginning(operation: &Operation, found: &Files) -> Option<Operation> {
+/// What the kernel sends first of a write, if that is not all.
+fn beginning(operation: &Operation) -> Option<Operation> {
     let Operation::Write { name, offset, data, .. } = operation else { return None };
-    let len = found.get(name)?.content.len().checked_sub(*offset)?;
-    let data = data.get(..len).filter(|part| !part.is_empty() && part.len() < data.len())?;
+    let data = data.get(..offset.next_multiple_of(PAGE_BYTES) - offset).filter(|part| !part.is_empty() && part.len() < data.len())?;
     Some(Operation::Write { name: *name, offset: *offset, data: data.to_vec(), sync: false })
 }
+
+const PAGE_BYTES: usize = 4096;
 
 /// Going through a history.
 #[derive(Clone)]

@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Names of each worker.
 const NAMES: u64 = 40;
 
-/// Small enough to be one request, so that it happens whole or not at all, or in part
-/// only at its end.
+/// Small enough to be one request, or two where it begins within a page, so that it happens whole
+/// or not at all, or lacks its end.
 const LONGEST_WRITE: u64 = 100_000;
 
 /// What a name holds.

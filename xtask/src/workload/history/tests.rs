@@ -72,14 +72,15 @@ fn a_force_of_one_file_is_none_of_anothers_bytes() {
     assert!(work.judge(&[(1, b"\0"), (2, b"b")]).is_err());
 }
 
-/// The kernel may send a write in several requests.
 #[test]
-fn a_beginning_of_a_write_may_be_left() {
-    let work = || Story::of([create(1), write(1, 0, b"abcdef"), create(2)]);
-    assert_eq!(work().judge(&[(1, b"abc")]), Ok(2));
-    assert!(work().judge(&[(1, b"def")]).is_err());
-    assert!(work().judge(&[(1, b"abc"), (2, b"")]).is_err(), "something came after it");
-    assert!(work().judge(&[(1, b"abcdefg")]).is_err());
+fn the_beginning_of_a_write_within_a_page_may_be_left() {
+    let work = || Story::of([create(1), write(1, 0, &[1; 4090]), write(1, 4090, b"abcdefgh"), create(2)]);
+    let with = |end: &[u8]| [&[1; 4090], end].concat();
+    assert_eq!(work().judge(&[(1, &with(b"abcdef"))]), Ok(2));
+    assert_eq!(work().judge(&[(1, &with(b""))]), Ok(2));
+    assert!(work().judge(&[(1, &with(b"abcde"))]).is_err(), "another part");
+    assert!(work().judge(&[(1, &with(b"cdefgh"))]).is_err(), "the end of it");
+    assert!(work().judge(&[(1, &with(b"abcdef")), (2, b"")]).is_err(), "something came after it");
 }
 
 /// Danger: the bytes that a truncation cut off come back when the file is longer again, or are lost
