@@ -1,6 +1,6 @@
 //! A [`Disk`] mounted: real processes use it, and it can be switched off under them.
 
-use super::disk::{Disk, Id, Kind, Lost, Stat};
+use super::disk::{Disk, Id, Lost, Stat};
 use crate::Outcome;
 use bytes::Bytes;
 use ebb_fuse::*;
@@ -60,11 +60,11 @@ impl Layer {
     }
 
     /// Loses what was not forced, and mounts what is left.
-    pub fn come_back(&mut self, seed: u64) -> Outcome<(Kind, Lost)> {
-        let outcome = self.lock().disk.cut(seed)?;
+    pub fn come_back(&mut self, seed: u64) -> Outcome<Lost> {
+        let lost = self.lock().disk.cut(seed)?;
         self.lock().off = false;
         self.switch_on()?;
-        Ok(outcome)
+        Ok(lost)
     }
 
     /// Leaves the files under their names, for somebody to look at.

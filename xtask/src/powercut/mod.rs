@@ -3,7 +3,8 @@
 //!
 //! Where mount and node are on that machine, what docs/semantics.md promises of forced operations
 //! must hold afterwards; where only the node is, everything that was acknowledged, because its
-//! client has lived on and repeats it, and no application may have seen an error.
+//! client has lived on and repeats it, and no application may have seen an error; and everything
+//! too where both were stopped before.
 
 mod disk;
 mod layer;
@@ -13,11 +14,12 @@ mod trial;
 use crate::recoveries::Recoveries;
 use crate::rig::{Rig, Shape};
 use crate::rng::{self, Rng};
-use crate::workload::{Crew, Mix};
+use crate::workload::{AtWork, Crew, Mix};
 use crate::{Outcome, tool};
-use disk::{Kind, Lost};
+use disk::Lost;
 use layer::Layer;
 use machine::Boot;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -46,7 +48,7 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
         if planted {
             site.rig.store.environment.push(("EBB_PLANTED", "skipped-fsync".into()));
             // A client that lives on makes up for it.
-            site.always_whole = true;
+            site.always_both = true;
         }
         match (site.run(rounds), planted) {
             (Ok(row), false) => println!("{row}"),
@@ -86,9 +88,28 @@ struct Site<'a> {
     rig: Rig,
     boot: &'a Boot,
     rng: Rng,
-    lost: Lost,
+    tally: Tally,
     /// The mount's machine is the node's.
-    always_whole: bool,
+    always_both: bool,
+}
+
+#[derive(Default)]
+struct Tally {
+    cuts: u32,
+    /// Lost because they were not forced.
+    operations: u64,
+    disk: Lost,
+    recoveries: Recoveries,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Victim {
+    /// Mount and node, on one machine.
+    Both,
+    /// The node; its client is on another machine.
+    Node,
+    /// Both, after they were stopped in good order.
+    Stopped,
 }
 
 impl Site<'_> {
@@ -99,39 +120,21 @@ impl Site<'_> {
         let layer = Layer::new(&rig.dir.join("platter"), &point)?;
         // Directories that it makes itself, a bucket that is busy, and a cache that is soon full.
         let rig = rig.with_data(point.join("ebb/data")).with(&["--flush-interval", "1s", "--cache-size", "16M"]);
-        Ok(Site { layer, always_whole: shape.is_embedded(), rig, boot, rng, lost: Lost::default() })
+        Ok(Site { layer, rig, boot, rng, tally: Tally::default(), always_both: shape.is_embedded() })
     }
 
     fn run(&mut self, rounds: u32) -> Outcome<String> {
         self.rig.mount("")?;
         let mut crew = Crew::new(&self.rig.mountpoint(), Mix::Forcing, &mut self.rng)?;
-        let mut recoveries = Recoveries::default();
-        let mut lost = 0;
         for round in 0..rounds {
+            let victim = self.draw();
             let at_work = crew.start();
-            sleep(Duration::from_millis(20 + self.rng.below(600)));
-            let whole = self.always_whole || self.rng.below(3) == 0;
-            let (kinds, began) = self.cut(whole)?;
-            if !whole {
-                self.rig.serve()?;
-                // Workers go on over the restart.
-                sleep(Duration::from_millis(100));
-                recoveries.add(began.elapsed());
-            }
-            crew = at_work.stop()?;
-            let at = |error: &dyn std::fmt::Display| format!("round {round}, cut {kinds:?}, {}: {error}", said(whole));
-            if whole {
-                self.rig.mount("").map_err(|error| at(&error))?;
-                fs::metadata(self.rig.mountpoint())?;
-                recoveries.add(began.elapsed());
-                lost += crew.verify_after_power_cut().map_err(|error| at(&error))?;
-            } else if let Some(failed) = crew.failed() {
-                return Err(at(&format!("an application has seen it: {failed}")).into());
-            } else {
-                crew.verify().map_err(|error| at(&error))?;
-            }
-            let root = self.rig.mountpoint().display().to_string();
-            tool::output(&mut self.rig.ebb(&["fsck", &root])).map_err(|error| at(&error))?;
+            // At times long enough for the node to force by itself.
+            let rarely = if self.rng.below(8) == 0 { 3000 } else { 600 };
+            sleep(Duration::from_millis(20 + self.rng.below(rarely)));
+            let at = |error: &dyn fmt::Display| format!("round {round}, {victim:?} without power: {error}");
+            crew = self.cut_under(at_work, victim).map_err(|error| at(&error))?;
+            self.judge(&mut crew, victim).map_err(|error| at(&error))?;
         }
         // What the bucket holds is the same again.
         self.rig.umount()?;
@@ -139,25 +142,76 @@ impl Site<'_> {
         self.rig.mount("")?;
         crew.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
         self.rig.umount()?;
-        let Lost { writes, sectors, lengths, names, names_lost } = self.lost;
+        let Tally { cuts, operations, disk, recoveries } = &self.tally;
+        let Lost { writes, sectors, lengths, names, names_lost } = disk;
         Ok(format!(
-            "{:<14} {rounds} power cuts, {} operations acknowledged, {lost} that were not forced are lost, nothing else; the disk lost \
+            "{:<14} {cuts} power cuts, {} operations acknowledged, {operations} that were not forced are lost, nothing else; the disk lost \
              {sectors} sectors and {lengths} lengths of {writes} writes, and {names_lost} of {names} names; recovery {recoveries}",
             self.rig.shape.name(),
             crew.done(),
         ))
     }
 
-    /// Cuts the power of the node's machine, which has the mount too if `whole`, now and then again
-    /// while it starts. Gives how, and when the last machine came back.
-    fn cut(&mut self, whole: bool) -> Outcome<(Vec<Kind>, Instant)> {
+    fn draw(&mut self) -> Victim {
+        match (self.rng.below(8), self.rng.below(3)) {
+            (0, _) => Victim::Stopped,
+            (_, 1 | 2) if !self.always_both => Victim::Node,
+            _ => Victim::Both,
+        }
+    }
+
+    /// Cuts the power while others work, and has everything running again.
+    fn cut_under(&mut self, at_work: AtWork, victim: Victim) -> Outcome<Crew> {
+        if victim == Victim::Stopped {
+            let crew = at_work.stop()?;
+            self.rig.umount()?;
+            self.cut(victim)?;
+            self.rig.mount("")?;
+            return Ok(crew);
+        }
+        self.cut(victim)?;
+        let began = Instant::now();
+        let crew = match victim {
+            Victim::Node => {
+                self.rig.serve()?;
+                // Workers go on over the restart.
+                sleep(Duration::from_millis(100));
+                at_work.stop()?
+            }
+            _ => {
+                let crew = at_work.stop()?;
+                self.rig.mount("")?;
+                fs::metadata(self.rig.mountpoint())?;
+                crew
+            }
+        };
+        self.tally.recoveries.add(began.elapsed());
+        Ok(crew)
+    }
+
+    /// Looks for what must still be there.
+    fn judge(&mut self, crew: &mut Crew, victim: Victim) -> Outcome<()> {
+        match (victim, crew.failed()) {
+            (Victim::Both, _) => self.tally.operations += crew.verify_after_power_cut()?,
+            (_, Some(failed)) => return Err(format!("an application has seen it: {failed}").into()),
+            (_, None) => crew.verify()?,
+        }
+        let root = self.rig.mountpoint().display().to_string();
+        tool::output(&mut self.rig.ebb(&["fsck", &root])).map(drop)
+    }
+
+    /// Cuts the power of the node's machine, now and then again while the node starts.
+    fn cut(&mut self, victim: Victim) -> Outcome<()> {
         self.layer.switch_off();
         let layer = &mut self.layer;
-        self.rig.kill_node_and(|| layer.take_away())?;
-        if whole && !self.rig.shape.is_embedded() {
+        match victim {
+            Victim::Stopped => layer.take_away()?,
+            Victim::Both | Victim::Node => self.rig.kill_node_and(|| layer.take_away())?,
+        }
+        if victim == Victim::Both && !self.rig.shape.is_embedded() {
             self.rig.kill_mount()?;
         }
-        let mut kinds = vec![self.come_back()?];
+        self.come_back()?;
         while self.rng.below(4) == 0 {
             let mut starting = self.rig.begin()?;
             sleep(Duration::from_millis(self.rng.below(300)));
@@ -165,16 +219,15 @@ impl Site<'_> {
             starting.kill()?;
             self.layer.take_away()?;
             starting.wait()?;
-            kinds.push(self.come_back()?);
+            self.come_back()?;
         }
-        Ok((kinds, Instant::now()))
+        Ok(())
     }
 
-    fn come_back(&mut self) -> Outcome<Kind> {
-        let (kind, lost) = self.layer.come_back(self.rng.next())?;
-        self.lost += lost;
-        self.boot.again(&mut self.rng)?;
-        Ok(kind)
+    fn come_back(&mut self) -> Outcome<()> {
+        self.tally.disk += self.layer.come_back(self.rng.next())?;
+        self.tally.cuts += 1;
+        self.boot.again(&mut self.rng)
     }
 
     /// Leaves what is on the disk for somebody to look at; the rest goes.
@@ -186,8 +239,4 @@ impl Site<'_> {
             _ => Ok(left),
         }
     }
-}
-
-fn said(whole: bool) -> &'static str {
-    if whole { "mount and node" } else { "the node alone" }
 }

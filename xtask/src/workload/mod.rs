@@ -8,7 +8,7 @@
 mod crew;
 mod history;
 
-pub use crew::Crew;
+pub use crew::{AtWork, Crew};
 
 use crate::Outcome;
 use crate::rng::Rng;

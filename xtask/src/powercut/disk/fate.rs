@@ -42,10 +42,6 @@ impl Fate {
         Fate { rng, kind }
     }
 
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
-
     /// Decides about the changes of one file, which happened at these times.
     pub fn of_file(&mut self, times: &[u64]) -> FileFate {
         let kind = match self.kind {

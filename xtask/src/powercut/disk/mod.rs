@@ -13,7 +13,7 @@ mod tests;
 
 use crate::rng::Rng;
 use bytes::Cached;
-pub use fate::Kind;
+use fate::Fate;
 use names::Names;
 pub use names::{Id, Key};
 use std::collections::BTreeMap;
@@ -215,13 +215,11 @@ impl Disk {
     }
 
     /// The power is cut. What is left is on the platter.
-    pub fn cut(&mut self, seed: u64) -> io::Result<(Kind, Lost)> {
-        let mut fate = fate::Fate::draw(Rng(seed), self.time);
-        let lost = self.settle(&mut fate)?;
-        Ok((fate.kind(), lost))
+    pub fn cut(&mut self, seed: u64) -> io::Result<Lost> {
+        self.settle(&mut Fate::draw(Rng(seed), self.time))
     }
 
-    fn settle(&mut self, fate: &mut fate::Fate) -> io::Result<Lost> {
+    fn settle(&mut self, fate: &mut Fate) -> io::Result<Lost> {
         let mut lost = Lost::default();
         for node in self.nodes.values_mut() {
             if let Node::File { bytes, .. } = node {

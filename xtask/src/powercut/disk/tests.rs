@@ -1,4 +1,4 @@
-use super::fate::Fate;
+use super::fate::Kind;
 use super::*;
 use std::os::unix::fs::MetadataExt;
 
