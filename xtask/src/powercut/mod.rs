@@ -21,6 +21,7 @@ use layer::Layer;
 use machine::Boot;
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -234,9 +235,12 @@ impl Site<'_> {
     fn leave(self) -> Outcome<PathBuf> {
         let left = self.rig.dir.with_extension("left");
         self.layer.lay_out(&left)?;
-        match fs::copy(self.rig.dir.join("node.log"), left.join("node.log")) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(left),
+        for (log, name) in [("node.log", "node.log"), ("client/ebb.log", "client.log")] {
+            match fs::copy(self.rig.dir.join(log), left.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
         }
+        Ok(left)
     }
 }
