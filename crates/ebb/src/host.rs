@@ -2,6 +2,7 @@
 
 use crate::daemon::Report;
 use crate::failure::Failure;
+use crate::predecessor;
 use crate::settings;
 use crate::signals::Signals;
 use ebb_bucket::OpenError;
@@ -45,7 +46,7 @@ pub async fn open(
 ) -> Result<Host, Failure> {
     let ports = ebb_os::ports(data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
     // Before the storage is asked, which may take its time.
-    ports.disk.lock().map_err(|error| Failure::of(data_dir.display(), error))?;
+    predecessor::lock(&*ports.disk, data_dir, report, signals).await?;
     let listener = match listen {
         Some(address) => {
             let listener = ports.net.listen(address).await.map_err(|error| Failure::of("cannot listen", error))?;

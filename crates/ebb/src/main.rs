@@ -9,6 +9,7 @@ mod host;
 mod log;
 mod mount;
 mod output;
+mod predecessor;
 mod progress;
 mod serve;
 mod settings;

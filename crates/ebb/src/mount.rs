@@ -268,6 +268,7 @@ impl Plan {
             embedded,
             data_dir: self.data_dir.clone(),
             read_only,
+            ending: false,
             left: None,
         }
     }
@@ -298,7 +299,10 @@ impl Plan {
         };
         let ended = session.serve(&volume, stop, OPEN_FILES_PATIENCE).await.map_err(failed)?;
         tracing::info!(?ended, "the mount has ended");
-        announced.map(|()| record)
+        announced?;
+        let record = MountRecord { ending: true, ..record };
+        self.run_dir.update(&record).map_err(|error| Failure::of("the record of the mount", error))?;
+        Ok(record)
     }
 
     async fn announce(&self, record: &MountRecord, report: &mut Report) -> Result<(), Failure> {
@@ -316,7 +320,7 @@ impl Plan {
     fn end(&self, record: MountRecord, left: Option<Left>) -> Result<(), Failure> {
         let noted = match &left {
             None => self.run_dir.remove(&record),
-            Some(_) => self.run_dir.write(&MountRecord { left: left.clone(), ..record }),
+            Some(_) => self.run_dir.update(&MountRecord { left: left.clone(), ..record }),
         };
         noted.map_err(|error| Failure::of("the record of the mount", error))?;
         match left {

@@ -126,3 +126,56 @@ fn the_outcome_can_be_had_as_json() {
     let told = place.ebb(&["umount", "mnt", "--json"]).good().json();
     assert_eq!((&told["unmounted"], &told["flushed"], &told["left"]), (&true.into(), &true.into(), &serde_json::Value::Null));
 }
+
+/// umount(8) returns while the daemon still writes to the bucket. Whoever mounts again at once
+/// waits for it a little, and goes on with what it has not written; nothing is lost either way.
+#[test]
+fn mounting_follows_the_daemon_of_before() {
+    let switch = Switch::default();
+    let place = Place::behind(&switch);
+    let umount = |place: &Place| drop(place.program("umount", &["mnt"]).good());
+    for round in 0..5 {
+        place.mount();
+        fs::write(place.path("mnt/file"), round.to_string()).unwrap();
+        umount(&place);
+    }
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "4");
+    switch.close();
+    fs::write(place.path("mnt/file"), "last").unwrap();
+    let daemon = place.record("mnt").daemon;
+    umount(&place);
+    until("the daemon is at its end", || place.record("mnt").ending);
+    assert!(daemon.is_alive());
+    let mount = ["mount", place.url(), "mnt", "--data", "data"];
+    let told = place.ebb(&mount).refused(1, "cannot be reached");
+    assert!(told.err.contains(&format!("process {} leaves to this mount", daemon.pid)), "{told:?}");
+    assert!(!daemon.is_alive());
+    switch.open();
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "last");
+    place.umount();
+    place.drop_cache();
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "last");
+    place.umount();
+}
+
+/// Files that are open on a mount that is out of sight go on working: it is not taken over.
+#[test]
+fn mounting_waits_for_who_still_uses_the_one_of_before() {
+    let mut place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let open = File::open(place.path("mnt/file")).unwrap();
+    place.program("umount", &["--lazy", "mnt"]).good();
+    let url = place.url().to_owned();
+    let mounting = place.start_silent(&["mount", &url, "mnt", "--data", "data"]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!place.is_mounted("mnt"));
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "content");
+    drop(open);
+    assert_eq!(place.ended(mounting), 0);
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    place.umount();
+}

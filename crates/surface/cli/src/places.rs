@@ -29,6 +29,10 @@ pub struct MountRecord {
     /// The node takes no changes, whatever the kernel would let through.
     #[serde(default)]
     pub read_only: bool,
+    /// The mount is gone and nobody uses it any more. The daemon still writes to the bucket what is
+    /// in the data directory, which another one can do as well.
+    #[serde(default)]
+    pub ending: bool,
     /// Set by a daemon that ends with work left.
     pub left: Option<Left>,
 }
@@ -145,6 +149,14 @@ impl RunDir {
         fs::rename(draft, self.record_path(&record.mountpoint))
     }
 
+    /// Writes the record, unless another daemon has put its own there.
+    pub fn update(&self, record: &MountRecord) -> io::Result<()> {
+        match self.read(&record.mountpoint)? {
+            Some(there) if there.daemon != record.daemon => Ok(()),
+            _ => self.write(record),
+        }
+    }
+
     /// Removes the record, unless another daemon has put its own there.
     pub fn remove(&self, record: &MountRecord) -> io::Result<()> {
         match self.read(&record.mountpoint)? {
@@ -159,6 +171,17 @@ impl RunDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// All that can be read: others come and go meanwhile.
+    pub fn records(&self) -> io::Result<Vec<MountRecord>> {
+        let mut records = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let text = if path.extension() == Some("json".as_ref()) { fs::read(&path).ok() } else { None };
+            records.extend(text.and_then(|text| serde_json::from_slice(&text).ok()));
+        }
+        Ok(records)
     }
 
     /// The record of the mount that `path` is on, with the rest of the path below it. What

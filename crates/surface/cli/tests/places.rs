@@ -28,6 +28,7 @@ impl Place {
             embedded: true,
             data_dir: "/data".into(),
             read_only: false,
+            ending: false,
             left: None,
         };
         self.run.write(&record).unwrap();

@@ -1,0 +1,73 @@
+//! Taking over the data directory from a daemon that is about to end: its mount is gone, as after
+//! umount(8), and it still writes to the bucket. `umount` and `mount` can follow each other then.
+
+use crate::daemon::Report;
+use crate::failure::Failure;
+use crate::signals::Signals;
+use ebb_cli::places::RunDir;
+use ebb_fuse::Mount;
+use ebb_ports::{Disk, DiskError};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often it is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What takes longer is not waited for: the rest is written by whoever takes over.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long it may take to end once it was told, and to let go of files that were still open
+/// when its mount was taken away.
+const LAST_PATIENCE: Duration = Duration::from_secs(60);
+
+pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals: &mut Signals) -> Result<(), Failure> {
+    let began = Instant::now();
+    let mut told = None;
+    loop {
+        let refused = match disk.lock() {
+            Ok(()) => return Ok(()),
+            Err(error @ DiskError::InUse { .. }) => Failure::of(data_dir.display(), error),
+            Err(error) => return Err(Failure::of(data_dir.display(), error)),
+        };
+        let waited = began.elapsed();
+        match owner(data_dir) {
+            Owner::Unknown if waited < PATIENCE => {}
+            Owner::Leaving { pid, ending } if waited < LAST_PATIENCE => {
+                if ending && waited > PATIENCE && told != Some(pid) {
+                    report.note(&format!("process {pid} leaves to this mount what has not reached the bucket yet"));
+                    // SAFETY: kill takes plain integers. If it has just ended that is what is wanted.
+                    unsafe { libc::kill(pid as i32, libc::SIGTERM) };
+                    told = Some(pid);
+                }
+            }
+            _ => return Err(refused),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(POLL) => {}
+            () = signals.next() => return Err(Failure::Failed("interrupted".into())),
+        }
+    }
+}
+
+/// Who has a data directory.
+enum Owner {
+    /// It serves a mount.
+    Mounted,
+    /// The mount is out of sight; `ending`: nobody uses it either.
+    Leaving { pid: u32, ending: bool },
+    /// No mount is recorded: it is about to be made, the process has only to end, or it serves
+    /// others.
+    Unknown,
+}
+
+/// What cannot be read says of none.
+fn owner(data_dir: &Path) -> Owner {
+    let records = RunDir::of_user().and_then(|run_dir| run_dir.records()).unwrap_or_default();
+    match records.into_iter().find(|record| record.data_dir == data_dir && record.daemon.is_alive()) {
+        None => Owner::Unknown,
+        Some(record) if record.ending || Mount::is_at(&record.mountpoint).is_ok_and(|mounted| !mounted) => {
+            Owner::Leaving { pid: record.daemon.pid, ending: record.ending }
+        }
+        Some(_) => Owner::Mounted,
+    }
+}
