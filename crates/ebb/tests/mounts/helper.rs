@@ -46,6 +46,10 @@ fn it_mounts_as_ebb_does() {
     assert_eq!(status["cache_limit_bytes"], 1 << 30);
     refused(place.program(&helper, &[place.url(), "mnt", "-o", &options]), 32, "is mounted at");
     place.umount();
+    // mount(8) leaves `suid` and `dev` out even where it is told them: they are what it means.
+    place.program(&helper, &[place.url(), "mnt", "-o", &format!("rw,data={}", place.text("data"))]).good();
+    assert!(!options_of(&place).contains("nosuid") && !options_of(&place).contains("nodev"));
+    place.umount();
     place.program(&helper, &[place.url(), "mnt", "-r", "-o", &format!("data={}", place.text("other"))]).good();
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     assert_eq!(errno(fs::write(place.path("mnt/file"), "")), Some(libc::EROFS));

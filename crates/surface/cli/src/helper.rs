@@ -94,12 +94,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, is_mount_option: impl Fn(
     }
     let mut args: Vec<OsString> = vec!["ebb".into(), "mount".into()];
     args.extend(settings.into_iter().map(|(_, given)| given.into()));
-    if !options.is_empty() {
-        args.push(format!("-o{options}").into());
-    }
+    args.push(format!("-o{UNSAID}{options}").into());
     args.extend(["--".into(), line.source.into(), line.dir.into()]);
     Ok(if line.fake { Asked::Fake { args } } else { Asked::Mount { args } })
 }
+
+/// What mount(8) means by saying nothing, and does not say even if it is told to.
+const UNSAID: &str = "suid,dev,";
 
 enum Meaning {
     /// For others than the helper, or true of every mount of ebb.

@@ -38,23 +38,30 @@ fn a_helper_is_known_by_its_name() {
 /// Settings become flags, mount options stay together, and what mount(8) says to itself goes.
 #[test]
 fn options_are_settings_and_mount_options() {
-    let table: [(&str, &[&str]); 9] = [
-        ("rw", &["-orw"]),
-        ("rw,cache-size=10G,allow_other", &["--cache-size=10G", "-orw,allow_other"]),
-        ("endpoint=http://h:1/?a=b", &["--endpoint=http://h:1/?a=b"]),
-        ("anonymous,rearrange", &["--anonymous", "--rearrange"]),
-        ("take-over=now,take-over=join", &["--take-over=join"]),
-        ("defaults,_netdev,nofail,noauto,x-systemd.automount,x-systemd.requires=a.mount,X-mount.mkdir,comment=x,noatime", &[]),
-        ("rw,user,exec", &["-orw,noexec,nosuid,nodev,exec"]),
-        ("owner", &["-onosuid,nodev"]),
-        (",,unknown=1,,", &["-ounknown=1"]),
+    let table: [(&str, &[&str]); 10] = [
+        ("rw", &["-osuid,dev,rw"]),
+        ("rw,cache-size=10G,allow_other", &["--cache-size=10G", "-osuid,dev,rw,allow_other"]),
+        ("endpoint=http://h:1/?a=b", &["--endpoint=http://h:1/?a=b", "-osuid,dev,"]),
+        ("anonymous,rearrange", &["--anonymous", "--rearrange", "-osuid,dev,"]),
+        ("take-over=now,take-over=join", &["--take-over=join", "-osuid,dev,"]),
+        (
+            "defaults,_netdev,nofail,noauto,x-systemd.automount,x-systemd.requires=a.mount,X-mount.mkdir,comment=x,norelatime",
+            &["-osuid,dev,"],
+        ),
+        ("rw,user,exec", &["-osuid,dev,rw,noexec,nosuid,nodev,exec"]),
+        ("owner", &["-osuid,dev,nosuid,nodev"]),
+        ("relatime,nodiratime", &["-osuid,dev,relatime,nodiratime"]),
+        (",,unknown=1,,", &["-osuid,dev,unknown=1"]),
     ];
     for (options, expected) in table {
         let expected: Vec<&str> = ["ebb", "mount"].iter().chain(expected).chain(&["--", "s3://b", "/mnt"]).copied().collect();
         assert_eq!(given(&["-o", options]), expected, "{options}");
     }
-    assert_eq!(given(&["-o", "uid=1,ro", "-o", "uid=2"]), ["ebb", "mount", "--uid=2", "-oro", "--", "s3://b", "/mnt"]);
-    assert_eq!(given(&["-sn", "-v", "-r", "-t", "fuse.ebb", "-o", "unknown,rw"]), ["ebb", "mount", "-orw,ro", "--", "s3://b", "/mnt"]);
+    assert_eq!(given(&["-o", "uid=1,ro", "-o", "uid=2"]), ["ebb", "mount", "--uid=2", "-osuid,dev,ro", "--", "s3://b", "/mnt"]);
+    assert_eq!(
+        given(&["-sn", "-v", "-r", "-t", "fuse.ebb", "-o", "unknown,rw"]),
+        ["ebb", "mount", "-osuid,dev,rw,ro", "--", "s3://b", "/mnt"]
+    );
 }
 
 /// What comes out is what `ebb` takes, the configuration file included.
@@ -67,7 +74,7 @@ fn every_flag_can_be_an_option() {
     let args = given(&["-o", &options]);
     let Cli { command: Command::Mount(mount) } = ebb_cli::parse(args.into_iter().map(Into::into)).unwrap() else { panic!() };
     assert_eq!((mount.node.cache_size.0, mount.node.flush_jobs, mount.node.gid), (10 << 30, 3, Some(7)));
-    assert_eq!((mount.node.take_over, mount.bucket.anonymous, mount.options), (TakeOver::Join, true, vec!["rw".to_owned()]));
+    assert_eq!((mount.node.take_over, mount.bucket.anonymous, mount.options), (TakeOver::Join, true, vec!["suid,dev,rw".to_owned()]));
     assert_eq!((mount.source.as_str(), mount.mountpoint.as_path()), ("s3://b", Path::new("/mnt")));
 }
 
@@ -89,6 +96,6 @@ fn trials_and_remounts_are_no_mounts() {
     assert!(matches!(asked(&["s3://b", "/mnt", "-f", "-o", "ro"]), Ok(Asked::Fake { .. })));
     // As mount(8) puts it together of fstab, of the mount that is there, and of what it was told.
     let options = "rw,nosuid,relatime,user_id=0,group_id=0,allow_other,cache-size=1G,remount,ro";
-    let expected = Asked::Remount { dir: "/mnt".into(), options: "rw,nosuid,allow_other,ro".into() };
+    let expected = Asked::Remount { dir: "/mnt".into(), options: "rw,nosuid,relatime,allow_other,ro".into() };
     assert_eq!(asked(&["s3://b", "/mnt", "-o", options]).unwrap(), expected);
 }
