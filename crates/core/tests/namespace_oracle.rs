@@ -338,14 +338,16 @@ fn acl(dice: &mut Dice) -> Bytes {
 
 fn set(dice: &mut Dice) -> SetAttr {
     let mut set = SetAttr::default();
-    let times = [SetTime::Now, SetTime::To(Time { secs: -5, nanos: 7 }), SetTime::To(Time { secs: 0, nanos: 1_000_000_000 })];
-    match dice.below(8) {
+    let times =
+        [SetTime::Now, SetTime::To(Time { secs: -5, nanos: 7 }), SetTime::To(Time { secs: 0, nanos: 1_000_000_000 }), SetTime::Reading];
+    match dice.below(9) {
         0 => set.mode = Some(dice.of(&MODES)),
         1 => set.uid = Some(dice.of(&[1000, 1001, 0, u32::MAX])),
         2 => set.gid = Some(dice.of(&[1000, 2000, 0, u32::MAX])),
         3 => (set.uid, set.gid, set.drop_set_id) = (Some(1000), Some(dice.of(&[1000, 2000, 1001])), dice.of(&[false, true])),
         4 => set.size_bytes = Some(dice.of(&SIZES)),
         5 => (set.atime, set.mtime) = (Some(dice.of(&times)), Some(dice.of(&times))),
+        8 => set.atime = Some(SetTime::Reading),
         6 => (set.mtime, set.size_bytes) = (Some(dice.of(&times)), [None, Some(3)][dice.below(2)]),
         _ => set.drop_set_id = dice.of(&[true, false]),
     }

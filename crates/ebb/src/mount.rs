@@ -288,7 +288,7 @@ impl Plan {
         let mount = Mount::new(&self.mountpoint, &options).map_err(|error| Failure::Failed(error.to_string()))?;
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.display(), error);
         let session = Session::start(mount).await.map_err(failed)?;
-        let volume = Volume::new(client, root, session.notifier(), session.negotiated());
+        let volume = Volume::new(client, root, session.notifier(), session.negotiated(), self.options.access);
         let mut announced = Ok(());
         let stop = async {
             announced = self.announce(&record, report).await;

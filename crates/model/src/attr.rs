@@ -62,6 +62,9 @@ pub enum SetTime {
     /// The stamp of the operation.
     Now,
     To(Time),
+    /// The same as `Now`, because the inode was read. Only as `atime`, and with nothing else: it
+    /// changes no other time.
+    Reading,
 }
 
 /// Who asks.

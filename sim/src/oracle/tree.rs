@@ -491,7 +491,7 @@ impl Tree {
         }
         match set.mtime {
             Some(SetTime::To(time)) => node.mtime = Some(time),
-            Some(SetTime::Now) => node.mtime = None,
+            Some(SetTime::Now | SetTime::Reading) => node.mtime = None,
             None => {}
         }
         self.expect_attr(asked, id)

@@ -24,6 +24,12 @@ impl Namespace {
         }
 
         let inode = self.inode_mut(ino);
+        if *set == READING {
+            inode.attr.atime = stamp.time;
+            inode.attr.version = inode.attr.version.max(stamp.version);
+            changes.push(Change::Touched { ino, stamp });
+            return Ok(inode.attr.clone());
+        }
         inode.attr.mode = new_mode(caller, inode, set);
         if set.mode.is_some() {
             inode.acl_follows_mode();
@@ -85,7 +91,8 @@ fn validate(inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
     }
     let times = [set.atime, set.mtime];
     let impossible = times.iter().any(|time| matches!(time, Some(SetTime::To(time)) if time.nanos >= 1_000_000_000));
-    if impossible || set.uid == Some(NOBODY) || set.gid == Some(NOBODY) {
+    let mixed = times.contains(&Some(SetTime::Reading)) && *set != READING;
+    if impossible || mixed || set.uid == Some(NOBODY) || set.gid == Some(NOBODY) {
         return Err(FsError::Invalid);
     }
     Ok(())
@@ -115,6 +122,7 @@ fn require_rights(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<(), F
     }
     match (set.atime, set.mtime) {
         (None, None) => Ok(()),
+        (Some(SetTime::Reading), _) => require(caller, inode, Access::READ),
         // `touch`: whoever may write may set both times to now.
         (Some(SetTime::Now), Some(SetTime::Now)) if caller.uid != attr.uid => require(caller, inode, Access::WRITE),
         _ => require_owner(caller, inode),
@@ -133,12 +141,15 @@ fn new_mode(caller: &Caller, inode: &Inode, set: &SetAttr) -> u16 {
 
 fn resolve(time: SetTime, stamp: Stamp) -> Time {
     match time {
-        SetTime::Now => stamp.time,
+        SetTime::Now | SetTime::Reading => stamp.time,
         SetTime::To(time) => time,
     }
 }
 
-const DROP_SET_ID: SetAttr = SetAttr { mode: None, uid: None, gid: None, size_bytes: None, atime: None, mtime: None, drop_set_id: true };
+const NOTHING: SetAttr = SetAttr { mode: None, uid: None, gid: None, size_bytes: None, atime: None, mtime: None, drop_set_id: false };
+const DROP_SET_ID: SetAttr = SetAttr { drop_set_id: true, ..NOTHING };
+const READING: SetAttr = SetAttr { atime: Some(SetTime::Reading), ..NOTHING };
+const TOUCH: SetAttr = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..NOTHING };
 
 /// `(uid_t)-1` names nobody: to `chown` it means "leave it".
 const NOBODY: u32 = u32::MAX;

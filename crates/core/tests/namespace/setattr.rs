@@ -129,3 +129,26 @@ fn a_request_is_done_whole_or_not_at_all() {
     assert_eq!(volume.attr(file), before);
     assert_eq!(volume.set(&BOB, Ino(99), set), Err(Stale));
 }
+
+/// Reading is anybody's who may read, and changes the one time; it comes with nothing else.
+#[test]
+fn reading_changes_the_access_time_alone() {
+    let mut volume = Volume::new();
+    let file = alices(&mut volume, 0o644);
+    let before = volume.attr(file);
+    let reading = SetAttr { atime: Some(SetTime::Reading), ..NOTHING };
+    let (attr, changes) = volume.run(&BOB, Mutation::SetAttr { ino: file, set: reading }).unwrap();
+    let attr = attr.unwrap();
+    assert_eq!(attr, Attr { atime: volume.now(), version: attr.version, ..before });
+    assert!(matches!(&changes[..], [Change::Touched { .. }]));
+    volume.chmod(file, 0o600);
+    assert_eq!(volume.set(&BOB, file, reading), Err(AccessDenied));
+    for mixed in [
+        SetAttr { mtime: Some(SetTime::Reading), ..NOTHING },
+        SetAttr { mtime: Some(SetTime::Now), ..reading },
+        SetAttr { mode: Some(0), ..reading },
+        SetAttr { drop_set_id: true, ..reading },
+    ] {
+        assert_eq!(volume.set(&Caller::ROOT, file, mixed), Err(Invalid));
+    }
+}

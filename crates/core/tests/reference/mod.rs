@@ -385,6 +385,10 @@ impl Reference {
                 return Err(FsError::Invalid);
             }
         }
+        let reading = SetAttr { atime: Some(SetTime::Reading), ..SetAttr::default() };
+        if set.mtime == Some(SetTime::Reading) || set.atime == Some(SetTime::Reading) && *set != reading {
+            return Err(FsError::Invalid);
+        }
         for time in [set.atime, set.mtime] {
             if let Some(SetTime::To(time)) = time
                 && time.nanos > 999_999_999
@@ -413,6 +417,11 @@ impl Reference {
         }
         if set.mode.is_some() && !owner {
             return Err(FsError::NotPermitted);
+        }
+        if *set == reading {
+            may(caller, &node, READ)?;
+            node.borrow_mut().times.access = now;
+            return Ok(());
         }
         if set.atime.is_some() || set.mtime.is_some() {
             let touch = set.atime == Some(SetTime::Now) && set.mtime == Some(SetTime::Now);
@@ -450,7 +459,7 @@ impl Reference {
             node.times.modify = now;
         }
         let instant = |time| match time {
-            SetTime::Now => now,
+            SetTime::Now | SetTime::Reading => now,
             SetTime::To(time) => time,
         };
         if let Some(time) = set.atime {

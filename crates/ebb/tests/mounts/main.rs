@@ -1,6 +1,7 @@
 //! The binary on real mounts. Needs root and /dev/fuse, and fails without: a machine that
 //! cannot mount has shown nothing.
 
+mod access_times;
 mod acl;
 mod asked;
 mod crashes;

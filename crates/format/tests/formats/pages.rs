@@ -65,7 +65,7 @@ fn the_log_page_numbers_the_variants_right() {
         }
     }
     ALL_KINDS.iter().for_each(|kind| variants.add("FileKind", kind));
-    [SetTime::Now, SetTime::To(Time::default())].iter().for_each(|time| variants.add("SetTime", time));
+    [SetTime::Now, SetTime::To(Time::default()), SetTime::Reading].iter().for_each(|time| variants.add("SetTime", time));
     variants.check("format/log.md");
 }
 

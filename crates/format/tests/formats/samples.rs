@@ -306,7 +306,11 @@ impl Draw {
     }
 
     fn set_time(&mut self) -> SetTime {
-        if self.flag() { SetTime::Now } else { SetTime::To(self.time()) }
+        match self.below(3) {
+            0 => SetTime::Now,
+            1 => SetTime::To(self.time()),
+            _ => SetTime::Reading,
+        }
     }
 
     fn set_attr(&mut self) -> SetAttr {

@@ -146,8 +146,8 @@ fn takes_value(flag: &Arg) -> bool {
 }
 
 /// What mount(8) and systemd say to themselves; what the kernel shows of a FUSE mount and
-/// mount(8) repeats; and access times, which never change by reading.
-const NOT_OURS: [&str; 33] = [
+/// mount(8) repeats; and defaults of the kernel that no mount of ebb departs from.
+const NOT_OURS: [&str; 27] = [
     "defaults",
     "auto",
     "noauto",
@@ -165,13 +165,7 @@ const NOT_OURS: [&str; 33] = [
     "loud",
     "nomand",
     "noiversion",
-    "atime",
-    "noatime",
-    "diratime",
-    "nodiratime",
-    "relatime",
     "norelatime",
-    "strictatime",
     "nostrictatime",
     "lazytime",
     "nolazytime",

@@ -1,6 +1,6 @@
 //! `fusermount3`, the set-user-id helper that mounts for users who may not.
 
-use crate::{MountError, MountOptions};
+use crate::{AccessTimes, MountError, MountOptions};
 use std::io::{self, IoSliceMut};
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -50,6 +50,7 @@ fn option_list(options: &MountOptions) -> String {
         (options.suid, "suid"),
         (options.dev, "dev"),
         (!options.exec, "noexec"),
+        (options.access.times == AccessTimes::Kept, "noatime"),
     ];
     for (_, name) in switches.into_iter().filter(|(on, _)| *on) {
         list.push(',');

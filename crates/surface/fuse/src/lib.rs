@@ -7,6 +7,7 @@
 
 pub mod abi;
 
+mod access_times;
 mod buffer;
 mod device;
 mod dir_buffer;
@@ -27,6 +28,7 @@ mod request;
 mod session;
 mod volume;
 
+pub use access_times::{AccessRule, AccessTimes};
 pub use dir_buffer::{DirBuffer, Pushed};
 pub use errno::Errno;
 pub use filesystem::{AttrReply, Caching, EntryReply, Filesystem, Lookup, OpenReply};

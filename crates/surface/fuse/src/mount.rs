@@ -2,7 +2,7 @@
 
 use crate::abi::init;
 use crate::mountinfo::{self, DeviceId, Mounted};
-use crate::{MountOptions, MountOptionsError, fusermount};
+use crate::{AccessRule, AccessTimes, MountOptions, MountOptionsError, fusermount};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -110,6 +110,12 @@ impl Mount {
         let mut options = MountOptions { suid: !has("nosuid"), dev: !has("nodev"), exec: !has("noexec"), ..MountOptions::default() };
         options.read_only = has("ro");
         options.apply(list)?;
+        let times = match () {
+            () if has("noatime") => AccessTimes::Kept,
+            () if has("relatime") => AccessTimes::Relative,
+            () => AccessTimes::Strict,
+        };
+        options.access = AccessRule { times, directories: !has("nodiratime") };
         let flags = libc::MS_REMOUNT | flags(&options) | if has("nosymfollow") { libc::MS_NOSYMFOLLOW } else { 0 };
         let target = CString::new(point.as_os_str().as_bytes()).map_err(io::Error::from)?;
         // SAFETY: the one string ends in NUL and outlives the call; a remount looks at no other.
@@ -294,6 +300,10 @@ fn flags(options: &MountOptions) -> libc::c_ulong {
         (!options.suid, libc::MS_NOSUID),
         (!options.dev, libc::MS_NODEV),
         (!options.exec, libc::MS_NOEXEC),
+        // What the kernel shows of it; it leaves all of it to us.
+        (options.access.times == AccessTimes::Kept, libc::MS_NOATIME),
+        (options.access.times == AccessTimes::Strict, libc::MS_STRICTATIME),
+        (!options.access.directories, libc::MS_NODIRATIME),
     ];
     switches.into_iter().filter(|(on, _)| *on).fold(0, |flags, (_, flag)| flags | flag)
 }

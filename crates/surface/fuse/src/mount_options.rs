@@ -1,5 +1,6 @@
 //! The options of `-o`.
 
+use crate::{AccessRule, AccessTimes};
 use ebb_model::MAX_IO_BYTES;
 use std::str::FromStr;
 use thiserror::Error;
@@ -19,6 +20,8 @@ pub struct MountOptions {
     pub dev: bool,
     /// Programs can be run.
     pub exec: bool,
+    /// What reading does to access times.
+    pub access: AccessRule,
     /// What `mount` and `df` show as the source.
     pub source: String,
     /// Longest READ; the session's own limit is 1 MiB.
@@ -43,6 +46,7 @@ impl Default for MountOptions {
             suid: false,
             dev: false,
             exec: true,
+            access: AccessRule::default(),
             source: "ebb".into(),
             max_read_bytes: MAX_IO_BYTES as u32,
             read_ahead_bytes: 4 << 20,
@@ -82,6 +86,11 @@ impl MountOptions {
                 "nodev" => self.dev = false,
                 "exec" => self.exec = true,
                 "noexec" => self.exec = false,
+                "noatime" => self.access.times = AccessTimes::Kept,
+                "atime" | "relatime" => self.access.times = AccessTimes::Relative,
+                "strictatime" => self.access.times = AccessTimes::Strict,
+                "diratime" => self.access.directories = true,
+                "nodiratime" => self.access.directories = false,
                 _ => return Err(MountOptionsError::Unknown(option.into())),
             },
             Some(("fsname", value)) if !value.is_empty() && !value.contains('\0') => self.source = value.into(),
@@ -114,12 +123,14 @@ mod tests {
 
     #[test]
     fn a_list_is_applied_in_order() {
-        let options: MountOptions = "ro,allow_other,dev,suid,noexec,fsname=s3://a/b,max_read=131072,rw".parse().unwrap();
+        let options: MountOptions =
+            "ro,allow_other,dev,suid,noexec,fsname=s3://a/b,max_read=131072,noatime,relatime,nodiratime,rw".parse().unwrap();
         let expected = MountOptions {
             allow_other: true,
             dev: true,
             suid: true,
             exec: false,
+            access: AccessRule { times: AccessTimes::Relative, directories: false },
             source: "s3://a/b".into(),
             max_read_bytes: 131072,
             ..MountOptions::default()

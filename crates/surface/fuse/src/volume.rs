@@ -1,9 +1,10 @@
 //! A volume as the kernel sees it: the client library's answers with the right to cache them.
 
+use crate::access_times::Readings;
 use crate::lockers::Lockers;
 use crate::{
-    AttrReply, Caching, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption, LockRequest, Lookup, Negotiated,
-    Notification, Notifier, NotifyError, OpenFlags, OpenReply, Pushed, SeekTo, WriteMode,
+    AccessRule, AttrReply, Caching, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption, LockRequest, Lookup,
+    Negotiated, Notification, Notifier, NotifyError, OpenFlags, OpenReply, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
 use ebb_client::{CacheRule, Change, Client};
@@ -13,6 +14,7 @@ use ebb_model::{
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -40,7 +42,9 @@ const SET_GID_EXECUTABLE: u16 = SET_GID | 0o010;
 const DIRECT: u64 = 1;
 /// It can write.
 const WRITES: u64 = 2;
-const FLAG_BITS: u32 = 2;
+/// O_NOATIME: reading with it is not noted.
+const UNNOTED: u64 = 4;
+const FLAG_BITS: u32 = 3;
 
 /// Of all open directories.
 const DIRECTORY: Handle = Handle(0);
@@ -67,7 +71,7 @@ type Known = BTreeMap<Ino, u64>;
 
 impl Volume {
     /// Serves what is at and below the directory `root`.
-    pub fn new(client: Client, root: Ino, notifier: Notifier, kernel: Negotiated) -> Volume {
+    pub fn new(client: Client, root: Ino, notifier: Notifier, kernel: Negotiated, access: AccessRule) -> Volume {
         let name_ttl = if kernel.epoch() { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
         let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, 1)])));
         let (told, telling) = (known.clone(), notifier.clone());
@@ -130,6 +134,17 @@ impl Volume {
         self.entry(attr)
     }
 
+    /// An inode was read. That this cannot be noted is no failure of the reading: a volume that
+    /// takes no changes has none to note it in.
+    async fn note_reading(&self, cx: &Context, ino: Ino) {
+        if !self.client.is_read_only() && self.readings.read(ino) {
+            let set = SetAttr { atime: Some(SetTime::Reading), ..SetAttr::default() };
+            if let Err(error) = self.client.setattr(&Self::caller(cx), self.real(ino), set).await {
+                tracing::debug!(%ino, %error, "the access time stays as it is");
+            }
+        }
+    }
+
     /// How an operation on an inode that was looked up before has ended.
     fn on_known<T>(&self, result: Result<T, FsError>) -> Result<T, Errno> {
         if matches!(result, Err(FsError::Stale)) {
@@ -170,9 +185,16 @@ impl Volume {
         }
         let number = self.opens.get() + 1;
         self.opens.set(number);
-        let (direct, caching) = if self.may_cache() { (0, Caching::Keep) } else { (DIRECT, Caching::Direct) };
+        let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
+        let unread = noted && self.readings.opened(ino, None);
+        let (direct, caching) = match (self.may_cache(), unread) {
+            (true, false) => (0, Caching::Keep),
+            (true, true) => (0, Caching::Fresh),
+            (false, _) => (DIRECT, Caching::Direct),
+        };
         let writes = if flags.writes() { WRITES } else { 0 };
-        OpenReply { handle: Handle(number << FLAG_BITS | writes | direct), caching }
+        let unnoted = if noted { 0 } else { UNNOTED };
+        OpenReply { handle: Handle(number << FLAG_BITS | unnoted | writes | direct), caching }
     }
 
     /// The kernel has put what was appended where it thought that the file ends. It is told
@@ -180,7 +202,7 @@ impl Volume {
     fn appended_elsewhere(&self, ino: Ino) {
         let notifier = self.notifier.clone();
         tokio::task::spawn_local(async move {
-            match notifier.send(Notification::Inode { ino, bytes: 0..u64::MAX }).await {
+            match notifier.send(Notification::Inode { ino, bytes }).await {
                 Ok(()) | Err(NotifyError::Ended) => {}
                 Err(error) => tracing::error!(%ino, %error, "the kernel keeps what it should drop"),
             }
@@ -266,8 +288,10 @@ impl Filesystem for Volume {
         Ok(self.attr_reply(self.on_known(self.client.setattr(&Self::caller(cx), self.real(ino), set).await)?))
     }
 
-    async fn readlink(&self, _cx: &Context, ino: Ino) -> Result<Bytes, Errno> {
-        self.on_known(self.client.readlink(ino).await)
+    async fn readlink(&self, cx: &Context, ino: Ino) -> Result<Bytes, Errno> {
+        let target = self.on_known(self.client.readlink(ino).await)?;
+        self.note_reading(cx, ino).await;
+        Ok(target)
     }
 
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
@@ -325,8 +349,12 @@ impl Filesystem for Volume {
         }
     }
 
-    async fn read(&self, _cx: &Context, ino: Ino, _handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
-        Ok(self.client.read(ino, offset, len_bytes as usize).await?)
+    async fn read(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
+        let data = self.client.read(ino, offset, len_bytes as usize).await?;
+        if handle.0 & UNNOTED == 0 {
+            self.note_reading(cx, ino).await;
+        }
+        Ok(data)
     }
 
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
@@ -334,6 +362,7 @@ impl Filesystem for Volume {
         // Only the node knows the end of a file that others write too.
         let written = if mode.append {
             let written = self.client.append(&caller, ino, data, mode.drop_set_id).await?;
+            // The kernel has put it where it thought that the file ends.
             if written.offset != offset {
                 self.appended_elsewhere(ino);
             }
@@ -423,11 +452,16 @@ impl Filesystem for Volume {
 
     async fn opendir(&self, _cx: &Context, ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
         self.on_known(self.client.open(self.real(ino)).await)?;
-        let caching = if self.may_cache() { Caching::Keep } else { Caching::Fresh };
+        let unread = self.readings.of_directories() && {
+            let attr = self.client.getattr(self.real(ino)).await;
+            attr.is_ok_and(|attr| self.readings.opened(ino, Some(&attr)))
+        };
+        let caching = if self.may_cache() && !unread { Caching::Keep } else { Caching::Fresh };
         Ok(OpenReply { handle: DIRECTORY, caching })
     }
 
-    async fn readdir(&self, _cx: &Context, ino: Ino, _handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
+    async fn readdir(&self, cx: &Context, ino: Ino, _handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
+        self.note_reading(cx, ino).await;
         let mut after = after;
         loop {
             let limit = (entries.room() as u32).min(DIRECTORY_BATCH);
@@ -538,6 +572,7 @@ impl Filesystem for Volume {
 
     async fn copy_file_range(&self, cx: &Context, from: CopyEnd, to: CopyEnd, len_bytes: u64) -> Result<u64, Errno> {
         let drop_set_id = cx.uid != 0;
+        let (unnoted, source) = (from.handle.0 & UNNOTED != 0, from.ino);
         let (from, to) = ((from.ino, from.offset), (to.ino, to.offset));
         Ok(self.client.copy(&Self::caller(cx), from, to, len_bytes, drop_set_id).await?.len_bytes as u64)
     }

@@ -7,7 +7,7 @@ mod memfs;
 mod scripted;
 
 use bytes::Bytes;
-use ebb_fuse::{Context, Filesystem, Mount, Negotiated, OpenFlags, Session, Volume};
+use ebb_fuse::{AccessRule, Context, Filesystem, Mount, Negotiated, OpenFlags, Session, Volume};
 use ebb_model::*;
 use harness::{Point, can_mount};
 use std::cell::RefCell;
@@ -60,7 +60,7 @@ fn asked(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<ClientMutat
             Request::GetAttr { .. } => Ok(Reply::Attr(attr())),
             _ => Ok(Reply::Done),
         };
-        let volume = Volume::new(scripted::client(answer).await, Ino::ROOT, session.notifier(), kernel);
+        let volume = Volume::new(scripted::client(answer).await, Ino::ROOT, session.notifier(), kernel, AccessRule::default());
         work(&volume).await;
     });
     seen.take()

@@ -240,7 +240,7 @@ impl Filesystem for MemFs {
         touch(node);
         let attr = &mut node.attr;
         let time = |set| match set {
-            SetTime::Now => now(),
+            SetTime::Now | SetTime::Reading => now(),
             SetTime::To(time) => time,
         };
         attr.mode = set.mode.unwrap_or(attr.mode);
