@@ -60,6 +60,14 @@ impl Client {
         }
     }
 
+    pub async fn flags(&self, ino: Ino) -> Result<InodeFlags, FsError> {
+        match self.getxattr(ino, Bytes::from_static(InodeFlags::ATTRIBUTE)).await {
+            Ok(value) => Ok(InodeFlags::parse(&value).unwrap_or_default()),
+            Err(FsError::NoAttribute) => Ok(InodeFlags::default()),
+            Err(error) => Err(error),
+        }
+    }
+
     pub async fn listxattr(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         match self.read_request(Request::ListXattr { ino }).await? {
             Reply::Xattrs(names) => Ok(names),
@@ -168,7 +176,12 @@ impl Client {
         self.change(caller, ClientMutation::SetAcl { ino, class, value, drop_set_gid }).await
     }
 
-    /// ACLs are set by [`Client::set_acl`].
+    /// Who may set which is the caller's to know, but for owners and root.
+    pub async fn set_flags(&self, caller: &Caller, ino: Ino, flags: InodeFlags) -> Result<(), FsError> {
+        self.setxattr(caller, ino, Bytes::from_static(InodeFlags::ATTRIBUTE), flags.value(), XattrMode::Set).await
+    }
+
+    /// ACLs are set by [`Client::set_acl`], flags by [`Client::set_flags`].
     pub async fn setxattr(&self, caller: &Caller, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), FsError> {
         self.shared.mutate(caller, ClientMutation::SetXattr { ino, name, value, mode }).await.map(drop)
     }

@@ -4,6 +4,7 @@
 mod attr;
 mod command;
 mod error;
+mod flags;
 mod id;
 mod layout;
 mod lock;
@@ -15,6 +16,7 @@ mod time;
 pub use attr::*;
 pub use command::*;
 pub use error::*;
+pub use flags::*;
 pub use id::*;
 pub use layout::*;
 pub use lock::*;

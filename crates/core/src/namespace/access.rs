@@ -1,6 +1,7 @@
 //! Permission checks of POSIX, ACLs among them, for callers that the kernel has not checked
 //! already.
 
+use super::flags::require_unguarded;
 use super::{Inode, Namespace};
 use ebb_model::*;
 
@@ -19,8 +20,11 @@ impl Namespace {
     }
 }
 
-/// Refuses a caller whose rights to the inode are not `access`.
+/// Refuses a caller whose rights to the inode are not `access`. Nobody writes what is immutable.
 pub(super) fn require(caller: &Caller, inode: &Inode, access: Access) -> Result<(), FsError> {
+    if access.0 & Access::WRITE.0 != 0 && inode.flags().has(InodeFlags::IMMUTABLE) {
+        return Err(FsError::NotPermitted);
+    }
     if caller.checked || allows(inode, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
 }
 
@@ -32,6 +36,10 @@ pub(super) fn require_owner(caller: &Caller, inode: &Inode) -> Result<(), FsErro
 /// Refuses a caller who may not remove or rename `victim` in `dir`.
 pub(super) fn require_removable(caller: &Caller, dir: &Inode, victim: &Inode) -> Result<(), FsError> {
     require(caller, dir, Access::WRITE)?;
+    if dir.flags().has(InodeFlags::APPEND) {
+        return Err(FsError::NotPermitted);
+    }
+    require_unguarded(victim)?;
     if dir.attr.mode & STICKY != 0 && caller.uid != dir.attr.uid {
         require_owner(caller, victim)?;
     }

@@ -8,6 +8,7 @@
 //!   agree: owner, mask and others are the permission bits.
 
 use super::access::{GROUP_ALL, SET_GID, is_privileged, require_owner};
+use super::flags::require_unguarded;
 use super::xattr::require_room;
 use super::{Change, Inode, Namespace};
 use bytes::Bytes;
@@ -169,6 +170,7 @@ impl Namespace {
             _ if acl.is_some() => return Err(FsError::AccessDenied),
             _ => return Ok(attr.clone()),
         }
+        require_unguarded(inode)?;
         require_owner(caller, inode)?;
         let mut mode = attr.mode;
         if let (AclClass::Access, Some(acl)) = (class, &acl) {

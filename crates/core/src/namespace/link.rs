@@ -1,6 +1,7 @@
 //! link: another name for an inode, or the first one for a file that was made without.
 
 use super::access::require;
+use super::flags::require_unguarded;
 use super::{Change, Namespace};
 use ebb_model::*;
 
@@ -24,6 +25,7 @@ impl Namespace {
         if kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
+        require_unguarded(inode)?;
         if inode.attr.nlink == 0 && !self.linkable.contains(&ino) {
             return Err(FsError::NotFound);
         }

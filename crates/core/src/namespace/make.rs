@@ -80,7 +80,11 @@ impl Inode {
     pub(super) fn new(caller: &Caller, stamp: Stamp, dir: &Inode, ino: Ino, mode: u16, what: &Make) -> Inode {
         let kind = what.kind();
         let mode = inherited_mode(caller, &dir.attr, kind, mode);
-        let (mode, xattrs) = dir.bequeath(kind, mode);
+        let (mode, mut xattrs) = dir.bequeath(kind, mode);
+        let flags = dir.flags().and(InodeFlags::NO_DUMP);
+        if flags != InodeFlags::default() && matches!(kind, FileKind::Regular | FileKind::Directory) {
+            xattrs.push((Bytes::from_static(InodeFlags::ATTRIBUTE), flags.value()));
+        }
         let record = InstalledRecord {
             mode,
             nlink: 1,

@@ -23,6 +23,7 @@ mod acl;
 mod check;
 mod entry;
 mod fallocate;
+mod flags;
 mod hold;
 mod install;
 mod item;
@@ -126,6 +127,9 @@ impl Namespace {
                 self.rename(caller, stamp, (*from, name), (*to, new_name), *mode, holders, changes).map(|()| None)
             }
             Mutation::SetAttr { ino, set } => self.set_attr(caller, stamp, *ino, set, changes).map(Some),
+            Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => {
+                self.set_flags(caller, stamp, *ino, value, changes).map(Some)
+            }
             Mutation::SetXattr { ino, name, value, mode } => self.set_xattr(caller, stamp, *ino, name, value, *mode, changes).map(Some),
             Mutation::SetAcl { ino, class, value, drop_set_gid } => {
                 self.set_acl(caller, stamp, *ino, *class, value, *drop_set_gid, changes).map(Some)

@@ -100,6 +100,15 @@ fn validate(inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
 
 fn require_rights(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
     let attr = &inode.attr;
+    // `touch` is like a write: what is only appended to takes it.
+    let guarded = match *set {
+        TOUCH => inode.flags().has(InodeFlags::IMMUTABLE),
+        READING => false,
+        _ => *set != NOTHING && inode.is_guarded(),
+    };
+    if guarded {
+        return Err(FsError::NotPermitted);
+    }
     if let Some(size_bytes) = set.size_bytes {
         require(caller, inode, Access::WRITE)?;
         if size_bytes > MAX_FILE_BYTES {

@@ -26,6 +26,9 @@ impl Namespace {
         if len_bytes == 0 {
             return Ok(inode.attr.clone());
         }
+        if inode.flags().has(InodeFlags::IMMUTABLE) {
+            return Err(FsError::NotPermitted);
+        }
         let inode = self.inode_mut(ino);
         let privileges = (inode.attr.mode, inode.xattrs.len());
         if drop_set_id || !is_privileged(caller) {

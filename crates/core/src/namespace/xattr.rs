@@ -2,6 +2,7 @@
 //! their own ([`super::acl`]).
 
 use super::access::{STICKY, is_privileged, require, require_owner};
+use super::flags::require_unguarded;
 use super::{Change, Inode, Namespace};
 use bytes::Bytes;
 use ebb_model::*;
@@ -11,7 +12,7 @@ pub(super) const CAPABILITY: &[u8] = b"security.capability";
 impl Namespace {
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        if AclClass::of(name).is_none() {
+        if AclClass::of(name).is_none() && name != InodeFlags::ATTRIBUTE {
             Prefix::of(name)?;
         } else if inode.attr.kind == FileKind::Symlink {
             return Err(FsError::NotSupported);
@@ -21,7 +22,7 @@ impl Namespace {
 
     pub fn list_xattr(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        Ok(inode.xattrs.keys().cloned().collect())
+        Ok(inode.xattrs.keys().filter(|name| *name != InodeFlags::ATTRIBUTE).cloned().collect())
     }
 
     #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
@@ -105,7 +106,9 @@ impl Prefix {
 }
 
 fn require_changeable(caller: &Caller, inode: &Inode, name: &[u8]) -> Result<(), FsError> {
-    match Prefix::of(name)? {
+    let prefix = Prefix::of(name)?;
+    require_unguarded(inode)?;
+    match prefix {
         Prefix::Privileged if is_privileged(caller) => Ok(()),
         Prefix::Privileged => Err(FsError::NotPermitted),
         Prefix::User => match inode.attr.kind {

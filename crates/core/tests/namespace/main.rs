@@ -3,6 +3,7 @@
 
 mod acl;
 mod fallocate;
+mod flags;
 mod install;
 mod link;
 mod make;

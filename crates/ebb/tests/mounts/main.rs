@@ -8,6 +8,7 @@ mod crashes;
 mod data;
 mod detached;
 mod ends;
+mod flags;
 mod helper;
 mod holes;
 mod joining;

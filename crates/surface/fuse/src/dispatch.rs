@@ -1,6 +1,8 @@
 //! From a parsed request to the file system and back.
 
-use crate::reply::{Responder, attr_out, create_out, entry_out, lk_out, lookup_out, open_out, opendir_out, statfs_out, statx_out};
+use crate::reply::{
+    Responder, attr_out, create_out, entry_out, flags_out, lk_out, lookup_out, open_out, opendir_out, statfs_out, statx_out,
+};
 use crate::session::Desk;
 use crate::{DirBuffer, Errno, Filesystem, Operation, Request, abi};
 use ebb_model::MAX_XATTR_VALUE_BYTES;
@@ -78,6 +80,8 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
         Operation::Lseek { handle, offset, to } => {
             reply.value(fs.lseek(cx, ino, handle, offset, to).await.map(|offset| abi::LseekOut { offset }));
         }
+        Operation::GetFlags { form } => reply.bytes(fs.flags(cx, ino).await.map(|flags| flags_out(form, flags))),
+        Operation::SetFlags { flags, .. } => reply.value(fs.set_flags(cx, ino, flags).await.map(|()| abi::IoctlOut::default())),
         Operation::CopyFileRange { from, to, len_bytes, wide } => {
             let copied = fs.copy_file_range(cx, from, to, len_bytes).await;
             match wide {

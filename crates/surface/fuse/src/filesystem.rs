@@ -2,7 +2,7 @@
 
 use crate::{Context, CopyEnd, DirBuffer, Errno, Handle, Interruption, LockRequest, OpenFlags, PassthroughId, SeekTo, WriteMode};
 use bytes::Bytes;
-use ebb_model::{Access, Attr, Cookie, Ino, LockConflict, LockPiece, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode};
+use ebb_model::{Access, Attr, Cookie, Ino, InodeFlags, LockConflict, LockPiece, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode};
 use std::time::Duration;
 
 /// A file system, one method per operation of the kernel.
@@ -113,6 +113,16 @@ pub trait Filesystem {
     /// Without it fallocate(2) gives EOPNOTSUPP, and libc writes zeros for posix_fallocate.
     async fn fallocate(&self, _cx: &Context, _ino: Ino, _handle: Handle, _offset: u64, _len_bytes: u64, _mode: i32) -> Result<(), Errno> {
         Err(Errno::NOT_IMPLEMENTED)
+    }
+
+    /// Flags of chattr(1). Without it and `set_flags` there are none.
+    async fn flags(&self, _cx: &Context, _ino: Ino) -> Result<InodeFlags, Errno> {
+        Err(Errno::NOT_TTY)
+    }
+
+    /// The kernel has checked who may, and keeps none of them: it is for us that they are heeded.
+    async fn set_flags(&self, _cx: &Context, _ino: Ino, _flags: InodeFlags) -> Result<(), Errno> {
+        Err(Errno::NOT_TTY)
     }
 
     /// Without it a file is one stretch of data with a hole at its end.

@@ -38,6 +38,6 @@ pub use mount::{Mount, MountError, RemountError};
 pub use mount_options::{MountOptions, MountOptionsError};
 pub use notify::{Notification, Notifier, NotifyError};
 pub use passthrough::{Passthrough, PassthroughId, Registered};
-pub use request::{Context, CopyEnd, Handle, LockRequest, Message, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
+pub use request::{Context, CopyEnd, FlagForm, Handle, LockRequest, Message, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
 pub use session::{Ended, Session, SessionError};
 pub use volume::Volume;

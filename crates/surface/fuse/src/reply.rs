@@ -2,6 +2,7 @@
 
 use crate::abi::fopen;
 use crate::device::Device;
+use crate::request::{EXTENDED, FlagForm};
 use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, PassthroughId, abi};
 use ebb_model::{Attr, FileKind, LockConflict, LockMode, Time, VolumeStat};
 use std::io::IoSlice;
@@ -188,6 +189,15 @@ pub(crate) fn opendir_out(open: &OpenReply) -> abi::OpenOut {
 
 pub(crate) fn create_out((entry, open): &(EntryReply, OpenReply), flush: bool) -> abi::CreateOut {
     abi::CreateOut { entry: entry_out(entry), open: open_out(open, flush) }
+}
+
+pub(crate) fn flags_out(form: FlagForm, flags: InodeFlags) -> Vec<u8> {
+    let head = abi::IoctlOut::default();
+    let xflags = EXTENDED.iter().filter(|(_, flag)| flags.has(*flag)).fold(0, |xflags, (xflag, _)| xflags | xflag);
+    match form {
+        FlagForm::Flags => [head.as_bytes(), flags.bits().as_bytes()].concat(),
+        FlagForm::Extended => [head.as_bytes(), abi::Fsxattr { xflags, ..Default::default() }.as_bytes()].concat(),
+    }
 }
 
 pub(crate) fn lk_out(conflict: Option<LockConflict>) -> abi::LkOut {

@@ -4,11 +4,12 @@
 //! modes become the model's types here, and whatever does not parse is answered with an
 //! errno instead of reaching a file system.
 
-use crate::abi::{self, fattr};
+use crate::abi::{self, fattr, ioctl};
 use crate::{Errno, Negotiated};
 use bytes::Bytes;
 use ebb_model::{
-    Access, FileKind, Ino, LockMode, LockPiece, LockRange, MAX_IO_BYTES, Make, Name, RenameMode, SetAttr, SetTime, Time, XattrMode,
+    Access, FileKind, Ino, InodeFlags, LockMode, LockPiece, LockRange, MAX_IO_BYTES, Make, Name, RenameMode, SetAttr, SetTime, Time,
+    XattrMode,
 };
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -88,6 +89,15 @@ pub enum SeekTo {
     Hole,
 }
 
+/// In which of two forms flags of chattr(1) travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlagForm {
+    /// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`.
+    Flags,
+    /// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`.
+    Extended,
+}
+
 /// A lock that is asked for, or given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockRequest {
@@ -153,6 +163,8 @@ pub enum Operation {
     SetLk { lock: LockRequest, wait: bool },
     Fallocate { handle: Handle, offset: u64, len_bytes: u64, mode: i32 },
     Lseek { handle: Handle, offset: u64, to: SeekTo },
+    GetFlags { form: FlagForm },
+    SetFlags { form: FlagForm, flags: InodeFlags },
     CopyFileRange { from: CopyEnd, to: CopyEnd, len_bytes: u64, wide: bool },
     SyncFs,
     Destroy,
@@ -424,7 +436,16 @@ fn parse_operation(
         }
         abi::SYNCFS => Operation::SyncFs,
         abi::DESTROY => Operation::Destroy,
-        abi::IOCTL => return Err(Errno::NOT_TTY),
+        abi::IOCTL => {
+            let arg: abi::IoctlIn = body.take()?;
+            match arg.cmd {
+                ioctl::GETFLAGS => Operation::GetFlags { form: FlagForm::Flags },
+                ioctl::FSGETXATTR => Operation::GetFlags { form: FlagForm::Extended },
+                ioctl::SETFLAGS => Operation::SetFlags { form: FlagForm::Flags, flags: InodeFlags::new(body.take()?)? },
+                ioctl::FSSETXATTR => Operation::SetFlags { form: FlagForm::Extended, flags: of_extended(&body.take()?)? },
+                _ => return Err(Errno::NOT_TTY),
+            }
+        }
         // Poll and bmap: the kernel does these itself once it has been told so.
         _ => return Err(Errno::NOT_IMPLEMENTED),
     })
@@ -518,6 +539,23 @@ fn position(offset: u64, len_bytes: u64) -> Result<u64, Errno> {
         _ => Err(Errno::INVALID),
     }
 }
+
+/// No hints about extents, and no project, which ebb has none of.
+fn of_extended(given: &abi::Fsxattr) -> Result<InodeFlags, Errno> {
+    let known = EXTENDED.iter().fold(0, |known, (xflag, _)| known | xflag);
+    if given.xflags & !known != 0 || given.extsize != 0 || given.cowextsize != 0 || given.projid != 0 {
+        return Err(Errno::NOT_SUPPORTED);
+    }
+    let set = EXTENDED.iter().filter(|(xflag, _)| given.xflags & xflag != 0);
+    Ok(InodeFlags::new(set.fold(0, |bits, (_, flag)| bits | flag.bits()))?)
+}
+
+/// The flags in their extended form.
+pub(crate) const EXTENDED: [(u32, InodeFlags); 3] = [
+    (ioctl::XFLAG_IMMUTABLE, InodeFlags::IMMUTABLE),
+    (ioctl::XFLAG_APPEND, InodeFlags::APPEND),
+    (ioctl::XFLAG_NODUMP, InodeFlags::NO_DUMP),
+];
 
 fn lock_range(lock: &abi::FileLock) -> Result<LockRange, Errno> {
     Ok(LockRange::new(lock.start, lock.end)?)

@@ -9,8 +9,8 @@ use crate::{
 use bytes::Bytes;
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
-    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, LockAsk, LockConflict, LockOwner, LockPiece, Make, Name,
-    NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
+    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece,
+    Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -197,9 +197,9 @@ impl Volume {
         OpenReply { handle: Handle(number << FLAG_BITS | unnoted | writes | direct), caching }
     }
 
-    /// The kernel has put what was appended where it thought that the file ends. It is told
-    /// once it has its answer, as it holds the pages until then.
-    fn appended_elsewhere(&self, ino: Ino) {
+    /// Attributes that the kernel has cached of an inode, and these pages, are no longer so. It is
+    /// told once it has its answer, as it may hold pages until then.
+    fn dropped_later(&self, ino: Ino, bytes: Range<u64>) {
         let notifier = self.notifier.clone();
         tokio::task::spawn_local(async move {
             match notifier.send(Notification::Inode { ino, bytes }).await {
@@ -229,6 +229,11 @@ impl Volume {
         let set = SetAttr { size_bytes: Some(0), mtime: Some(SetTime::Now), drop_set_id: flags.drop_set_id, ..SetAttr::default() };
         self.client.setattr(&Self::caller(cx), ino, set).await
     }
+}
+
+/// Flags are asked for and set by operations of their own.
+fn require_public(name: &[u8]) -> Result<(), Errno> {
+    if name == InodeFlags::ATTRIBUTE { Err(Errno::NOT_SUPPORTED) } else { Ok(()) }
 }
 
 /// For set-gid. The kernel tells one group of the caller: a supplementary one counts for none.
@@ -316,6 +321,13 @@ impl Filesystem for Volume {
     }
 
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
+        if flags.writes() || flags.truncates() {
+            let guards = self.on_known(self.client.flags(ino).await)?.guards();
+            let appends = flags.appends() && !flags.truncates();
+            if guards.has(InodeFlags::IMMUTABLE) || guards.has(InodeFlags::APPEND) && !appends {
+                return Err(FsError::NotPermitted.into());
+            }
+        }
         self.on_known(self.client.open(ino).await)?;
         if flags.truncates()
             && let Err(error) = self.truncate(cx, ino, flags).await
@@ -364,7 +376,7 @@ impl Filesystem for Volume {
             let written = self.client.append(&caller, ino, data, mode.drop_set_id).await?;
             // The kernel has put it where it thought that the file ends.
             if written.offset != offset {
-                self.appended_elsewhere(ino);
+                self.dropped_later(ino, 0..u64::MAX);
             }
             written
         } else {
@@ -417,6 +429,7 @@ impl Filesystem for Volume {
 
     async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno> {
         let (caller, ino) = (Self::caller(cx), self.real(ino));
+        require_public(&name)?;
         match AclClass::of(&name) {
             Some(class) => {
                 let unsaid = class == AclClass::Access && !self.kernel.says_when_acls_drop_set_gid();
@@ -429,6 +442,7 @@ impl Filesystem for Volume {
     }
 
     async fn getxattr(&self, _cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno> {
+        require_public(&name)?;
         self.on_known(self.client.getxattr(self.real(ino), name).await)
     }
 
@@ -443,6 +457,7 @@ impl Filesystem for Volume {
 
     async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno> {
         let (caller, ino) = (Self::caller(cx), self.real(ino));
+        require_public(&name)?;
         match AclClass::of(&name) {
             Some(class) => self.client.set_acl(&caller, ino, class, Bytes::new(), false).await.map(|_| ())?,
             None => self.client.removexattr(&caller, ino, name).await?,

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ebb_fuse::abi::{self, InHeader};
-use ebb_fuse::{Errno, Handle, LockRequest, Message, Negotiated, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
+use ebb_fuse::{Errno, FlagForm, Handle, LockRequest, Message, Negotiated, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
 use ebb_model::*;
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -202,9 +202,31 @@ fn what_is_not_served_is_refused_so_that_the_kernel_goes_on() {
         assert_eq!(operation(opcode, &[&[0; 64]]), Err(Errno::NOT_IMPLEMENTED), "{opcode}");
     }
     assert_eq!(operation(abi::IOCTL, &[&[0; 64]]), Err(Errno::NOT_TTY));
+    assert_eq!(operation(abi::IOCTL, &[&[0; 31]]), Err(Errno::IO));
     let lseek = |whence| operation(abi::LSEEK, &[abi::LseekIn { fh: 3, offset: 4, whence, padding: 0 }.as_bytes()]);
     assert_eq!(lseek(libc::SEEK_HOLE as u32), Ok(Operation::Lseek { handle: Handle(3), offset: 4, to: SeekTo::Hole }));
     assert_eq!(lseek(libc::SEEK_END as u32), Err(Errno::INVALID));
+}
+
+#[test]
+fn flags_come_in_two_forms() {
+    let ask = |cmd, more: &[u8]| {
+        let head = abi::IoctlIn { fh: 3, flags: 0, cmd, arg: 0, in_size: more.len() as u32, out_size: 0 };
+        operation(abi::IOCTL, &[head.as_bytes(), more])
+    };
+    let extended = |xflags, projid| abi::Fsxattr { xflags, projid, ..Default::default() };
+    use abi::ioctl::*;
+    assert_eq!(ask(GETFLAGS, &[]), Ok(Operation::GetFlags { form: FlagForm::Flags }));
+    assert_eq!(ask(FSGETXATTR, &[]), Ok(Operation::GetFlags { form: FlagForm::Extended }));
+    let flags = InodeFlags::IMMUTABLE;
+    assert_eq!(ask(SETFLAGS, &[0x10, 0, 0, 0]), Ok(Operation::SetFlags { form: FlagForm::Flags, flags }));
+    assert_eq!(ask(FSSETXATTR, extended(8, 0).as_bytes()), Ok(Operation::SetFlags { form: FlagForm::Extended, flags }));
+    assert_eq!(ask(SETFLAGS, &[0x11, 0, 0, 0]), Err(Errno::NOT_SUPPORTED));
+    assert_eq!(ask(SETFLAGS, &[0x10]), Err(Errno::IO));
+    for refused in [extended(1, 0), extended(8, 1)] {
+        assert_eq!(ask(FSSETXATTR, refused.as_bytes()), Err(Errno::NOT_SUPPORTED));
+    }
+    assert_eq!(ask(FSSETXATTR, &[0; 27]), Err(Errno::IO));
 }
 
 #[test]

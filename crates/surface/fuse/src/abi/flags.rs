@@ -54,6 +54,18 @@ pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// Of a lock of flock(2).
 pub const LK_FLOCK: u32 = 1 << 0;
+/// Commands of IOCTL, and the bits of `xflags`.
+pub mod ioctl {
+    pub const GETFLAGS: u32 = 0x8008_6601;
+    pub const SETFLAGS: u32 = 0x4008_6602;
+    pub const FSGETXATTR: u32 = 0x801c_581f;
+    pub const FSSETXATTR: u32 = 0x401c_5820;
+
+    pub const XFLAG_IMMUTABLE: u32 = 0x8;
+    pub const XFLAG_APPEND: u32 = 0x10;
+    pub const XFLAG_NODUMP: u32 = 0x80;
+}
+
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub const EXPIRE_ONLY: u32 = 1 << 0;
 

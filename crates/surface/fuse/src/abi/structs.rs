@@ -65,6 +65,9 @@ abi! {
     struct GetxattrIn { size: u32, padding: u32, }
     struct FileLock { start: u64, end: u64, kind: u32, pid: u32, }
     struct LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32, }
+    struct IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
+    /// What `FS_IOC_FSGETXATTR` gives and `FS_IOC_FSSETXATTR` takes.
+    struct Fsxattr { xflags: u32, extsize: u32, nextents: u32, projid: u32, cowextsize: u32, padding: [u8; 8], }
     struct InterruptIn { unique: u64, }
     struct AccessIn { mask: u32, padding: u32, }
     struct FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
@@ -118,6 +121,7 @@ abi! {
     struct WriteOut { size: u32, padding: u32, }
     struct CopyFileRangeOut { bytes_copied: u64, }
     struct LkOut { lk: FileLock, }
+    struct IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
     struct LseekOut { offset: u64, }
     struct GetxattrOut { size: u32, padding: u32, }
     struct StatfsOut {
@@ -199,4 +203,6 @@ const _: () = {
     assert!(size_of::<InitOut>() == 64);
     assert!(size_of::<Dirent>() == 24);
     assert!(size_of::<BackingMap>() == 16);
+    assert!(size_of::<IoctlIn>() == 32);
+    assert!(size_of::<Fsxattr>() == 28);
 };
