@@ -4,7 +4,7 @@ use crate::abi::fopen;
 use crate::device::Device;
 use crate::request::{EXTENDED, FlagForm};
 use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, PassthroughId, abi};
-use ebb_model::{Attr, FileKind, LockConflict, LockMode, Time, VolumeStat};
+use ebb_model::{Attr, BLOCK_BYTES, FileKind, InodeFlags, LockConflict, LockMode, Time, VolumeStat};
 use std::io::IoSlice;
 use std::mem::size_of;
 use std::rc::Rc;
@@ -104,11 +104,14 @@ fn attr(attr: &Attr) -> abi::Attr {
         uid: attr.uid,
         gid: attr.gid,
         rdev: attr.rdev,
-        // The kernel's own: the page size.
-        blksize: 0,
+        blksize: PREFERRED_BYTES,
         flags: 0,
     }
 }
+
+/// `st_blksize`: holes have this size, and programs that write in such pieces (those with stdio's
+/// buffer too) need fewer requests.
+const PREFERRED_BYTES: u32 = BLOCK_BYTES as u32;
 
 /// `st_blocks` counts what the file would take, not what the cache happens to hold.
 fn blocks(attr: &Attr) -> u64 {
@@ -146,7 +149,7 @@ pub(crate) fn statx_out(reply: &AttrReply) -> abi::StatxOut {
         attr_valid_nsec: ttl.subsec_nanos(),
         stat: abi::Statx {
             mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
-            blksize: 4096,
+            blksize: PREFERRED_BYTES,
             nlink: attr.nlink,
             uid: attr.uid,
             gid: attr.gid,
