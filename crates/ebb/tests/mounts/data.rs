@@ -8,7 +8,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 const BLOCK: u64 = 64 << 10;
@@ -73,6 +74,28 @@ fn holes_are_found_and_data_is_never_passed_over() {
         libc::munmap(at, len);
     }
     drop(file);
+    place.umount();
+}
+
+/// A write past the kernel's cache takes set-id bits away as one through it does, and stat(2) says
+/// so although the kernel may keep attributes.
+#[test]
+fn direct_writes_take_set_id_bits_away() {
+    let place = Place::new();
+    place.mount_with(&["-o", "allow_other"]);
+    for (flags, mode, left) in [(0, 0o6644, 0o2644), (libc::O_DIRECT, 0o6644, 0o2644), (libc::O_DIRECT, 0o6755, 0o755)] {
+        let path = place.path("mnt/file");
+        fs::write(&path, "content").unwrap();
+        std::os::unix::fs::chown(&path, Some(1), Some(1)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode);
+        let script = format!("use Fcntl; sysopen(F, $ARGV[0], O_WRONLY | {flags}) or die $!; syswrite(F, 'x' x 4096) == 4096 or die $!");
+        let mut command = std::process::Command::new("perl");
+        command.args(["-e", &script]).arg(&path).uid(1).gid(1);
+        assert!(command.status().unwrap().success());
+        crate::place::until("it is seen", || fs::metadata(&path).unwrap().mode() & 0o7777 == left);
+        fs::remove_file(&path).unwrap();
+    }
     place.umount();
 }
 

@@ -35,6 +35,7 @@ const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// How often a name may refer to something else while it is looked up that second time.
 const MOST_REPLACEMENTS: usize = 100;
 
+const SET_ID: u16 = 0o6000;
 const SET_GID: u16 = 0o2000;
 const SET_GID_EXECUTABLE: u16 = SET_GID | 0o010;
 
@@ -61,6 +62,10 @@ pub struct Volume {
     mappable: RefCell<BTreeMap<Ino, u64>>,
     opens: Cell<u64>,
     lockers: RefCell<Lockers>,
+    readings: Readings,
+    /// Set-id bits of which the kernel knows. It does not notice that a write has taken them away
+    /// where the write goes past its cache.
+    set_id: RefCell<BTreeMap<Ino, u16>>,
     notifier: Notifier,
     /// When something that the kernel had looked up was last found to have gone.
     lost: Cell<Option<Instant>>,
@@ -80,7 +85,8 @@ impl Volume {
             Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
         });
         let (mappable, opens, lockers) = (RefCell::default(), Cell::new(0), RefCell::default());
-        Volume { client, root, kernel, name_ttl, known, mappable, opens, lockers, notifier, lost: Cell::default() }
+        let (readings, set_id) = (Readings::new(access), RefCell::default());
+        Volume { client, root, kernel, name_ttl, known, mappable, opens, lockers, readings, set_id, notifier, lost: Cell::default() }
     }
 
     pub fn client(&self) -> &Client {
@@ -120,7 +126,18 @@ impl Volume {
         if self.may_cache() { self.name_ttl } else { Duration::ZERO }
     }
 
+    /// The kernel is given these attributes.
+    fn seen(&self, attr: &Attr) {
+        self.readings.seen(attr.ino, attr);
+        let mut set_id = self.set_id.borrow_mut();
+        match attr.mode & SET_ID {
+            bits if bits != 0 && attr.kind == FileKind::Regular => drop(set_id.insert(attr.ino, bits)),
+            _ => drop(set_id.remove(&attr.ino)),
+        }
+    }
+
     fn attr_reply(&self, attr: Attr) -> AttrReply {
+        self.seen(&attr);
         AttrReply { attr, ttl: self.attr_ttl() }
     }
 
@@ -131,6 +148,7 @@ impl Volume {
     /// An entry that the kernel takes a reference with.
     fn referenced(&self, attr: Attr) -> EntryReply {
         *self.known.borrow_mut().entry(attr.ino).or_insert(0) += 1;
+        self.seen(&attr);
         self.entry(attr)
     }
 
@@ -281,6 +299,8 @@ impl Filesystem for Volume {
             *references = references.saturating_sub(count);
             if *references == 0 {
                 known.remove(&ino);
+                self.readings.forget(ino);
+                self.set_id.borrow_mut().remove(&ino);
             }
         }
     }
@@ -382,6 +402,12 @@ impl Filesystem for Volume {
         } else {
             self.client.write(&caller, ino, offset, data, mode.drop_set_id).await?
         };
+        self.readings.changed(ino);
+        let known = self.set_id.borrow().get(&ino).copied();
+        if known.is_some_and(|known| known != written.attr.mode & SET_ID) {
+            self.seen(&written.attr);
+            self.dropped_later(ino, 0..0);
+        }
         if mode.force && handle.0 & DIRECT != 0 {
             self.client.fsync(ino).await?;
         }
@@ -589,7 +615,23 @@ impl Filesystem for Volume {
         let drop_set_id = cx.uid != 0;
         let (unnoted, source) = (from.handle.0 & UNNOTED != 0, from.ino);
         let (from, to) = ((from.ino, from.offset), (to.ino, to.offset));
-        Ok(self.client.copy(&Self::caller(cx), from, to, len_bytes, drop_set_id).await?.len_bytes as u64)
+        let copied = self.client.copy(&Self::caller(cx), from, to, len_bytes, drop_set_id).await?;
+        self.readings.changed(to.0);
+        if !unnoted {
+            self.note_reading(cx, source).await;
+        }
+        Ok(copied.len_bytes as u64)
+    }
+
+    async fn flags(&self, _cx: &Context, ino: Ino) -> Result<InodeFlags, Errno> {
+        self.on_known(self.client.flags(self.real(ino)).await)
+    }
+
+    async fn set_flags(&self, cx: &Context, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
+        self.client.set_flags(&Self::caller(cx), self.real(ino), flags).await?;
+        // The kernel does not know that the change time has changed.
+        self.dropped_later(ino, 0..0);
+        Ok(())
     }
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
