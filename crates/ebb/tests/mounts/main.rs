@@ -9,6 +9,7 @@ mod data;
 mod detached;
 mod ends;
 mod flags;
+mod handles;
 mod helper;
 mod holes;
 mod joining;

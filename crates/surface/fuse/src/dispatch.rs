@@ -14,6 +14,7 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
     let cx = &cx;
     match operation {
         Operation::Lookup { name } => reply.value(fs.lookup(cx, ino, name).await.map(|lookup| lookup_out(&lookup))),
+        Operation::LookupSelf => reply.value(fs.lookup_self(cx, ino).await.map(|entry| entry_out(&entry))),
         Operation::GetAttr { handle } => reply.value(fs.getattr(cx, ino, handle).await.map(|attr| attr_out(&attr))),
         Operation::Statx { handle } => reply.value(fs.getattr(cx, ino, handle).await.map(|attr| statx_out(&attr))),
         Operation::SetAttr { set, handle } => reply.value(fs.setattr(cx, ino, set, handle).await.map(|attr| attr_out(&attr))),

@@ -15,6 +15,7 @@ impl Errno {
     pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
     pub const NOT_TTY: Errno = Errno(libc::ENOTTY);
     pub const RANGE: Errno = Errno(libc::ERANGE);
+    pub const STALE: Errno = Errno(libc::ESTALE);
     pub const TOO_BIG: Errno = Errno(libc::E2BIG);
     /// Makes the kernel stop sending the operation on this connection, for good.
     pub const NOT_IMPLEMENTED: Errno = Errno(libc::ENOSYS);

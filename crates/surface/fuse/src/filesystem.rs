@@ -22,6 +22,12 @@ use std::time::Duration;
 pub trait Filesystem {
     async fn lookup(&self, cx: &Context, parent: Ino, name: Name) -> Result<Lookup, Errno>;
 
+    /// An inode that the kernel knows by its id alone: ESTALE if there is none any more. Without it
+    /// handles are stale once the kernel has forgotten their inode.
+    async fn lookup_self(&self, _cx: &Context, _ino: Ino) -> Result<EntryReply, Errno> {
+        Err(Errno::STALE)
+    }
+
     /// The kernel drops `count` references to `ino`. Those that are left when the mount
     /// ends are never returned.
     fn forget(&self, ino: Ino, count: u64);

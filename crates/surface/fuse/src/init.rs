@@ -40,6 +40,9 @@ const WANTED: u64 =
     | init::HAS_EXPIRE_ONLY
     // Shared mappings of files opened with direct I/O.
     | init::DIRECT_IO_ALLOW_MMAP
+    // Inodes that the kernel has forgotten are looked up by their id alone: for handles of
+    // name_to_handle_at(2), and NFS servers on top.
+    | init::EXPORT_SUPPORT
     // Requests can be sent again to a successor of this process.
     | init::HAS_RESEND;
 
@@ -48,7 +51,6 @@ const WANTED: u64 =
 // WRITEBACK_CACHE       one SETATTR per created file, no passthrough, times made up by the kernel
 // POSIX_LOCKS, FLOCK_LOCKS   asked for with the mount ([`crate::MountOptions::shared_locks`]);
 //                       without them the kernel keeps locks itself, for the mount alone
-// EXPORT_SUPPORT        lookups of `.` and `..`, for NFS servers on top
 // SPLICE_*              one more copy saved on large messages, two more system calls on all
 // SECURITY_CTX          labels of SELinux arrive as ordinary xattrs
 // SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX   virtio-fs

@@ -131,41 +131,146 @@ pub struct Request {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
-    Lookup { name: Name },
-    GetAttr { handle: Option<Handle> },
-    Statx { handle: Option<Handle> },
-    SetAttr { set: SetAttr, handle: Option<Handle> },
+    Lookup {
+        name: Name,
+    },
+    /// Of an inode by its id, which the kernel has from a file handle.
+    LookupSelf,
+    GetAttr {
+        handle: Option<Handle>,
+    },
+    Statx {
+        handle: Option<Handle>,
+    },
+    SetAttr {
+        set: SetAttr,
+        handle: Option<Handle>,
+    },
     ReadLink,
-    Make { name: Name, mode: u16, what: Make },
-    Unlink { name: Name },
-    Rmdir { name: Name },
-    Rename { name: Name, to: Ino, new_name: Name, mode: RenameMode },
-    Link { ino: Ino, name: Name },
-    Open { flags: OpenFlags },
-    Create { name: Name, mode: u16, flags: OpenFlags },
-    Tmpfile { mode: u16, flags: OpenFlags },
-    Read { handle: Handle, offset: u64, len_bytes: u32 },
-    Write { handle: Handle, offset: u64, data: Bytes, mode: WriteMode },
-    Flush { handle: Handle, owner: u64 },
-    Release { handle: Handle, flags: OpenFlags },
-    Fsync { handle: Handle, data_only: bool },
+    Make {
+        name: Name,
+        mode: u16,
+        what: Make,
+    },
+    Unlink {
+        name: Name,
+    },
+    Rmdir {
+        name: Name,
+    },
+    Rename {
+        name: Name,
+        to: Ino,
+        new_name: Name,
+        mode: RenameMode,
+    },
+    Link {
+        ino: Ino,
+        name: Name,
+    },
+    Open {
+        flags: OpenFlags,
+    },
+    Create {
+        name: Name,
+        mode: u16,
+        flags: OpenFlags,
+    },
+    Tmpfile {
+        mode: u16,
+        flags: OpenFlags,
+    },
+    Read {
+        handle: Handle,
+        offset: u64,
+        len_bytes: u32,
+    },
+    Write {
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        mode: WriteMode,
+    },
+    Flush {
+        handle: Handle,
+        owner: u64,
+    },
+    Release {
+        handle: Handle,
+        flags: OpenFlags,
+    },
+    Fsync {
+        handle: Handle,
+        data_only: bool,
+    },
     StatFs,
-    SetXattr { name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool },
-    GetXattr { name: Bytes, limit_bytes: u32 },
-    ListXattr { limit_bytes: u32 },
-    RemoveXattr { name: Bytes },
-    OpenDir { flags: OpenFlags },
-    ReadDir { handle: Handle, position: u64, limit_bytes: u32, plus: bool },
-    ReleaseDir { handle: Handle },
-    FsyncDir { handle: Handle, data_only: bool },
-    Access { access: Access },
-    GetLk { owner: u64, piece: LockPiece },
-    SetLk { lock: LockRequest, wait: bool },
-    Fallocate { handle: Handle, offset: u64, len_bytes: u64, mode: i32 },
-    Lseek { handle: Handle, offset: u64, to: SeekTo },
-    GetFlags { form: FlagForm },
-    SetFlags { form: FlagForm, flags: InodeFlags },
-    CopyFileRange { from: CopyEnd, to: CopyEnd, len_bytes: u64, wide: bool },
+    SetXattr {
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+        drop_set_gid: bool,
+    },
+    GetXattr {
+        name: Bytes,
+        limit_bytes: u32,
+    },
+    ListXattr {
+        limit_bytes: u32,
+    },
+    RemoveXattr {
+        name: Bytes,
+    },
+    OpenDir {
+        flags: OpenFlags,
+    },
+    ReadDir {
+        handle: Handle,
+        position: u64,
+        limit_bytes: u32,
+        plus: bool,
+    },
+    ReleaseDir {
+        handle: Handle,
+    },
+    FsyncDir {
+        handle: Handle,
+        data_only: bool,
+    },
+    Access {
+        access: Access,
+    },
+    GetLk {
+        owner: u64,
+        piece: LockPiece,
+    },
+    SetLk {
+        lock: LockRequest,
+        wait: bool,
+    },
+    Fallocate {
+        handle: Handle,
+        offset: u64,
+        len_bytes: u64,
+        mode: i32,
+    },
+    Lseek {
+        handle: Handle,
+        offset: u64,
+        to: SeekTo,
+    },
+    GetFlags {
+        form: FlagForm,
+    },
+    SetFlags {
+        form: FlagForm,
+        flags: InodeFlags,
+    },
+    CopyFileRange {
+        from: CopyEnd,
+        to: CopyEnd,
+        len_bytes: u64,
+        wide: bool,
+    },
     SyncFs,
     Destroy,
 }
@@ -242,7 +347,12 @@ fn parse_operation(
     payload: impl FnOnce(Range<usize>) -> Bytes,
 ) -> Result<Operation, Errno> {
     Ok(match header.opcode {
-        abi::LOOKUP => Operation::Lookup { name: body.name()? },
+        abi::LOOKUP => match body.string()? {
+            b"." => Operation::LookupSelf,
+            // Asked of a directory that came by a handle and is below none that the kernel knows.
+            b".." => return Err(Errno::STALE),
+            name => Operation::Lookup { name: Name::new(name)? },
+        },
         abi::GETATTR => {
             let arg: abi::GetattrIn = body.take()?;
             Operation::GetAttr { handle: handle_if(arg.getattr_flags & abi::GETATTR_FH != 0, arg.fh) }

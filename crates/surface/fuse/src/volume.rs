@@ -293,6 +293,10 @@ impl Filesystem for Volume {
         }
     }
 
+    async fn lookup_self(&self, _cx: &Context, ino: Ino) -> Result<EntryReply, Errno> {
+        Ok(self.referenced(self.client.getattr(ino).await?))
+    }
+
     fn forget(&self, ino: Ino, count: u64) {
         let mut known = self.known.borrow_mut();
         if let Some(references) = known.get_mut(&ino) {
