@@ -47,6 +47,7 @@ fn holes_are_found_and_data_is_never_passed_over() {
         assert_eq!(seek(file, 4 * BLOCK, libc::SEEK_DATA), Err(libc::ENXIO));
         assert_eq!(seek(file, 10 * BLOCK, libc::SEEK_DATA), Err(libc::ENXIO));
         assert_eq!(seek(file, 10 * BLOCK, libc::SEEK_HOLE), Err(libc::ENXIO));
+        assert_eq!(seek(file, -1i64 as u64, libc::SEEK_DATA), Err(libc::ENXIO));
     };
     check(&file);
     place.ebb(&["flush", "mnt"]).good();

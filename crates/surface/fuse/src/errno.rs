@@ -13,6 +13,8 @@ impl Errno {
     pub const IO: Errno = Errno(libc::EIO);
     pub const NOT_FOUND: Errno = Errno(libc::ENOENT);
     pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+    /// No such place: lseek(2) beyond what there is.
+    pub const NO_DATA: Errno = Errno(libc::ENXIO);
     pub const NOT_TTY: Errno = Errno(libc::ENOTTY);
     pub const RANGE: Errno = Errno(libc::ERANGE);
     pub const STALE: Errno = Errno(libc::ESTALE);

@@ -525,7 +525,9 @@ fn parse_operation(
                 libc::SEEK_HOLE => SeekTo::Hole,
                 _ => return Err(Errno::INVALID),
             };
-            Operation::Lseek { handle: Handle(arg.fh), offset: position(arg.offset, 0)?, to }
+            // As every file system answers that has holes; the kernel leaves it to us.
+            let offset = position(arg.offset, 0).map_err(|_| Errno::NO_DATA)?;
+            Operation::Lseek { handle: Handle(arg.fh), offset, to }
         }
         abi::COPY_FILE_RANGE | abi::COPY_FILE_RANGE_64 => {
             let arg: abi::CopyFileRangeIn = body.take()?;

@@ -211,6 +211,8 @@ fn what_is_not_served_is_refused_so_that_the_kernel_goes_on() {
     let lseek = |whence| operation(abi::LSEEK, &[abi::LseekIn { fh: 3, offset: 4, whence, padding: 0 }.as_bytes()]);
     assert_eq!(lseek(libc::SEEK_HOLE as u32), Ok(Operation::Lseek { handle: Handle(3), offset: 4, to: SeekTo::Hole }));
     assert_eq!(lseek(libc::SEEK_END as u32), Err(Errno::INVALID));
+    let negative = abi::LseekIn { fh: 3, offset: -1i64 as u64, whence: libc::SEEK_DATA as u32, padding: 0 };
+    assert_eq!(operation(abi::LSEEK, &[negative.as_bytes()]), Err(Errno(libc::ENXIO)));
 }
 
 #[test]
