@@ -78,6 +78,72 @@ fn holes_are_found_and_data_is_never_passed_over() {
     place.umount();
 }
 
+/// One write of libaio's system calls, waited for.
+fn write_asynchronously(file: &File, data: &[u8]) {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Iocb {
+        data: u64,
+        key: u32,
+        rw_flags: u32,
+        opcode: u16,
+        priority: u16,
+        fd: u32,
+        buffer: u64,
+        len: u64,
+        offset: i64,
+        reserved: u64,
+        flags: u32,
+        resfd: u32,
+    }
+    const PWRITE: u16 = 1;
+    let mut context = 0u64;
+    let mut events = [0u64; 4];
+    let (buffer, len) = (data.as_ptr() as u64, data.len() as u64);
+    let iocb = Iocb { opcode: PWRITE, fd: file.as_raw_fd() as u32, buffer, len, ..Iocb::default() };
+    let mut list = [&iocb as *const Iocb];
+    // SAFETY: all that the kernel is given outlives the write, which is waited for.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_io_setup, 1, &mut context), 0);
+        assert_eq!(libc::syscall(libc::SYS_io_submit, context, 1, list.as_mut_ptr()), 1);
+        assert_eq!(libc::syscall(libc::SYS_io_getevents, context, 1, 1, events.as_mut_ptr(), std::ptr::null::<u8>()), 1);
+        libc::syscall(libc::SYS_io_destroy, context);
+    }
+    assert_eq!(events[2], len, "{}", events[2] as i64);
+}
+
+/// Situation: direct writes that nobody waits for in the kernel, while somebody reads through its
+/// cache. Danger: what was read ahead during a write stays there.
+#[test]
+fn readers_see_what_was_written_asynchronously() {
+    let place = Place::new();
+    place.mount();
+    let path = place.path("mnt/file");
+    fs::write(&path, vec![0; 4 * BLOCK as usize]).unwrap();
+    let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let reader = File::open(&path).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut content = vec![0; 4 * BLOCK as usize];
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                reader.read_at(&mut content, 0).unwrap();
+            }
+        });
+        let stale = (0..200u32).find(|round| {
+            let written = vec![*round as u8; 4 * BLOCK as usize];
+            write_asynchronously(&direct, &written);
+            let mut seen = vec![0; 4 * BLOCK as usize];
+            reader.read_exact_at(&mut seen, 0).unwrap();
+            seen != written
+        });
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(stale, None);
+    });
+    drop((direct, reader));
+    place.umount();
+}
+
 /// A write past the kernel's cache takes set-id bits away as one through it does, and stat(2) says
 /// so although the kernel may keep attributes.
 #[test]

@@ -8,7 +8,6 @@ use zerocopy::FromBytes;
 const WANTED: u64 =
     // Several reads of one file in the air at once.
     init::ASYNC_READ
-    | init::ASYNC_DIO
     // WRITEs of more than a page, and with MAX_PAGES of up to 1 MiB.
     | init::BIG_WRITES
     | init::MAX_PAGES
@@ -47,6 +46,8 @@ const WANTED: u64 =
     | init::HAS_RESEND;
 
 // Not asked for, with the reason:
+// ASYNC_DIO             what the kernel reads ahead while a direct write is under way stays in its
+//                       cache, stale, unless it waits for the write
 // AUTO_INVAL_DATA       drops pages on any change of mtime, our own included
 // WRITEBACK_CACHE       one SETATTR per created file, no passthrough, times made up by the kernel
 // POSIX_LOCKS, FLOCK_LOCKS   asked for with the mount ([`crate::MountOptions::shared_locks`]);
