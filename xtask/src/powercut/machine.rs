@@ -20,11 +20,13 @@ pub struct Boot {
 
 impl Boot {
     /// Before there are other threads: they would see the machine as it is.
-    pub fn first(dir: &Path, rng: &mut Rng) -> Outcome<Boot> {
+    pub fn first(dir: &Path, binaries: &Path, rng: &mut Rng) -> Outcome<Boot> {
         let why = |error| format!("a mount namespace is needed, which is root's to make: {error}");
         // SAFETY: unshare takes plain integers.
         cvt(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map_err(why)?;
         mount(None, Path::new("/"), libc::MS_REC | libc::MS_PRIVATE).map_err(why)?;
+        let needed = [dir.canonicalize()?, binaries.canonicalize()?, std::env::current_dir()?, "/run/ebb".into()];
+        let_go(&needed).map_err(|error| format!("the machine's other mounts: {error}"))?;
         let boot = Boot { file: dir.join("boot_id") };
         boot.again(rng)?;
         mount(Some(&boot.file), Path::new(BOOT_ID), libc::MS_BIND).map_err(why)?;
@@ -40,6 +42,32 @@ impl Boot {
     }
 }
 
+/// Gives up what else is mounted on the machine: in here it would stay mounted, and its device
+/// busy, after its owner has taken it away.
+fn let_go(needed: &[PathBuf]) -> Outcome<()> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(MOUNT_POINT));
+    // What lies on top comes last.
+    for point in points.collect::<Vec<_>>().into_iter().rev() {
+        let point = Path::new(point);
+        if SYSTEM.iter().any(|system| point.starts_with(system)) || needed.iter().any(|path| path.starts_with(point)) {
+            continue;
+        }
+        match detach(point) {
+            // Hidden under another one, or gone with that.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {}
+            detached => detached?,
+        }
+    }
+    Ok(())
+}
+
+/// Kept with all that is mounted below them.
+const SYSTEM: [&str; 3] = ["/dev", "/proc", "/sys"];
+
+/// Field 5 of a line of proc_pid_mountinfo(5).
+const MOUNT_POINT: usize = 4;
+
 fn mount(source: Option<&Path>, target: &Path, flags: libc::c_ulong) -> io::Result<()> {
     let string = |path: &Path| CString::new(path.as_os_str().as_bytes());
     let source = source.map(string).transpose()?;
@@ -47,6 +75,12 @@ fn mount(source: Option<&Path>, target: &Path, flags: libc::c_ulong) -> io::Resu
     let source = source.as_ref().map_or(std::ptr::null(), |source| source.as_ptr());
     // SAFETY: the strings end in NUL and outlive the call; neither a type nor data is looked at.
     cvt(unsafe { libc::mount(source, target.as_ptr(), std::ptr::null(), flags, std::ptr::null()) })
+}
+
+fn detach(point: &Path) -> io::Result<()> {
+    let point = CString::new(point.as_os_str().as_bytes())?;
+    // SAFETY: the string ends in NUL and outlives the call.
+    cvt(unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) })
 }
 
 fn cvt(result: i32) -> io::Result<()> {

@@ -41,7 +41,7 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
     let binaries = if planted { tool::build_planted()? } else { tool::build(&["ebb", "ebb-s3-server"], release)? };
     let place = Place::new()?;
     let mut rng = Rng(seed);
-    let boot = Boot::first(&place.0, &mut rng)?;
+    let boot = Boot::first(&place.0, &binaries, &mut rng)?;
     trial::run(&place.0)?;
     println!("{rounds} power cuts each of {}, seed {seed}", shapes.iter().map(|shape| shape.name()).collect::<Vec<_>>().join(", "));
     for shape in shapes {
