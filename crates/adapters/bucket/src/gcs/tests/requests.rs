@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Beside the sweep for what crashed uploads left, which goes on at any time after the opening.
 fn last(script: &Script) -> String {
     let seen = script.seen.lock().unwrap();
-    seen.iter().rev().find(|request| !request.contains("uploads%2F&")).unwrap().clone()
+    seen.iter().rev().find(|request| !request.contains("uploads%2F ")).unwrap().clone()
 }
 
 fn written(generation: u64) -> Reply {
@@ -65,7 +65,7 @@ fn a_guarded_store_is_trusted_with_every_condition() {
             error("412 Precondition Failed", "conditionNotMet", "")
         }
         "HEAD" => found(9, "x-goog-meta-ebb-txn: t\r\n"),
-        "GET" if request.contains("uploads%2F&") => json("{}"),
+        "GET" if request.contains("uploads%2F ") => json("{}"),
         "GET" => listed(&[format!("{}/begun", place()), format!("{}/part-00001", place())]),
         _ => written(9),
     });
