@@ -13,7 +13,8 @@ use std::rc::Rc;
 /// handed on, not before the request: a change of the rule overtakes requests under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheRule {
-    /// Names, attributes and pages, without term: what ends it comes as a [`Change`].
+    /// Names, attributes and pages: what ends it comes as a [`Change`], where names and
+    /// attributes have no term ([`crate::Client::cache_term`]).
     Sole,
     /// Nothing: time-outs of zero and direct I/O.
     Shared,

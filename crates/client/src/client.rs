@@ -108,6 +108,7 @@ impl Client {
             identity: Cell::new(Identity::of(&attached)),
             term: Cell::new(keeper::term(&attached)),
             heard: Cell::new(heard),
+            cache_term: Cell::new(keeper::cache_term(&attached)),
             read_only: attached.read_only,
             slots: RefCell::new(Rc::new(Slots::new(attached.session))),
             journal: Journal::default(),
@@ -160,6 +161,11 @@ impl Client {
         self.shared.caching.rule()
     }
 
+    /// How long [`CacheRule::Sole`] lets names and attributes be cached; `None`: without term.
+    pub fn cache_term(&self) -> Option<Duration> {
+        self.shared.cache_term.get()
+    }
+
     /// `handler` is called for every change that the user's caches cannot know of, one
     /// after the other; the next comes when its future has completed. When another client
     /// attaches the rule is [`CacheRule::Shared`] already when [`Change::All`] is called
@@ -209,6 +215,7 @@ pub(crate) struct Shared {
     pub(crate) term: Cell<Duration>,
     /// When the last attach or renewal was sent that has been answered.
     pub(crate) heard: Cell<Duration>,
+    pub(crate) cache_term: Cell<Option<Duration>>,
     pub(crate) read_only: bool,
     /// Of the present session.
     pub(crate) slots: RefCell<Rc<Slots>>,

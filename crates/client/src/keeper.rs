@@ -46,6 +46,10 @@ pub(crate) fn term(attached: &Attached) -> Duration {
     Duration::from_millis(u64::from(attached.session_term_ms)).max(SHORTEST_TERM)
 }
 
+pub(crate) fn cache_term(attached: &Attached) -> Option<Duration> {
+    (attached.cache_term_ms > 0).then(|| Duration::from_millis(attached.cache_term_ms.into()))
+}
+
 /// Starts the tasks of a client, which end with it.
 pub(crate) fn start(shared: &Rc<Shared>) {
     spawn_until_ended(shared, keep(shared.clone()));
@@ -134,6 +138,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
     let restarted = now.start != before.start;
     shared.identity.set(now);
     shared.term.set(term(&attached));
+    shared.cache_term.set(cache_term(&attached));
     shared.heard.set(sent);
 
     let mut doubtful = Vec::new();

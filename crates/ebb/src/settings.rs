@@ -33,6 +33,7 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         dirty_bytes: args.dirty_size.0,
         space_timeout: args.space_timeout.0,
         bucket_timeout: args.bucket_timeout.0,
+        revalidate: (!args.revalidate.0.is_zero()).then_some(args.revalidate.0),
         read_ahead_bytes: args.read_ahead.0,
         planted: planted(),
         ..ebb_node::Options::default()

@@ -201,6 +201,9 @@ pub enum BackingCommand {
     Replaced { ino: Ino, etag: String, len_bytes: u64, modified: Time, stamp: Stamp },
     /// The object is gone from the bucket, by somebody else's hand.
     Vanished { parent: Ino, name: Name, stamp: Stamp },
+    /// A directory whose names are all known is about to be listed again (O-55): until an
+    /// install completes it, names may be added.
+    Revalidating { dir: Ino },
 }
 
 impl BackingCommand {

@@ -352,6 +352,9 @@ pub struct Attached {
     /// No other client is attached: names, attributes and pages may be cached without term
     /// until [`Notice::Share`].
     pub sole: bool,
+    /// Who is alone asks again for names and attributes after this time, since others may
+    /// change the bucket (O-55); 0: not before it is told to.
+    pub cache_term_ms: u32,
     pub read_only: bool,
     pub session_term_ms: u32,
 }

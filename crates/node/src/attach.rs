@@ -67,6 +67,7 @@ impl Node {
             fresh: known.is_none(),
             recovered: self.recovered,
             sole,
+            cache_term_ms: self.revalidates().map_or(0, |half| half.as_millis().max(1) as u32),
             read_only: read_only || self.read_only(),
             session_term_ms: self.options.session_term.as_millis() as u32,
         }))

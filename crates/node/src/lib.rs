@@ -32,6 +32,7 @@ mod read;
 mod recover;
 mod repeat;
 mod replica;
+mod revalidate;
 mod seek;
 mod serve;
 mod session;
@@ -61,6 +62,7 @@ use holes::Holes;
 use locks::Locks;
 use log::LogError;
 use replica::Replica;
+use revalidate::Revalidation;
 use session::Attachments;
 use side_by_side::Member;
 use std::cell::{Cell, RefCell};
@@ -92,6 +94,7 @@ pub struct Node {
     pages: RefCell<BTreeMap<Ino, Rc<Page>>>,
     downloads: Downloads,
     cache: Cache,
+    revalidation: Revalidation,
     flusher: Flusher,
     holes: Holes,
     /// Mutations that have no answer yet.

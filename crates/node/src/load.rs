@@ -14,13 +14,20 @@ use futures_util::future::{try_join, try_join_all};
 use std::rc::Rc;
 
 /// Keys asked for at one time: the most that S3 gives.
-const LIST_LIMIT: usize = 1000;
+pub(crate) const LIST_LIMIT: usize = 1000;
 
 /// Directories above each other that are brought in for one name: far above what a path can have.
 const MAX_DEPTH: usize = 4096;
 
 /// More ids than clients can have been given in the time that a power cut takes back.
 const LOST_IDS: u32 = 1 << 17;
+
+/// What the bucket was found to have of one name.
+pub(crate) struct Found {
+    entries: Vec<Listed>,
+    page: Option<Rc<Page>>,
+    epoch: u64,
+}
 
 impl Node {
     /// Makes sure that the namespace knows whether `dir` has `name`.
@@ -84,6 +91,9 @@ impl Node {
         let LoadPlan { prefix, after, page_key, epoch } = plan.clone();
         let page = self.page_of(dir, page_key.as_deref()).await?;
         let first = after.is_none();
+        if first {
+            self.revalidation.listed(dir, self.ports.clock.monotonic());
+        }
         let request = ListRequest { prefix, by_directory: true, after, limit: LIST_LIMIT };
         let listing = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;
         let progress = match listing.entries.last() {
@@ -108,11 +118,19 @@ impl Node {
     /// Learns about one name of a directory that is too large to be loaded for it. False if
     /// the answer is void.
     async fn load_name(&self, dir: Ino, name: &Name) -> Result<bool, RpcError> {
+        match self.ask_for_name(dir, name).await? {
+            Some(found) => self.install_name(dir, name, found).await,
+            None => Ok(true),
+        }
+    }
+
+    /// What the bucket has of one name; `None` if it cannot have anything.
+    pub(crate) async fn ask_for_name(&self, dir: Ino, name: &Name) -> Result<Option<Found>, RpcError> {
         let plan = {
             let state = self.replica.view();
             state.backing().lookup_plan(state.namespace(), dir, name)
         };
-        let Some(LookupPlan { objects, prefixes, page_key, epoch }) = plan else { return Ok(true) };
+        let Some(LookupPlan { objects, prefixes, page_key, epoch }) = plan else { return Ok(None) };
         let page = self.page_of(dir, page_key.as_deref()).await?;
         let heads = objects.into_iter().map(|key| async move {
             match self.bucket_read("head", &key, 0, || self.bucket().head(&key)).await {
@@ -126,12 +144,17 @@ impl Node {
         });
         let (found, mut entries) = try_join(try_join_all(heads), self.probe(prefixes)).await?;
         entries.extend(found.into_iter().flatten());
+        Ok(Some(Found { entries, page, epoch }))
+    }
+
+    pub(crate) async fn install_name(&self, dir: Ino, name: &Name, found: Found) -> Result<bool, RpcError> {
+        let Found { entries, page, epoch } = found;
         let listing = Listing { dir, entries: &entries, page: page.as_deref(), scope: Scope::Name(name) };
         self.install(listing, epoch, LoadProgress::Unchanged).await
     }
 
     /// Those of the prefixes below which there is anything.
-    async fn probe(&self, prefixes: Vec<String>) -> Result<Vec<Listed>, RpcError> {
+    pub(crate) async fn probe(&self, prefixes: Vec<String>) -> Result<Vec<Listed>, RpcError> {
         let probes = prefixes.into_iter().map(|key| async move {
             let request = ListRequest { prefix: key.clone(), by_directory: false, after: None, limit: 1 };
             let found = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;
@@ -205,7 +228,7 @@ impl Node {
 
     /// Logs what was found, in pieces that fit a record. False if the directory is no longer
     /// in the epoch of the question.
-    async fn install(&self, listing: Listing<'_>, epoch: u64, progress: LoadProgress) -> Result<bool, RpcError> {
+    pub(crate) async fn install(&self, listing: Listing<'_>, epoch: u64, progress: LoadProgress) -> Result<bool, RpcError> {
         let dir = listing.dir;
         let time = self.ports.clock.wall();
         let mut upto: Option<Name> = None;
@@ -215,7 +238,7 @@ impl Node {
             let (index, applied) = self
                 .replica
                 .propose(|state| {
-                    current = state.backing().load_plan(state.namespace(), dir).is_some_and(|plan| plan.epoch == epoch);
+                    current = state.backing().load_epoch(dir) == Some(epoch);
                     let mut next = state.namespace().next_inos(dir);
                     let mut draw = || {
                         let ino = next();
@@ -292,7 +315,7 @@ const ENTRY_BYTES: usize = 160;
 /// long one is is not known before it is there.
 const LARGE_PAGE_BYTES: u64 = 32 << 20;
 
-fn listed(entry: ListEntry) -> Listed {
+pub(crate) fn listed(entry: ListEntry) -> Listed {
     match entry {
         ListEntry::Object { key, etag, len_bytes, modified_secs } => {
             Listed::Object { key, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) }

@@ -42,6 +42,9 @@ pub struct Options {
     pub space_timeout: Duration,
     /// A request waits this long for a bucket that does not answer, then gets ETIMEDOUT.
     pub bucket_timeout: Duration,
+    /// What others do to the bucket is seen at the latest after this time (O-55); `None`: names
+    /// that are known are not asked for again.
+    pub revalidate: Option<Duration>,
     /// Most bytes that are read ahead of one sequential reader.
     pub read_ahead_bytes: u64,
     /// Operations after which a snapshot is written, so that a restart has no more to replay.
@@ -73,6 +76,7 @@ impl Default for Options {
             dirty_bytes: 4 << 30,
             space_timeout: Duration::from_secs(60),
             bucket_timeout: Duration::from_secs(60),
+            revalidate: None,
             read_ahead_bytes: 64 << 20,
             snapshot_operations: 200_000,
             segment_bytes: 16 << 20,

@@ -11,6 +11,7 @@ use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
 use crate::members;
 use crate::repeat::bytes_of;
 use crate::replica::{Replica, refusal};
+use crate::revalidate::Revalidation;
 use crate::side_by_side::{Member, SideBySide};
 use crate::store::Store;
 use crate::{Node, Options, Planted, random_u128};
@@ -202,6 +203,7 @@ impl Node {
             loads: Default::default(),
             pages: Default::default(),
             downloads: Downloads::default(),
+            revalidation: Revalidation::default(),
             cache: Cache::default(),
             holes: Holes::default(),
             under_way: Default::default(),

@@ -93,16 +93,23 @@ impl Node {
             }
 
             Request::Lookup { parent, name } => {
+                self.revalidate_name(parent, &name).await;
                 self.resolve(parent, &name).await?;
                 let attr = self.replica.view().namespace().lookup(parent, &name)?;
                 Ok(Reply::Attr(self.shown(attr)))
             }
             Request::GetAttr { ino } => {
+                self.revalidate_file(ino).await;
                 let attr = self.replica.view().namespace().attr(ino)?;
                 Ok(Reply::Attr(self.shown(attr)))
             }
             Request::ReadLink { ino } => Ok(Reply::Link(self.replica.view().namespace().read_link(ino)?)),
-            Request::ReadDir { dir, after, limit } => self.read_dir(dir, after, limit).await,
+            Request::ReadDir { dir, after, limit } => {
+                if after == Cookie::START {
+                    self.revalidate_listing(dir).await;
+                }
+                self.read_dir(dir, after, limit).await
+            }
             Request::GetXattr { ino, name } => Ok(Reply::Xattr(self.replica.view().namespace().get_xattr(ino, &name)?)),
             Request::ListXattr { ino } => Ok(Reply::Xattrs(self.replica.view().namespace().list_xattr(ino)?)),
             Request::Access { caller, ino, access } => {
@@ -112,6 +119,7 @@ impl Node {
             Request::StatFs => Ok(Reply::Stat(self.stat_volume())),
 
             Request::Open { session, ino } => {
+                self.revalidate_file(ino).await;
                 // A removal under way has been told who has the inode open: it is no longer to be had.
                 let _turn = self.replica.settled().await;
                 self.expect_attached(session)?;

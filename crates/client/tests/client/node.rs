@@ -217,6 +217,7 @@ impl Node {
                     recovered: LogIndex(self.recovered.get()),
                     sole: self.sole.get(),
                     read_only,
+                    cache_term_ms: 0,
                     session_term_ms: TERM.as_millis() as u32,
                 }))
             }

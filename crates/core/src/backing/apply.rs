@@ -21,7 +21,7 @@ impl Backing {
         }
         match command {
             BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp } => {
-                self.install(namespace, extents, *dir, *epoch, entries, hidden, *owner, progress, *stamp, changes)
+                return self.install(namespace, extents, *dir, *epoch, entries, hidden, *owner, progress, *stamp, changes);
             }
             BackingCommand::UploadBegun { ino, key, upload } => self.upload_begun(namespace, extents, *ino, key, upload.as_ref(), now),
             BackingCommand::UploadAborted { ino } => {
@@ -60,6 +60,7 @@ impl Backing {
                 return self.replaced(namespace, extents, *ino, etag, (*len_bytes, *modified), *stamp);
             }
             BackingCommand::Vanished { parent, name, stamp } => self.vanished(namespace, extents, *parent, name, *stamp, changes),
+            BackingCommand::Revalidating { dir } => self.revalidating(namespace, *dir),
         }
         Vec::new()
     }
@@ -77,14 +78,20 @@ impl Backing {
         progress: &LoadProgress,
         stamp: Stamp,
         changes: &mut Vec<Change>,
-    ) {
-        if self.is_complete(dir) || self.dirs.get(&dir).is_none_or(|dir| dir.epoch != epoch) {
-            return;
+    ) -> Vec<Ino> {
+        if !self.is_open(dir) || self.dirs.get(&dir).is_none_or(|dir| dir.epoch != epoch) {
+            return Vec::new();
         }
-        let Some(prefix) = self.prefix_of(namespace, dir) else { return };
+        let Some(prefix) = self.prefix_of(namespace, dir) else { return Vec::new() };
+        let names_before = namespace.last_cookie(dir);
         let mut missing = false;
         for entry in entries {
             missing |= !self.install_entry(namespace, extents, dir, &prefix, entry, owner, stamp);
+        }
+        // Whoever has listed a complete directory is told that there is more.
+        let grown = self.is_complete(dir) && namespace.last_cookie(dir) != names_before;
+        if grown {
+            namespace.listing_changed(dir, stamp);
         }
         for segment in hidden {
             if !self.former.contains_key(&(dir, segment.clone())) {
@@ -101,6 +108,7 @@ impl Backing {
             }),
             LoadProgress::Complete => self.complete(namespace, dir, changes),
         }
+        if grown { vec![dir] } else { Vec::new() }
     }
 
     fn complete(&mut self, namespace: &mut Namespace, dir: Ino, changes: &mut Vec<Change>) {
@@ -367,6 +375,7 @@ impl Backing {
             file.dirty = file.dirty.take().filter(|dirty| dirty.content.is_some()).map(|dirty| Dirty { moving: false, ..dirty });
         });
         extents.forget_home(dentry.ino);
+        self.change_dir(dentry.ino, |dir| dir.marked = false);
         // What was written here and not sent yet outlives the object.
         if !changed_here {
             namespace.remove_installed(parent, name, stamp, changes);

@@ -132,12 +132,12 @@ impl Backing {
             }
         }
         for ((dir, name), ()) in self.removed.iter() {
-            if self.is_complete(*dir) {
+            if !self.is_open(*dir) {
                 problems.push(format!("{name} is kept out of {dir} for no reason"));
             }
         }
         for ((dir, segment), ()) in self.former.iter() {
-            if self.is_complete(*dir) || self.hidden.contains_key(&(*dir, segment.clone())) {
+            if !self.is_open(*dir) || self.hidden.contains_key(&(*dir, segment.clone())) {
                 problems.push(format!("{segment} is kept out of {dir} for no reason"));
             }
         }

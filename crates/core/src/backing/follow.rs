@@ -75,7 +75,7 @@ impl Backing {
     }
 
     fn unlinked(&mut self, namespace: &Namespace, (parent, name): (Ino, &Name), ino: Ino, primary: bool, stamp: Stamp) {
-        if !self.is_complete(parent) {
+        if self.is_open(parent) {
             self.removed.insert((parent, name.clone()), ());
         }
         let named = namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0);
@@ -277,7 +277,7 @@ impl Backing {
     pub(super) fn unhide(&mut self, namespace: &Namespace, prefix: &str, now: Time) {
         let (parent, segment) = keys::split(prefix);
         let Some(dir) = self.dir_at(namespace, parent) else { return };
-        if !self.is_complete(dir) {
+        if self.is_open(dir) {
             self.former.insert((dir, segment.into()), ());
         }
         if self.hidden.remove(&(dir, segment.into())).is_some() {

@@ -16,8 +16,8 @@
 //! - `queue` is exactly the files and pages that are dirty, by the time since when.
 //! - An object is always known: from before its first byte is sent (`uploads`), as a home,
 //!   or in `deletes`. A crash at any point leaks none.
-//! - A name that was removed from a directory that is not complete stays in `removed`, so
-//!   that no listing brings it back, however old.
+//! - A name that was removed from a directory that a listing may add names to stays in
+//!   `removed`, so that none brings it back, however old.
 //! - A directory of which anything is recorded is recorded in its parent, up to the root.
 //! - Files without a bucket: nothing of this is kept, every directory is complete.
 
@@ -28,11 +28,13 @@ pub mod keys;
 mod listing;
 mod page;
 mod plan;
+mod revalidate;
 mod snapshot;
 
 pub use keys::page_key;
 pub use listing::{Interpreted, Listed, Listing, Scope, to_probe};
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStep};
+pub use revalidate::Standing;
 pub use snapshot::BackingItem;
 
 use crate::namespace::{Dentry, Link, Namespace};
@@ -116,6 +118,8 @@ pub enum Load {
     /// All keys up to and with this one.
     UpTo(String),
     Complete,
+    /// Complete as of an earlier listing. A newer one may add names.
+    Revalidating,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -242,7 +246,12 @@ impl Backing {
     }
 
     pub fn is_complete(&self, dir: Ino) -> bool {
-        self.dirs.get(&dir).is_none_or(|dir| matches!(dir.load, Load::Native | Load::Complete))
+        self.dirs.get(&dir).is_none_or(|dir| matches!(dir.load, Load::Native | Load::Complete | Load::Revalidating))
+    }
+
+    /// Whether a listing may add names to the directory.
+    fn is_open(&self, dir: Ino) -> bool {
+        self.dirs.get(&dir).is_some_and(|dir| !matches!(dir.load, Load::Native | Load::Complete))
     }
 
     /// Whether nothing of the directory has been listed yet.

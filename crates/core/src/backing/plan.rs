@@ -227,7 +227,7 @@ impl Backing {
     pub fn load_plan(&self, namespace: &Namespace, dir: Ino) -> Option<LoadPlan> {
         let state = self.dirs.get(&dir)?;
         let after = match &state.load {
-            Load::Native | Load::Complete => return None,
+            Load::Native | Load::Complete | Load::Revalidating => return None,
             Load::Unknown => None,
             Load::UpTo(last) => Some(last.clone()),
         };
@@ -237,10 +237,14 @@ impl Backing {
 
     /// `None` if nothing in the bucket can have the name.
     pub fn lookup_plan(&self, namespace: &Namespace, dir: Ino, name: &Name) -> Option<LookupPlan> {
-        if self.knows_absent(namespace, dir, name) {
+        let state = self.dirs.get(&dir)?;
+        let settled = match state.load {
+            Load::Revalidating => is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone())),
+            _ => self.knows_absent(namespace, dir, name),
+        };
+        if settled {
             return None;
         }
-        let state = self.dirs.get(&dir)?;
         let prefix = self.prefix_of(namespace, dir)?;
         let names = std::iter::once(name.clone()).chain(keys::shadowing(name));
         let objects: Vec<String> = names
@@ -254,6 +258,8 @@ impl Backing {
             prefixes.push(format!("{prefix}/"));
         }
         prefixes.retain(|prefix| prefix.len() <= keys::MAX_KEY_BYTES);
-        Some(LookupPlan { objects, prefixes, page_key: state.stored.then(|| keys::page_key(dir)), epoch: state.epoch })
+        // Of a directory that was complete the page knows nothing that the namespace does not.
+        let page_key = (state.stored && !self.is_complete(dir)).then(|| keys::page_key(dir));
+        Some(LookupPlan { objects, prefixes, page_key, epoch: state.epoch })
     }
 }

@@ -44,6 +44,23 @@ impl Namespace {
         true
     }
 
+    pub fn has_more_names_than(&self, dir: Ino, count: usize) -> bool {
+        self.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX))).nth(count).is_some()
+    }
+
+    /// Of the name that was entered last.
+    pub fn last_cookie(&self, dir: Ino) -> Cookie {
+        self.inode(dir).map_or(Cookie::START, |inode| inode.last_cookie)
+    }
+
+    /// Somebody else has added names to a directory that had all of them.
+    pub fn listing_changed(&mut self, dir: Ino, stamp: Stamp) {
+        if let Some(inode) = self.inodes.get_mut(&dir) {
+            inode.changed(stamp);
+            inode.attr.mtime = stamp.time;
+        }
+    }
+
     /// Somebody else has put other content under the file's key (O-55). Nothing if it is not
     /// a regular file.
     pub fn replace_content(&mut self, ino: Ino, len_bytes: u64, modified: Time, stamp: Stamp) {

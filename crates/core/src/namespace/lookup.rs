@@ -49,6 +49,12 @@ impl Namespace {
         inode.links.first().map(|link| link.parent)
     }
 
+    /// The directory and the name there that the inode is told by.
+    pub fn primary_name(&self, ino: Ino) -> Option<(Ino, Name)> {
+        let link = self.inode(ino)?.links.first()?;
+        Some((link.parent, self.order.get(&(link.parent, link.cookie))?.clone()))
+    }
+
     /// From the root to the inode by its primary name; `None` if it has none.
     pub fn path_of(&self, ino: Ino) -> Option<Vec<Name>> {
         let mut path = Vec::new();

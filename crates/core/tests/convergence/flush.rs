@@ -119,6 +119,7 @@ impl World {
             }
             Flight::PageDone { dir, version, etag } => self.log(BackingCommand::PageWritten { dir, version, etag }),
             Flight::Listed { .. } => self.install(&flight),
+            Flight::ListedAgain { dir, epoch, entries } => self.revalidate(dir, epoch, &entries),
         }
     }
 

@@ -1,13 +1,13 @@
 //! Learning names from the bucket.
 
 use super::world::{Dice, Flight, Stored, World, names};
-use ebb_core::backing::{self, Listed, Listing, Scope, keys};
+use ebb_core::backing::{self, Listed, Listing, Scope, Standing, keys};
 use ebb_model::*;
 use std::collections::BTreeMap;
 
 impl World {
     pub fn load_all(&mut self) {
-        self.flights.retain(|flight| !matches!(flight, Flight::Listed { .. }));
+        self.flights.retain(|flight| !matches!(flight, Flight::Listed { .. } | Flight::ListedAgain { .. }));
         for _ in 0..100 {
             let mut loaded = false;
             for dir in self.directories() {
@@ -35,6 +35,32 @@ impl World {
             self.resolve(dir, &name);
         } else if let Some(flight) = self.list(dir) {
             self.flights.push(flight);
+        } else {
+            self.list_again(dir);
+        }
+    }
+
+    fn list_again(&mut self, dir: Ino) {
+        self.log(BackingCommand::Revalidating { dir });
+        let Some((prefix, epoch)) = self.partition.backing().revalidation_plan(self.partition.namespace(), dir) else { return };
+        let (entries, _) = self.list_keys(&prefix, None, usize::MAX);
+        self.flights.push(Flight::ListedAgain { dir, epoch, entries });
+    }
+
+    /// Nobody else has changed anything, so a listing, however old, brings no name, and what it
+    /// contradicts is as the namespace has it.
+    pub fn revalidate(&mut self, dir: Ino, epoch: u64, entries: &[Listed]) {
+        let names = |world: &World| world.partition.namespace().read_dir(dir, Cookie::START, usize::MAX).map(|(names, _)| names);
+        let before = names(self);
+        self.install_found(dir, epoch, entries, None, Scope::Next, LoadProgress::Complete);
+        assert_eq!(names(self), before, "a listing of what was there already");
+        let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
+        let agreed = entries.iter().filter_map(|entry| backing.agrees(namespace, entry)).collect();
+        for name in backing.contradicted(namespace, dir, &agreed) {
+            match backing.standing(namespace, dir, &name).unwrap() {
+                Standing::Object { key, etag, .. } => assert_eq!(self.bucket[&key].etag, etag, "{key}"),
+                Standing::Prefix { prefix, .. } => assert!(self.probe(&prefix).is_some(), "{prefix}"),
+            }
         }
     }
 

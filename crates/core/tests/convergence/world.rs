@@ -52,6 +52,7 @@ pub enum Flight {
     Page { dir: Ino, key: String, marker: Option<String>, merge: bool },
     PageDone { dir: Ino, version: Version, etag: String },
     Listed { dir: Ino, epoch: u64, entries: Vec<Listed>, page: Option<DirectoryPage>, first: bool, progress: LoadProgress },
+    ListedAgain { dir: Ino, epoch: u64, entries: Vec<Listed> },
 }
 
 pub struct World {

@@ -62,6 +62,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Backing(BackingCommand::Unredirect { .. })) => "unredirect",
     Payload::Command(Command::Backing(BackingCommand::Replaced { .. })) => "replaced",
     Payload::Command(Command::Backing(BackingCommand::Vanished { .. })) => "vanished",
+    Payload::Command(Command::Backing(BackingCommand::Revalidating { .. })) => "revalidating",
 });
 
 names!(message_name, MESSAGES, Message {
@@ -476,6 +477,7 @@ impl Draw {
             BackingCommand::Unredirect { dir },
             BackingCommand::Replaced { ino, etag: self.text(), len_bytes: self.u64(), modified: self.time(), stamp: self.stamp() },
             BackingCommand::Vanished { parent: dir, name: self.name(), stamp: self.stamp() },
+            BackingCommand::Revalidating { dir },
         ];
         all.extend(backing.map(Command::Backing));
         all
@@ -649,6 +651,7 @@ impl Draw {
                 recovered: self.index(),
                 start: self.u64(),
                 sole: self.flag(),
+                cache_term_ms: self.u32(),
                 read_only: self.flag(),
                 session_term_ms: self.u32(),
             }),

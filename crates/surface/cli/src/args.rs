@@ -120,6 +120,10 @@ pub struct Node {
     /// A read that the bucket does not answer fails after this time.
     #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_BUCKET_TIMEOUT")]
     pub bucket_timeout: Span,
+    /// What others do to the bucket is seen at the latest after this time; with 0 never, but for
+    /// objects that are replaced and are not cached.
+    #[arg(long, value_name = "TIME", default_value = "0s", env = "EBB_REVALIDATE")]
+    pub revalidate: Span,
     /// What to do where another node serves the bucket.
     #[arg(long, value_enum, default_value_t = TakeOver::IfAbandoned, env = "EBB_TAKE_OVER")]
     pub take_over: TakeOver,

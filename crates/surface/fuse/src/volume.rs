@@ -10,7 +10,7 @@ use bytes::Bytes;
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece,
-    Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
+    Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, Version, VolumeStat, XattrMode,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -71,14 +71,22 @@ pub struct Volume {
     lost: Cell<Option<Instant>>,
 }
 
-/// Inodes that the kernel has references to, with their number.
-type Known = BTreeMap<Ino, u64>;
+/// Inodes that the kernel has references to.
+type Known = BTreeMap<Ino, Reference>;
+
+#[derive(Default)]
+struct Reference {
+    count: u64,
+    /// Of the file when it was last opened, where others may change the bucket: the kernel's
+    /// pages are not older.
+    opened: Option<Version>,
+}
 
 impl Volume {
     /// Serves what is at and below the directory `root`.
     pub fn new(client: Client, root: Ino, notifier: Notifier, kernel: Negotiated, access: AccessRule) -> Volume {
         let name_ttl = if kernel.epoch() { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
-        let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, 1)])));
+        let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, Reference { count: 1, opened: None })])));
         let (told, telling) = (known.clone(), notifier.clone());
         client.on_change(move |change| {
             let (known, notifier) = (told.clone(), telling.clone());
@@ -119,11 +127,11 @@ impl Volume {
     }
 
     fn attr_ttl(&self) -> Duration {
-        if self.may_cache() { SOLE_TTL } else { Duration::ZERO }
+        if self.may_cache() { self.client.cache_term().unwrap_or(SOLE_TTL) } else { Duration::ZERO }
     }
 
     fn entry_ttl(&self) -> Duration {
-        if self.may_cache() { self.name_ttl } else { Duration::ZERO }
+        if self.may_cache() { self.client.cache_term().map_or(self.name_ttl, |term| term.min(self.name_ttl)) } else { Duration::ZERO }
     }
 
     /// The kernel is given these attributes.
@@ -147,7 +155,7 @@ impl Volume {
 
     /// An entry that the kernel takes a reference with.
     fn referenced(&self, attr: Attr) -> EntryReply {
-        *self.known.borrow_mut().entry(attr.ino).or_insert(0) += 1;
+        self.known.borrow_mut().entry(attr.ino).or_default().count += 1;
         self.seen(&attr);
         self.entry(attr)
     }
@@ -197,7 +205,18 @@ impl Volume {
         Ok(attr)
     }
 
-    fn opened(&self, ino: Ino, flags: OpenFlags) -> OpenReply {
+    /// Whether the kernel's pages of a file that is being opened are of the content that it has
+    /// now: the node need not have been told in time of what others have put into the bucket.
+    async fn keeps_pages(&self, ino: Ino) -> Result<bool, FsError> {
+        if self.client.cache_term().is_none() {
+            return Ok(true);
+        }
+        let now = self.client.getattr(ino).await?.version;
+        let before = self.known.borrow_mut().get_mut(&ino).and_then(|known| known.opened.replace(now));
+        Ok(before == Some(now))
+    }
+
+    fn opened(&self, ino: Ino, flags: OpenFlags, keep: bool) -> OpenReply {
         if flags.reads() && flags.writes() {
             *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
         }
@@ -205,10 +224,10 @@ impl Volume {
         self.opens.set(number);
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
-        let (direct, caching) = match (self.may_cache(), unread) {
-            (true, false) => (0, Caching::Keep),
-            (true, true) => (0, Caching::Fresh),
-            (false, _) => (DIRECT, Caching::Direct),
+        let (direct, caching) = match self.may_cache() {
+            true if keep && !unread => (0, Caching::Keep),
+            true => (0, Caching::Fresh),
+            false => (DIRECT, Caching::Direct),
         };
         let writes = if flags.writes() { WRITES } else { 0 };
         let unnoted = if noted { 0 } else { UNNOTED };
@@ -299,9 +318,9 @@ impl Filesystem for Volume {
 
     fn forget(&self, ino: Ino, count: u64) {
         let mut known = self.known.borrow_mut();
-        if let Some(references) = known.get_mut(&ino) {
-            *references = references.saturating_sub(count);
-            if *references == 0 {
+        if let Some(reference) = known.get_mut(&ino) {
+            reference.count = reference.count.saturating_sub(count);
+            if reference.count == 0 {
                 known.remove(&ino);
                 self.readings.forget(ino);
                 self.set_id.borrow_mut().remove(&ino);
@@ -359,7 +378,13 @@ impl Filesystem for Volume {
             self.client.close(ino);
             return Err(error.into());
         }
-        Ok(self.opened(ino, flags))
+        match self.keeps_pages(ino).await {
+            Ok(keep) => Ok(self.opened(ino, flags, keep)),
+            Err(error) => {
+                self.client.close(ino);
+                Err(error.into())
+            }
+        }
     }
 
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
@@ -368,7 +393,7 @@ impl Filesystem for Volume {
             let made = self.client.make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
                 Ok(attr) => {
-                    let opened = self.opened(attr.ino, flags);
+                    let opened = self.opened(attr.ino, flags, true);
                     return Ok((self.referenced(attr), opened));
                 }
                 Err(FsError::Exists) if !flags.excludes() => {}
@@ -501,7 +526,9 @@ impl Filesystem for Volume {
             let attr = self.client.getattr(self.real(ino)).await;
             attr.is_ok_and(|attr| self.readings.opened(ino, Some(&attr)))
         };
-        let caching = if self.may_cache() && !unread { Caching::Keep } else { Caching::Fresh };
+        // Where others may change the bucket the node is to hear of every listing.
+        let keep = self.may_cache() && self.client.cache_term().is_none() && !unread;
+        let caching = if keep { Caching::Keep } else { Caching::Fresh };
         Ok(OpenReply { handle: DIRECTORY, caching })
     }
 
@@ -516,7 +543,7 @@ impl Filesystem for Volume {
             let page = self.client.readdir(self.real(ino), after, limit).await?;
             for (entry, attr) in &page.entries {
                 match entries.push(&entry.name, entry.cookie, &self.entry(attr.clone())) {
-                    Pushed::Added { referenced: true } => *self.known.borrow_mut().entry(attr.ino).or_insert(0) += 1,
+                    Pushed::Added { referenced: true } => self.known.borrow_mut().entry(attr.ino).or_default().count += 1,
                     Pushed::Added { referenced: false } => {}
                     Pushed::Full => return Ok(()),
                 }
@@ -640,7 +667,7 @@ impl Filesystem for Volume {
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let attr = self.client.tmpfile(&Self::caller(cx), self.real(parent), new_mode(cx, mode)).await?;
-        let opened = self.opened(attr.ino, flags);
+        let opened = self.opened(attr.ino, flags, true);
         Ok((self.referenced(attr), opened))
     }
 

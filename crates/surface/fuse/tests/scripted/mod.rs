@@ -47,6 +47,7 @@ pub fn attached() -> Reply {
         fresh: true,
         recovered: LogIndex(0),
         sole: false,
+        cache_term_ms: 0,
         read_only: false,
         session_term_ms: 60_000,
     })

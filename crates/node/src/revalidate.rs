@@ -1,0 +1,266 @@
+//! What others have done to the bucket since a directory was listed (O-55). A directory that is
+//! used is listed again once its listing is too old: new names are added, and where an object is
+//! another than is known, or not there, it is asked for by itself before anything is believed.
+//!
+//! Whoever uses a name waits for that. If the bucket does not answer soon, what is known is
+//! shown, and nobody waits again before it would have been due.
+
+use crate::Node;
+use crate::load::{LIST_LIMIT, listed};
+use crate::locks::{Locks, Mode};
+use ebb_core::backing::{self, Listed, Listing, Scope, Standing};
+use ebb_core::partition::Partition;
+use ebb_model::*;
+use ebb_ports::{ListRequest, ObjectMeta};
+use futures_util::future::{Either, select};
+use futures_util::{StreamExt, stream};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long whoever uses a name waits for one answer of the bucket.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Objects of one directory that are asked for at one time.
+const ASKED_AT_ONCE: usize = 16;
+
+/// With more files of large directories than this remembered, all of them are forgotten, and
+/// asked for again when they are used.
+const MOST_FILES: usize = 100_000;
+
+/// When the bucket was last asked, by the monotonic clock.
+#[derive(Default)]
+pub struct Revalidation {
+    directories: RefCell<BTreeMap<Ino, Duration>>,
+    /// Files of directories that are too large to be listed for one of them.
+    files: RefCell<BTreeMap<Ino, Duration>>,
+    /// Since the bucket has not answered, nothing is asked before.
+    not_before: Cell<Duration>,
+    /// One revalidation of an inode at a time.
+    turns: Locks<Ino>,
+}
+
+impl Revalidation {
+    /// The directory's listing is not older than this.
+    pub fn listed(&self, dir: Ino, at: Duration) {
+        self.directories.borrow_mut().insert(dir, at);
+    }
+
+    fn asked_for(&self, file: Ino, at: Duration) {
+        let mut files = self.files.borrow_mut();
+        if files.len() >= MOST_FILES {
+            files.clear();
+        }
+        files.insert(file, at);
+    }
+}
+
+impl Node {
+    /// The name is about to be looked up.
+    pub(crate) async fn revalidate_name(self: &Rc<Self>, dir: Ino, name: &Name) {
+        if self.revalidates().is_none() {
+            return;
+        }
+        if !self.replica.view().namespace().has_more_names_than(dir, LIST_LIMIT) {
+            return self.revalidate_listing(dir).await;
+        }
+        let known = self.replica.view().namespace().lookup(dir, name).ok();
+        match known {
+            Some(attr) => self.revalidate_object(dir, name, attr.ino).await,
+            None if self.is_complete(dir) => self.settle(self.find_again(dir, name)).await,
+            None => {}
+        }
+    }
+
+    /// The directory is about to be listed.
+    pub(crate) async fn revalidate_listing(self: &Rc<Self>, dir: Ino) {
+        let due = || self.is_stale(&self.revalidation.directories, dir) && self.is_complete(dir);
+        if !due() {
+            return;
+        }
+        let _turn = self.revalidation.turns.lock(dir, Mode::Exclusive).await;
+        if due() {
+            let now = self.ports.clock.monotonic();
+            self.settle(self.list_again(dir)).await;
+            self.revalidation.listed(dir, now);
+        }
+    }
+
+    /// The content or attributes of the inode are about to be used.
+    pub(crate) async fn revalidate_file(self: &Rc<Self>, ino: Ino) {
+        if self.revalidates().is_none() {
+            return;
+        }
+        let place = self.replica.view().namespace().primary_name(ino);
+        let is_file = self.replica.view().namespace().attr(ino).is_ok_and(|attr| attr.kind == FileKind::Regular);
+        if let Some((dir, name)) = place.filter(|_| is_file) {
+            self.revalidate_name(dir, &name).await;
+        }
+    }
+
+    async fn revalidate_object(self: &Rc<Self>, dir: Ino, name: &Name, ino: Ino) {
+        if !self.is_stale(&self.revalidation.files, ino) {
+            return;
+        }
+        let _turn = self.revalidation.turns.lock(ino, Mode::Exclusive).await;
+        if self.is_stale(&self.revalidation.files, ino) {
+            let now = self.ports.clock.monotonic();
+            self.settle(self.confirm(dir, name)).await;
+            self.revalidation.asked_for(ino, now);
+        }
+    }
+
+    /// Half of the time after which others' changes are to be seen: clients may cache what they
+    /// are answered for the other half.
+    pub(crate) fn revalidates(&self) -> Option<Duration> {
+        let interval = self.options.revalidate.filter(|_| self.bucket.is_some())?;
+        Some(interval / 2)
+    }
+
+    fn is_stale(&self, asked: &RefCell<BTreeMap<Ino, Duration>>, ino: Ino) -> bool {
+        let Some(interval) = self.revalidates() else { return false };
+        let now = self.ports.clock.monotonic();
+        let fresh = now < self.revalidation.not_before.get() || asked.borrow().get(&ino).is_some_and(|at| now < *at + interval);
+        // What a client that is to come back has done is not there yet.
+        !fresh && !self.is_stopping() && !self.attachments.awaits_any() && self.lost_to().is_none()
+    }
+
+    async fn settle(&self, revalidating: impl Future<Output = Result<(), RpcError>>) {
+        let what = match revalidating.await {
+            Ok(()) => None,
+            Err(error) => {
+                let interval = self.revalidates().unwrap_or_default();
+                self.revalidation.not_before.set(self.ports.clock.monotonic() + interval);
+                Some(format!("what others have changed in the bucket cannot be seen: {error}"))
+            }
+        };
+        self.trouble("revalidation", what);
+    }
+
+    async fn in_time<T>(&self, asking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
+        match select(pin!(asking), pin!(self.ports.clock.sleep(PATIENCE))).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err(FsError::TimedOut.into()),
+        }
+    }
+
+    /// Lists the whole of a directory that is complete, and takes on what others have changed.
+    async fn list_again(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
+        let Some((prefix, epoch)) = self.begin_revalidation(dir).await? else { return Ok(()) };
+        let mut agreed = BTreeSet::new();
+        let mut after = None;
+        loop {
+            let request = ListRequest { prefix: prefix.clone(), by_directory: true, after, limit: LIST_LIMIT };
+            let page = self.in_time(self.bucket_read("list", &prefix, 0, || self.bucket().list(request.clone()))).await?;
+            after = page.entries.last().filter(|_| page.more).map(|last| last.key().to_owned());
+            let mut entries: Vec<Listed> = page.entries.into_iter().map(listed).collect();
+            if after.is_some() {
+                entries.extend(self.in_time(self.probe(backing::to_probe(&entries))).await?);
+            }
+            {
+                let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+                let progress = if after.is_some() { LoadProgress::Unchanged } else { LoadProgress::Complete };
+                let listing = Listing { dir, entries: &entries, page: None, scope: Scope::Next };
+                if !self.install(listing, epoch, progress).await? {
+                    return Ok(());
+                }
+            }
+            let state = self.replica.view();
+            agreed.extend(entries.iter().filter_map(|entry| state.backing().agrees(state.namespace(), entry)));
+            if after.is_none() {
+                break;
+            }
+        }
+        let doubtful = {
+            let state = self.replica.view();
+            state.backing().contradicted(state.namespace(), dir, &agreed)
+        };
+        let confirmed = stream::iter(&doubtful).map(|name| self.confirm(dir, name)).buffer_unordered(ASKED_AT_ONCE);
+        let outcomes: Vec<Result<(), RpcError>> = confirmed.collect().await;
+        outcomes.into_iter().collect()
+    }
+
+    async fn begin_revalidation(&self, dir: Ino) -> Result<Option<(String, u64)>, RpcError> {
+        self.commit(Command::Backing(BackingCommand::Revalidating { dir })).await?;
+        let state = self.replica.view();
+        Ok(state.backing().revalidation_plan(state.namespace(), dir))
+    }
+
+    /// Looks for a name that a large directory has not, as far as is known.
+    async fn find_again(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        if self.begin_revalidation(dir).await?.is_none() {
+            return Ok(());
+        }
+        let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+        if let Some(found) = self.in_time(self.ask_for_name(dir, name)).await? {
+            self.install_name(dir, name, found).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for what stands for a name in the bucket, and takes on what others have made of it.
+    async fn confirm(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        let known = {
+            let state = self.replica.view();
+            state.backing().standing(state.namespace(), dir, name)
+        };
+        match known {
+            Some(Standing::Object { ino, key, etag }) => self.confirm_object((dir, name), ino, &key, &etag).await,
+            Some(Standing::Prefix { dir: below, prefix }) => self.confirm_prefix((dir, name), below, prefix).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn confirm_object(self: &Rc<Self>, (dir, name): (Ino, &Name), ino: Ino, key: &str, etag: &str) -> Result<(), RpcError> {
+        let known = Standing::Object { ino, key: key.into(), etag: etag.into() };
+        let stands = |state: &Partition| state.backing().standing(state.namespace(), dir, name).as_ref() == Some(&known);
+        // Nothing is written to the file while its object is asked for.
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        if !stands(&self.replica.view()) {
+            return Ok(());
+        }
+        let found = match self.in_time(self.bucket_read("head", key, 0, || self.bucket().head(key))).await {
+            Ok(meta) if meta.etag.0 == etag => return Ok(()),
+            Ok(meta) => Some(meta),
+            Err(RpcError::Refused(FsError::NotFound)) => None,
+            Err(error) => return Err(error),
+        };
+        tracing::info!(key, "the object was replaced or removed by somebody else");
+        self.take_on(stands, |stamp| match found {
+            Some(ObjectMeta { etag, len_bytes, modified_secs, .. }) => {
+                BackingCommand::Replaced { ino, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs), stamp }
+            }
+            None => BackingCommand::Vanished { parent: dir, name: name.clone(), stamp },
+        })
+        .await
+    }
+
+    /// Others have made the directory. It goes once there is nothing below its prefix.
+    async fn confirm_prefix(self: &Rc<Self>, (dir, name): (Ino, &Name), below: Ino, prefix: String) -> Result<(), RpcError> {
+        if !self.in_time(self.probe(vec![prefix.clone()])).await?.is_empty() {
+            return Ok(());
+        }
+        self.complete(below).await?;
+        Box::pin(self.list_again(below)).await?;
+        tracing::info!(prefix, "everything below was removed by somebody else");
+        let stands = |state: &Partition| state.backing().is_deserted(state.namespace(), dir, name, &prefix);
+        self.take_on(stands, |stamp| BackingCommand::Vanished { parent: dir, name: name.clone(), stamp }).await
+    }
+
+    /// Logs what others have done, unless something was done here meanwhile.
+    async fn take_on(&self, stands: impl FnOnce(&Partition) -> bool, change: impl FnOnce(Stamp) -> BackingCommand) -> Result<(), RpcError> {
+        let time = self.ports.clock.wall();
+        let proposed = self.replica.propose(|state| match stands(state) {
+            true => Ok(Command::Backing(change(Stamp { time, version: state.next_version() }))),
+            false => Err(FsError::Busy.into()),
+        });
+        match proposed.await {
+            Ok((_, applied)) => self.follow(applied, None).await,
+            Err(RpcError::Refused(FsError::Busy)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

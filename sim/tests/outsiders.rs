@@ -1,0 +1,389 @@
+//! Somebody else changes the bucket while a volume over it is used (O-55).
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::{Node, Options};
+use ebb_sim::volume::rig;
+use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What others do is seen after this time.
+const INTERVAL: Duration = Duration::from_secs(8);
+
+type Files = BTreeMap<String, Bytes>;
+
+struct Mount {
+    process: Process,
+    node: Rc<Node>,
+    client: Client,
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+async fn mount(world: &World, machine: &str, bucket: &SimBucket) -> Mount {
+    let process = world.machine(machine).process("node");
+    let flush_interval = Duration::from_secs(1);
+    let options = Options { owner: machine.into(), embedded: true, revalidate: Some(INTERVAL), flush_interval, ..Options::default() };
+    let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
+    let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+    Mount { process, node, client }
+}
+
+impl Mount {
+    async fn call<T: 'static, F: Future<Output = T> + 'static>(&self, ask: impl FnOnce(Client) -> F) -> T {
+        self.process.call(ask(self.client.clone())).await.expect("the node lives")
+    }
+
+    async fn find(&self, path: &str) -> Result<Attr, FsError> {
+        let path = path.to_owned();
+        self.call(|client| async move {
+            let mut attr = client.getattr(Ino::ROOT).await?;
+            for segment in path.split('/').filter(|segment| !segment.is_empty()) {
+                attr = client.lookup(attr.ino, &name(segment)).await?;
+            }
+            Ok(attr)
+        })
+        .await
+    }
+
+    async fn read(&self, path: &str) -> Result<Bytes, FsError> {
+        let attr = self.find(path).await?;
+        self.call(|client| async move { client.read(attr.ino, 0, attr.size_bytes as usize + 1).await }).await
+    }
+
+    async fn names(&self, dir: Ino) -> Result<BTreeMap<String, (Ino, FileKind)>, FsError> {
+        self.call(|client| async move {
+            let mut names = BTreeMap::new();
+            let mut after = Cookie::START;
+            loop {
+                let page = client.readdir(dir, after, 500).await?;
+                for (entry, _) in &page.entries {
+                    after = entry.cookie;
+                    names.insert(String::from_utf8(entry.name.as_bytes().to_vec()).unwrap(), (entry.ino, entry.kind));
+                }
+                if page.end {
+                    return Ok(names);
+                }
+            }
+        })
+        .await
+    }
+
+    /// Every file by its path, and every directory with a `/` behind it.
+    async fn tree(&self) -> Files {
+        let mut tree = Files::new();
+        let mut dirs = vec![(String::new(), Ino::ROOT)];
+        while let Some((path, dir)) = dirs.pop() {
+            for (name, (ino, kind)) in self.names(dir).await.unwrap() {
+                let path = format!("{path}{name}");
+                match kind {
+                    FileKind::Directory => {
+                        tree.insert(format!("{path}/"), Bytes::new());
+                        dirs.push((format!("{path}/"), ino));
+                    }
+                    _ => drop(tree.insert(path.clone(), self.read(&path).await.unwrap())),
+                }
+            }
+        }
+        tree
+    }
+
+    async fn admin(&self, request: AdminRequest) -> AdminReply {
+        self.call(|client| async move { client.admin(request).await }).await.unwrap()
+    }
+
+    async fn flush(&self) {
+        self.admin(AdminRequest::Flush { path: vec![] }).await;
+        let AdminReply::Fsck(report) = self.admin(AdminRequest::Fsck).await else { panic!("another answer") };
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+
+    async fn troubles(&self) -> Vec<String> {
+        let AdminReply::Status(status) = self.admin(AdminRequest::Status).await else { panic!("another answer") };
+        status.troubles.into_iter().map(|trouble| trouble.what).collect()
+    }
+}
+
+fn put(bucket: &SimBucket, key: &str, body: impl Into<Bytes>) {
+    bucket.put_as_outsider(key, body, vec![]).unwrap();
+}
+
+fn asked(bucket: &SimBucket, what: &str) -> u64 {
+    bucket.requests().get(what).copied().unwrap_or(0)
+}
+
+fn run(world: &World, scene: impl Future<Output = ()>) {
+    world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn what_others_add_replace_and_remove_is_seen() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    for key in ["a", "d/b", "d/e/c"] {
+        put(&bucket, key, key);
+    }
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        let before = mount.tree().await;
+        assert_eq!(before.keys().collect::<Vec<_>>(), ["a", "d/", "d/b", "d/e/", "d/e/c"]);
+        put(&bucket, "a", "longer than before");
+        put(&bucket, "d/x/y", "new");
+        put(&bucket, "z", "new");
+        bucket.delete_as_outsider("d/e/c");
+        let lists = asked(&bucket, "list");
+        mount.names(Ino::ROOT).await.unwrap();
+        assert_eq!(asked(&bucket, "list"), lists, "a fresh listing is not asked for again");
+        let root = mount.find("").await.unwrap();
+
+        world.sleep(INTERVAL).await;
+        let after = mount.tree().await;
+        assert_eq!(after.keys().collect::<Vec<_>>(), ["a", "d/", "d/b", "d/x/", "d/x/y", "z"]);
+        assert_eq!(after["a"], "longer than before");
+        assert!(mount.find("").await.unwrap().mtime > root.mtime, "programs see that the directory has changed");
+        assert_eq!(mount.troubles().await, Vec::<String>::new());
+        mount.flush().await;
+        let keys: Vec<String> = bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
+        assert_eq!(keys, ["a", "d/b", "d/x/y", "z"], "nothing of others is touched");
+    });
+}
+
+/// A directory of ebb's own is on record, so it stays when others have emptied it.
+#[test]
+fn directories_made_here_stay() {
+    let world = World::new(2);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        let made =
+            mount.call(|client| async move { client.make(&Caller::ROOT, Ino::ROOT, &name("mine"), 0o755, Make::Directory, false).await });
+        made.await.unwrap();
+        mount.flush().await;
+        put(&bucket, "mine/theirs", "x");
+        world.sleep(INTERVAL).await;
+        assert_eq!(mount.read("mine/theirs").await.unwrap(), "x");
+        bucket.delete_as_outsider("mine/theirs");
+        bucket.delete_as_outsider("mine/");
+        world.sleep(INTERVAL).await;
+        assert_eq!(mount.tree().await.into_keys().collect::<Vec<_>>(), ["mine/"]);
+    });
+}
+
+/// A directory of more names than one listing gives is not listed for one of them.
+#[test]
+fn names_of_large_directories_are_asked_for_one_by_one() {
+    let world = World::new(3);
+    let bucket = world.bucket();
+    for at in 0..2500 {
+        put(&bucket, &format!("big/{at:04}"), "old");
+    }
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        let big = mount.find("big").await.unwrap().ino;
+        assert_eq!(mount.names(big).await.unwrap().len(), 2500);
+        put(&bucket, "big/0007", "replaced");
+        put(&bucket, "big/new", "new");
+        bucket.delete_as_outsider("big/0008");
+        world.sleep(INTERVAL).await;
+        let lists = asked(&bucket, "list");
+        assert_eq!(mount.read("big/0007").await.unwrap(), "replaced");
+        assert_eq!(mount.read("big/new").await.unwrap(), "new");
+        assert_eq!(mount.find("big/0008").await, Err(FsError::NotFound));
+        assert_eq!(mount.read("big/0009").await.unwrap(), "old");
+        assert!(asked(&bucket, "list") <= lists + 4, "the root, and whether names are directories");
+        put(&bucket, "big/newer", "newer");
+        let names = mount.names(big).await.unwrap();
+        assert_eq!((names.len(), names.contains_key("newer")), (2501, true));
+    });
+}
+
+/// What is cached is shown while the bucket is away, and nobody waits for long.
+#[test]
+fn a_bucket_that_is_away_hides_nothing() {
+    let world = World::new(4);
+    let bucket = world.bucket();
+    put(&bucket, "a", "a");
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        let before = mount.tree().await;
+        bucket.vanish_for(Duration::from_secs(600));
+        world.sleep(INTERVAL).await;
+        let clock = mount.process.ports.clock.clone();
+        let began = clock.monotonic();
+        assert_eq!(mount.tree().await, before);
+        assert!(clock.monotonic() - began < Duration::from_secs(10));
+        assert!(mount.troubles().await.iter().any(|trouble| trouble.starts_with("what others have changed")));
+        world.sleep(Duration::from_secs(600)).await;
+        put(&bucket, "b", "b");
+        assert_eq!(mount.tree().await.len(), 2);
+        assert_eq!(mount.troubles().await, Vec::<String>::new());
+    });
+}
+
+/// What was written here and not sent yet is not given up for what others put there: both
+/// are kept.
+#[test]
+fn changes_of_both_sides_are_kept() {
+    let world = World::new(5);
+    let bucket = world.bucket();
+    put(&bucket, "a", "old");
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        let ino = mount.find("a").await.unwrap().ino;
+        world.sleep(INTERVAL).await;
+        bucket.vanish_for(INTERVAL);
+        mount.call(|client| async move { client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"here"), false).await }).await.unwrap();
+        put(&bucket, "a", "there");
+        world.sleep(INTERVAL * 2).await;
+        mount.flush().await;
+        world.sleep(INTERVAL).await;
+        let tree = mount.tree().await;
+        assert_eq!(tree["a"], "here");
+        assert_eq!(tree.values().filter(|body| **body == "there").count(), 1, "{tree:?}");
+    });
+}
+
+/// Others and a client change the same directories at the same time, over a slow bucket. In the
+/// end each sees what both have done, and nothing that was removed ever comes back.
+#[test]
+fn others_and_a_client_share_directories() {
+    for seed in 0..24 {
+        let world = World::new(seed);
+        let slow = Slowness { rate: Rate::one_in(2), limit: Duration::from_secs(2) };
+        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        let bucket = world.bucket();
+        run(&world, share(seed, &world, &bucket));
+    }
+}
+
+const DIRECTORIES: [&str; 4] = ["", "d/", "d/e/", "n/"];
+const STEPS: u64 = 60;
+
+async fn share(seed: u64, world: &World, bucket: &SimBucket) {
+    let mount = mount(world, "a", bucket).await;
+    // Of others: `o` and, put once for the client to take, `p`. Of the client: `l`.
+    let theirs = RefCell::new(Files::new());
+    let others = async {
+        let draw = world.machine("b").process("others").ports.entropy.clone();
+        for step in 0..STEPS {
+            let dir = DIRECTORIES[draw.next_u64() as usize % DIRECTORIES.len()];
+            let passing = draw.next_u64().is_multiple_of(4);
+            let key = if passing { format!("{dir}p{step}") } else { format!("{dir}o{}", draw.next_u64() % 4) };
+            if theirs.borrow().contains_key(&key) && draw.next_u64().is_multiple_of(2) {
+                bucket.delete_as_outsider(&key);
+                theirs.borrow_mut().remove(&key);
+            } else {
+                let body = Bytes::from(vec![step as u8; 1 + (step as usize * 1777) % 100_000]);
+                put(bucket, &key, body.clone());
+                theirs.borrow_mut().insert(key, body);
+            }
+            world.sleep(Duration::from_millis(draw.next_u64() % 2000)).await;
+        }
+    };
+    let mut mine = Files::new();
+    let mut taken = Vec::new();
+    let client = async {
+        let draw = mount.process.ports.entropy.clone();
+        for step in 0..STEPS {
+            let dir = DIRECTORIES[draw.next_u64() as usize % DIRECTORIES.len()];
+            let outcome = act(seed, &mount, dir, step, draw.next_u64(), &theirs, &mut mine, &mut taken).await;
+            // The directory has gone, with all that others had in it.
+            assert!(matches!(outcome, Ok(()) | Err(FsError::NotFound | FsError::Stale)), "seed {seed}: {outcome:?}");
+            world.sleep(Duration::from_millis(draw.next_u64() % 2000)).await;
+        }
+    };
+    futures_util::future::join(others, client).await;
+
+    let mut expected = theirs.into_inner();
+    expected.extend(mine);
+    let files = |tree: Files| tree.into_iter().filter(|(path, _)| !path.ends_with('/')).collect::<Files>();
+    world.sleep(INTERVAL).await;
+    assert!(files(mount.tree().await) == expected, "seed {seed}: what the client sees");
+    mount.flush().await;
+    let objects = bucket.objects().into_iter().filter(|(key, _)| !key.starts_with(".ebb/")).map(|(key, object)| (key, object.body));
+    assert!(files(objects.collect()) == expected, "seed {seed}: what the bucket has");
+    world.sleep(INTERVAL).await;
+    assert!(files(mount.tree().await) == expected, "seed {seed}: what the client sees when all is settled");
+    let Mount { process, node, client } = mount;
+    let stopped = process.call(async move {
+        client.detach(Duration::from_secs(60)).await.unwrap();
+        node.stop(true).await.map(drop)
+    });
+    stopped.await.unwrap().unwrap();
+    let cold = self::mount(world, "c", bucket).await;
+    assert!(files(cold.tree().await) == expected, "seed {seed}: what a node sees that has nothing but the bucket");
+}
+
+/// One thing that a client does in a directory.
+#[expect(clippy::too_many_arguments, reason = "both sides' files")]
+async fn act(
+    seed: u64,
+    mount: &Mount,
+    dir: &str,
+    step: u64,
+    draw: u64,
+    theirs: &RefCell<Files>,
+    mine: &mut Files,
+    taken: &mut Vec<String>,
+) -> Result<(), FsError> {
+    let parent = match mount.find(dir).await {
+        Err(FsError::NotFound) if dir == "n/" => {
+            mount
+                .call(|client| async move { client.make(&Caller::ROOT, Ino::ROOT, &name("n"), 0o755, Make::Directory, false).await })
+                .await?
+                .ino
+        }
+        found => found?.ino,
+    };
+    let path = format!("{dir}l{}", draw / 8 % 3);
+    let own = name(&path[dir.len()..]);
+    match draw % 8 {
+        0..=2 => {
+            let body = Bytes::from(vec![!step as u8; 1 + (step as usize * 2791) % 100_000]);
+            let ino = match mine.contains_key(&path) {
+                true => {
+                    mount.call(|client| async move { client.unlink(&Caller::ROOT, parent, &own).await }).await.unwrap();
+                    mine.remove(&path);
+                    return Ok(());
+                }
+                false => {
+                    mount
+                        .call(|client| async move { client.make(&Caller::ROOT, parent, &own, 0o644, Make::Regular, false).await })
+                        .await?
+                        .ino
+                }
+            };
+            mine.insert(path, body.clone());
+            mount.call(|client| async move { client.write(&Caller::ROOT, ino, 0, body, false).await }).await.unwrap();
+        }
+        3..=5 => {
+            let listed = mount.names(parent).await?;
+            let seen: Vec<&String> = listed.keys().filter(|name| name.starts_with('l')).collect();
+            let made: Vec<&str> = mine.keys().filter_map(|path| path.strip_prefix(dir)).filter(|name| name.starts_with('l')).collect();
+            assert_eq!(seen, made, "seed {seed}: what is made here is seen, and nothing else, in {dir:?}");
+            let again = taken.iter().filter_map(|path| path.strip_prefix(dir)).find(|name| listed.contains_key(*name));
+            assert_eq!(again, None, "seed {seed}: what was taken from {dir:?} stays away");
+        }
+        _ => {
+            let Some((old, _)) = mount.names(parent).await?.into_iter().find(|(name, _)| name.starts_with('p')) else { return Ok(()) };
+            let (from, key) = (name(&old), format!("{dir}{old}"));
+            let body = theirs.borrow_mut().remove(&key).expect("what others put once stays there");
+            taken.push(key);
+            if (draw / 64).is_multiple_of(2) || mine.contains_key(&path) {
+                mount.call(|client| async move { client.unlink(&Caller::ROOT, parent, &from).await }).await.unwrap();
+            } else {
+                let rename =
+                    |client: Client| async move { client.rename(&Caller::ROOT, parent, &from, parent, &own, RenameMode::Replace).await };
+                mount.call(rename).await.unwrap();
+                mine.insert(path, body);
+            }
+        }
+    }
+    Ok(())
+}
