@@ -35,5 +35,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let items: Vec<SnapshotItem> = partition.items().collect();
         seeds.push(postcard::to_stdvec(&items).expect("items have an encoding"));
     }
+    let limits = Some(QuotaLimits { bytes: Some(1 << 20), inodes: None });
+    let stamp = Stamp { time: Time::from_secs(2), version: partition.next_version() };
+    partition.apply(LogIndex(index + 1), &Command::Quota { dir: Ino::ROOT, limits, stamp });
+    let items: Vec<SnapshotItem> = partition.items().collect();
+    seeds.push(postcard::to_stdvec(&items).expect("items have an encoding"));
     seeds
 }

@@ -79,8 +79,9 @@ impl Client {
         done(self.read_request(Request::Access { caller: caller.clone(), ino, access }).await?)
     }
 
-    pub async fn statfs(&self) -> Result<VolumeStat, FsError> {
-        match self.read_request(Request::StatFs).await? {
+    /// Of the volume, or of the quota root that the inode is at or below.
+    pub async fn statfs(&self, ino: Ino) -> Result<VolumeStat, FsError> {
+        match self.read_request(Request::StatFs { ino }).await? {
             Reply::Stat(stat) => Ok(stat),
             _ => Err(wrong_reply()),
         }

@@ -50,7 +50,7 @@ pub enum Effect {
 /// The outcome of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Applied {
-    /// The answer to [`Command::Client`]; `None` for other commands.
+    /// The answer to [`Command::Client`] and [`Command::Repeated`]; `None` for other commands.
     pub answer: Option<Result<Mutated, RpcError>>,
     /// Inodes whose attributes, names or content changed, for the caches of other clients.
     pub touched: Vec<Ino>,
@@ -156,33 +156,49 @@ impl Partition {
         self.applied = index;
         let mut changes = Vec::new();
         let mut stale = Vec::new();
-        let answer = match command {
-            Command::SessionOpen { session, client, replaces } => {
-                if let Some(old) = replaces {
-                    self.close_session(*old, &mut changes);
+        let answer =
+            match command {
+                Command::SessionOpen { session, client, replaces } => {
+                    if let Some(old) = replaces {
+                        self.close_session(*old, &mut changes);
+                    }
+                    self.sessions.open(*session, client.clone());
+                    None
                 }
-                self.sessions.open(*session, client.clone());
-                None
-            }
-            Command::SessionClose { session } => {
-                self.close_session(*session, &mut changes);
-                None
-            }
-            Command::Client { tx, caller, stamp, mutation } => Some(self.client(index, *tx, caller, *stamp, mutation, &mut changes)),
-            Command::Release { session, ino } => {
-                self.namespace.release(*session, *ino, &mut changes);
-                None
-            }
-            Command::Extent(command) => {
-                self.extents.apply(command);
-                None
-            }
-            Command::Backing(command) => {
-                self.advance(command.stamp());
-                stale = self.backing.apply(self.version, command, &mut self.namespace, &mut self.extents, &mut changes);
-                None
-            }
-        };
+                Command::SessionClose { session } => {
+                    self.close_session(*session, &mut changes);
+                    None
+                }
+                Command::Client { tx, caller, stamp, mutation } => {
+                    Some(self.client(index, *tx, *stamp, mutation, &mut changes, |names, changes| {
+                        names.mutate(caller, *stamp, mutation, changes)
+                    }))
+                }
+                Command::Repeated { tx, caller, stamp, mutation } => {
+                    Some(self.client(index, *tx, *stamp, mutation, &mut changes, |names, changes| {
+                        names.repeat(caller, *stamp, mutation, changes)
+                    }))
+                }
+                Command::Quota { dir, limits, stamp } => {
+                    if self.namespace.set_quota(*dir, *limits, *stamp, &mut changes).is_ok() {
+                        self.advance(Some(*stamp));
+                    }
+                    None
+                }
+                Command::Release { session, ino } => {
+                    self.namespace.release(*session, *ino, &mut changes);
+                    None
+                }
+                Command::Extent(command) => {
+                    self.extents.apply(command);
+                    None
+                }
+                Command::Backing(command) => {
+                    self.advance(command.stamp());
+                    stale = self.backing.apply(self.version, command, &mut self.namespace, &mut self.extents, &mut changes);
+                    None
+                }
+            };
         let (touched, effects) = self.observe(&changes, stale);
         Applied { answer, touched, effects }
     }
@@ -191,10 +207,10 @@ impl Partition {
         &mut self,
         index: LogIndex,
         tx: TxId,
-        caller: &Caller,
         stamp: Stamp,
         mutation: &Mutation,
         changes: &mut Vec<Change>,
+        carry_out: impl FnOnce(&mut Namespace, &mut Vec<Change>) -> Result<Option<Attr>, FsError>,
     ) -> Result<Mutated, RpcError> {
         match self.sessions.check(tx) {
             Verdict::New => {}
@@ -202,7 +218,7 @@ impl Partition {
             Verdict::Misordered => return Err(RpcError::Misordered),
             Verdict::Unknown => return Err(RpcError::SessionExpired),
         }
-        let result = self.backing.admit(mutation, &self.namespace).and_then(|()| self.namespace.mutate(caller, stamp, mutation, changes));
+        let result = self.backing.admit(mutation, &self.namespace).and_then(|()| carry_out(&mut self.namespace, changes));
         if result.is_ok() {
             self.advance(Some(stamp));
         } else {

@@ -83,7 +83,8 @@ impl World {
     fn step(&mut self, mut dice: Dice) {
         self.clock += 1;
         let caller = dice.of(&callers());
-        match dice.below(24) {
+        match dice.below(26) {
+            24 | 25 => self.set_quota(&mut dice),
             0 => self.release(&mut dice),
             1 => self.ask(&caller, &mut dice),
             other => {
@@ -222,6 +223,18 @@ impl World {
         self.follower.follow(&changes, &self.namespace);
     }
 
+    fn set_quota(&mut self, dice: &mut Dice) {
+        let stamp = Stamp { time: Time::from_secs(self.clock as i64), version: Version(self.clock) };
+        let dir = self.any_or_dir(dice);
+        let (bytes, inodes) = (dice.of(&[None, Some(0), Some(70_000), Some(2 << 20)]), dice.of(&[None, Some(2), Some(5), Some(0)]));
+        let limits = dice.of(&[Some(QuotaLimits { bytes, inodes }), Some(QuotaLimits { bytes, inodes }), None]);
+        let mut changes = Vec::new();
+        let answer = self.namespace.set_quota(dir, limits, stamp, &mut changes);
+        assert_eq!(answer, self.reference.set_quota(stamp.time, dir, limits), "{limits:?} for {dir}");
+        assert_eq!(answer.is_ok(), changes == [Change::Touched { ino: dir, stamp }]);
+        self.follower.follow(&changes, &self.namespace);
+    }
+
     /// Every inode that changed has the version of the change and is named by one, so that
     /// no cache keeps what is stale.
     fn compare_versions(&self, before: &Namespace, stamp: Stamp, changes: &[Change]) {
@@ -266,6 +279,8 @@ impl World {
         assert_eq!(self.namespace.check(), Vec::<String>::new());
         let all = self.reference.all();
         assert_eq!(self.namespace.len(), all.len());
+        let quota = |root| self.namespace.quota(root).map(|(limits, used)| (root, limits, used));
+        assert_eq!(self.namespace.quota_roots().filter_map(quota).collect::<Vec<_>>(), self.reference.quotas());
         for ino in &self.inos {
             let Some((node, nlink)) = all.get(ino) else {
                 assert_eq!(self.namespace.attr(*ino), Err(FsError::Stale));

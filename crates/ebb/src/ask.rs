@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// How often long work is asked how far it is.
-const POLL: Duration = Duration::from_millis(250);
+pub const POLL: Duration = Duration::from_millis(250);
 
 pub async fn status(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
@@ -80,16 +80,16 @@ pub async fn node_status(address: &str) -> Result<Status, Failure> {
 }
 
 /// The node that a path or address on the command line means.
-struct Asked {
+pub struct Asked {
     /// As it was given.
     shown: PathBuf,
     address: String,
     /// From the root of the volume.
-    path: Vec<Name>,
+    pub path: Vec<Name>,
 }
 
 impl Asked {
-    fn of(target: &Path) -> Result<Asked, Failure> {
+    pub fn of(target: &Path) -> Result<Asked, Failure> {
         let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let found = run_dir.find(target).map_err(|error| Failure::of(target.display(), error))?;
         match found {
@@ -114,7 +114,7 @@ impl Asked {
         Ok(Asked { shown: target.to_owned(), address: record.control, path })
     }
 
-    async fn ask(&self, request: AdminRequest) -> Result<AdminReply, Failure> {
+    pub async fn ask(&self, request: AdminRequest) -> Result<AdminReply, Failure> {
         ask(&self.address, request).await.map_err(|error| match error {
             AskError::Rpc(RpcError::Refused(FsError::TimedOut)) => {
                 Failure::of(self.shown.display(), "the bucket has not taken everything in time; `ebb status` says why")
@@ -122,6 +122,7 @@ impl Asked {
             AskError::Rpc(RpcError::Refused(FsError::Io)) => {
                 Failure::of(self.shown.display(), "storage failed; `ebb status` and the log say more")
             }
+            AskError::Rpc(RpcError::Refused(FsError::NoAttribute)) => Failure::of(self.shown.display(), "it has no quota"),
             error => Failure::of(self.shown.display(), error),
         })
     }

@@ -11,6 +11,7 @@ mod mount;
 mod output;
 mod predecessor;
 mod progress;
+mod quota;
 mod serve;
 mod settings;
 mod signals;
@@ -61,6 +62,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Flush(target) => block_on(ask::flush(target)),
         Command::Evict(target) => block_on(ask::evict(target)),
         Command::Explain(target) => block_on(ask::explain(target)),
+        Command::Quota(command) => block_on(quota::run(command)),
         Command::Fsck(target) => block_on(ask::fsck(target)),
         Command::Version(output) => output::version(output),
         Command::Completion { shell } => {

@@ -105,11 +105,14 @@ impl std::ops::BitOr for Access {
     }
 }
 
-/// `statfs` of a volume.
+/// `statfs` of a volume, or of what is below a quota root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeStat {
     pub total_bytes: u64,
+    /// The total less what is used.
     pub free_bytes: u64,
+    /// What can still be written: less than what is free where something further up is full.
+    pub available_bytes: u64,
     pub files: u64,
     pub free_files: u64,
 }

@@ -3,8 +3,8 @@
 //! restart, so a command carries everything that is not in the state: time, identity, choice.
 
 use crate::{
-    AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, RenameMode, Replay, SessionId, SetAttr, Time, TxId, Version,
-    XattrMode,
+    AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, QuotaLimits, RenameMode, Replay, SessionId, SetAttr, Time, TxId,
+    Version, XattrMode,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,13 @@ pub enum Command {
     Extent(ExtentCommand),
     /// What is in the bucket.
     Backing(BackingCommand),
+    /// As `Client`, of a mutation that was answered before a power cut took it. What it grew was
+    /// within the quotas then and is not measured by them again: what made room for it may have
+    /// been nobody's mutation, which nobody repeats.
+    Repeated { tx: TxId, caller: Caller, stamp: Stamp, mutation: Mutation },
+    /// A directory becomes a quota root, gets other limits, or is one no longer. Ignored where
+    /// it cannot be.
+    Quota { dir: Ino, limits: Option<QuotaLimits>, stamp: Stamp },
 }
 
 /// Time and version of a mutation, chosen by the leader, kept by replay.

@@ -66,6 +66,9 @@ pub enum FsError {
     /// A signal ended a wait.
     #[error("interrupted")]
     Interrupted,
+    /// The limit of a quota root.
+    #[error("disk quota exceeded")]
+    QuotaExceeded,
 }
 
 /// Why a request got no answer from the file system. The client library acts upon it;

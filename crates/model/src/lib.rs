@@ -10,6 +10,7 @@ mod layout;
 mod lock;
 mod member;
 mod name;
+mod quota;
 mod request;
 mod time;
 
@@ -22,5 +23,6 @@ pub use layout::*;
 pub use lock::*;
 pub use member::*;
 pub use name::*;
+pub use quota::*;
 pub use request::*;
 pub use time::*;

@@ -56,7 +56,10 @@ pub enum Request {
         ino: Ino,
         access: Access,
     },
-    StatFs,
+    /// Of the volume, or of the quota root that the inode is at or below.
+    StatFs {
+        ino: Ino,
+    },
 
     /// Declares that the session has the inode open, so that it outlives its last name.
     Open {
@@ -409,6 +412,20 @@ pub enum AdminRequest {
     Explain {
         path: Vec<Name>,
     },
+    /// Makes the directory at `path` a quota root, gives it other limits, or ends its quota. It
+    /// survives a power cut when it is answered, with the quota as it is then.
+    SetQuota {
+        path: Vec<Name>,
+        limits: Option<QuotaLimits>,
+    },
+    /// The quotas that hold for `path`, the innermost first.
+    Quotas {
+        path: Vec<Name>,
+    },
+    /// The quotas at and below `path`, of directories that have been looked up.
+    ListQuotas {
+        path: Vec<Name>,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -419,6 +436,7 @@ pub enum AdminReply {
     Evicted { bytes: u64 },
     Fsck(FsckReport),
     Explained(Explained),
+    Quotas(Vec<QuotaStatus>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -499,6 +517,21 @@ pub struct Explained {
     /// The bucket that its path leads to. `None` for a volume without one.
     pub bucket: Option<String>,
     pub object: Option<ExplainedObject>,
+    /// The innermost that it counts in.
+    pub quota: Option<QuotaStatus>,
+}
+
+/// How it stands with one quota.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct QuotaStatus {
+    /// Of its root, from the root of the volume.
+    pub path: Bytes,
+    pub ino: Ino,
+    pub limits: QuotaLimits,
+    pub used: Usage,
+    /// Everything below is known. Until then more is being loaded from the bucket, and counted
+    /// as it comes.
+    pub counted: bool,
 }
 
 /// The object that has a file's clean bytes.

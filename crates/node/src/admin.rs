@@ -1,4 +1,4 @@
-//! What people ask a node: status, dirty files, flush, evict, fsck, explain.
+//! What people ask a node: status, dirty files, flush, evict, fsck, explain, quotas.
 
 use crate::Node;
 use ebb_model::*;
@@ -27,6 +27,9 @@ impl Node {
                 let ino = self.walk(&path).await?;
                 self.explain(ino).map(AdminReply::Explained)
             }
+            AdminRequest::SetQuota { path, limits } => self.set_quota(&path, limits).await,
+            AdminRequest::Quotas { path } => self.quotas_of(&path).await,
+            AdminRequest::ListQuotas { path } => self.list_quotas(&path).await,
         }
     }
 
@@ -77,7 +80,7 @@ impl Node {
     }
 
     /// The inode at a path from the root.
-    async fn walk(self: &Rc<Self>, path: &[Name]) -> Result<Ino, RpcError> {
+    pub(crate) async fn walk(self: &Rc<Self>, path: &[Name]) -> Result<Ino, RpcError> {
         let mut at = Ino::ROOT;
         for name in path {
             self.resolve(at, name).await?;

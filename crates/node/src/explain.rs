@@ -39,6 +39,7 @@ impl Node {
                 etag: home.etag.clone(),
                 len_bytes: home.len_bytes,
             }),
+            quota: self.innermost_quota(namespace, ino),
         })
     }
 }

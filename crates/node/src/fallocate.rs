@@ -47,6 +47,7 @@ impl Node {
                 reserved = true;
                 continue;
             }
+            let _growth = if keep_size { None } else { self.grow_to(order, ino, size, end)? };
             if zeroes {
                 self.force_rest(ino, span.clone()).await?;
                 self.preserve_zeroed(ino, span).await?;
@@ -75,7 +76,7 @@ impl Node {
     fn expect_room(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
         let there = self.replica.view().extents().resident_bytes_of(ino);
         let wanted = (range.end - range.start).saturating_sub(there);
-        if wanted > self.stat_volume().free_bytes { Err(FsError::NoSpace.into()) } else { Ok(()) }
+        if wanted > self.stat_volume().available_bytes { Err(FsError::NoSpace.into()) } else { Ok(()) }
     }
 }
 

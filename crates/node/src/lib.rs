@@ -28,6 +28,7 @@ mod members;
 mod mutate;
 mod options;
 mod planted;
+mod quota;
 mod read;
 mod recover;
 mod repeat;
@@ -61,6 +62,7 @@ use head::Tenure;
 use holes::Holes;
 use locks::Locks;
 use log::LogError;
+use quota::Quotas;
 use replica::Replica;
 use revalidate::Revalidation;
 use session::Attachments;
@@ -97,6 +99,7 @@ pub struct Node {
     revalidation: Revalidation,
     flusher: Flusher,
     holes: Holes,
+    quotas: Quotas,
     /// Mutations that have no answer yet.
     under_way: RefCell<BTreeSet<TxId>>,
     troubles: Troubles,

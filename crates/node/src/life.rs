@@ -28,6 +28,7 @@ impl Node {
         spawn.spawn(Box::pin(self.clone().force_for_ever()));
         spawn.spawn(Box::pin(self.clone().expire_for_ever()));
         spawn.spawn(Box::pin(self.clone().snapshot_for_ever()));
+        spawn.spawn(Box::pin(self.clone().count_for_ever()));
         if let Some(tenure) = &self.tenure {
             spawn.spawn(Box::pin(self.clone().renew_for_ever(tenure.clone())));
             for (at, member) in self.members.iter().enumerate() {
@@ -141,6 +142,7 @@ impl Node {
         while !self.under_way.borrow().is_empty() {
             self.ports.clock.sleep(EXPIRY_POLL / 100).await;
         }
+        drop(self.replica.settled().await);
         if self.attachments.awaits_any() {
             self.force_log().await?;
             return Ok(Stopped::Kept { dirty_files: self.replica.view().backing().dirt().files });

@@ -189,6 +189,10 @@ impl Node {
                     Some(_) => Some(self.locks.lock(ino, Mode::Exclusive).await),
                     None => None,
                 };
+                let _growth = match set.size_bytes {
+                    Some(size) => self.grow_to(&order, ino, self.file_size(ino)?, size)?,
+                    None => None,
+                };
                 self.break_upload_at(ino, set.size_bytes);
                 if let Some(size) = set.size_bytes {
                     self.force_rest(ino, size..u64::MAX).await?;
@@ -283,7 +287,7 @@ impl Node {
         if room == 0 && len_bytes > 0 || offset.checked_add(len_bytes).is_none() {
             return Err(FsError::TooLarge.into());
         }
-        let len_bytes = len_bytes.min(room);
+        let (len_bytes, _growth) = self.grow(order, ino, size, offset, len_bytes.min(room))?;
         let data = data.slice(..len_bytes as usize);
         let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
         let remote: Vec<Range<u64>> = missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect();
@@ -384,7 +388,11 @@ impl Node {
                 if state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy) {
                     return Err(RpcError::Overloaded);
                 }
-                Ok(Command::Client { tx: order.tx, caller: order.caller.clone(), stamp, mutation })
+                let (tx, caller) = (order.tx, order.caller.clone());
+                Ok(match order.replay {
+                    Some(_) => Command::Repeated { tx, caller, stamp, mutation },
+                    None => Command::Client { tx, caller, stamp, mutation },
+                })
             })
             .await?;
         let answer = applied.answer.clone().expect("a client's command has an answer");

@@ -9,6 +9,7 @@ use crate::identity::{self, IdentityError};
 use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
 use crate::members;
+use crate::quota::Quotas;
 use crate::repeat::bytes_of;
 use crate::replica::{Replica, refusal};
 use crate::revalidate::Revalidation;
@@ -206,6 +207,7 @@ impl Node {
             revalidation: Revalidation::default(),
             cache: Cache::default(),
             holes: Holes::default(),
+            quotas: Quotas::default(),
             under_way: Default::default(),
             troubles: Default::default(),
             run: ports.entropy.next_u64(),
@@ -513,10 +515,12 @@ async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
     let mut unsynced: BTreeMap<Ino, Vec<(LogIndex, Range<u64>)>> = BTreeMap::new();
     while let Some((index, command)) = recovery.commands.next().await? {
         match &command {
-            Command::Client { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. } => {
+            Command::Client { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. }
+            | Command::Repeated { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. } => {
                 unsynced.entry(*ino).or_default().push((index, touched_blocks(*offset, *len_bytes)));
             }
-            Command::Client { mutation: Mutation::Fallocate { ino, edges, .. }, .. } => {
+            Command::Client { mutation: Mutation::Fallocate { ino, edges, .. }, .. }
+            | Command::Repeated { mutation: Mutation::Fallocate { ino, edges, .. }, .. } => {
                 let blocks = edges.iter().map(|block| (index, *block..block.saturating_add(1)));
                 unsynced.entry(*ino).or_default().extend(blocks);
             }
@@ -557,7 +561,8 @@ async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
                 Effect::Punch { ino, blocks } => holes.push((ino, blocks)),
             }
         }
-        if let (Command::Client { stamp, mutation, .. }, Some(Ok(_))) = (&command, &applied.answer)
+        if let (Command::Client { stamp, mutation, .. } | Command::Repeated { stamp, mutation, .. }, Some(Ok(_))) =
+            (&command, &applied.answer)
             && let Some((ino, bytes)) = bytes_of(mutation)
         {
             unforced.written(ino, bytes, stamp.version, index);

@@ -168,8 +168,14 @@ impl Node {
                     return Ok(());
                 }
             }
-            let state = self.replica.view();
-            agreed.extend(entries.iter().filter_map(|entry| state.backing().agrees(state.namespace(), entry)));
+            let found: Vec<Ino> = {
+                let state = self.replica.view();
+                entries.iter().filter_map(|entry| state.backing().agrees(state.namespace(), entry)).collect()
+            };
+            if found.iter().any(|ino| !self.is_complete(*ino)) {
+                self.found_below(dir);
+            }
+            agreed.extend(found);
             if after.is_none() {
                 break;
             }
@@ -197,6 +203,10 @@ impl Node {
         let _guard = self.loads.lock(dir, Mode::Exclusive).await;
         if let Some(found) = self.in_time(self.ask_for_name(dir, name)).await? {
             self.install_name(dir, name, found).await?;
+        }
+        let found = self.replica.view().namespace().lookup(dir, name);
+        if found.is_ok_and(|attr| !self.is_complete(attr.ino)) {
+            self.found_below(dir);
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ impl Node {
                 self.replica.view().namespace().access(&caller, ino, access)?;
                 Ok(Reply::Done)
             }
-            Request::StatFs => Ok(Reply::Stat(self.stat_volume())),
+            Request::StatFs { ino } => Ok(Reply::Stat(self.stat(ino))),
 
             Request::Open { session, ino } => {
                 self.revalidate_file(ino).await;
@@ -182,16 +182,19 @@ impl Node {
         if self.attachments.contains(session) { Ok(()) } else { Err(RpcError::SessionExpired) }
     }
 
-    /// A bucket has no size of its own: a volume over one states [`BUCKET_BYTES`], less what
-    /// is cached of it. Without a bucket the cache is all there is.
+    /// A bucket has no end: what is used are the files that are known so far, and besides there
+    /// is always as much as [`FREE_BYTES`]. Without a bucket the cache is all there is.
     pub(crate) fn stat_volume(&self) -> VolumeStat {
         let state = self.replica.view();
-        let files = state.namespace().len() as u64;
-        let total_bytes = if self.bucket.is_some() { BUCKET_BYTES } else { self.options.cache_bytes };
-        let free_bytes = total_bytes.saturating_sub(state.extents().resident_bytes());
-        VolumeStat { total_bytes, free_bytes, files: files + FREE_FILES, free_files: FREE_FILES }
+        let used = state.namespace().usage();
+        let (total_bytes, free_bytes) = if self.bucket.is_some() {
+            (used.bytes.saturating_add(FREE_BYTES), FREE_BYTES)
+        } else {
+            (self.options.cache_bytes, self.options.cache_bytes.saturating_sub(state.extents().resident_bytes()))
+        };
+        VolumeStat { total_bytes, free_bytes, available_bytes: free_bytes, files: used.inodes + FREE_FILES, free_files: FREE_FILES }
     }
 }
 
-const BUCKET_BYTES: u64 = 1 << 50;
+const FREE_BYTES: u64 = 1 << 50;
 const FREE_FILES: u64 = 1 << 32;

@@ -249,8 +249,9 @@ impl Filesystem for Service {
     async fn statfs(&self, _: &Context, _: Ino) -> Result<VolumeStat, Errno> {
         self.with(|disk| {
             let stat = disk.space()?;
-            let (total_bytes, free_bytes) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
-            Ok(VolumeStat { total_bytes, free_bytes, files: stat.f_files, free_files: stat.f_ffree })
+            let [total_bytes, free_bytes, available_bytes] =
+                [stat.f_blocks, stat.f_bfree, stat.f_bavail].map(|blocks| blocks * stat.f_frsize);
+            Ok(VolumeStat { total_bytes, free_bytes, available_bytes, files: stat.f_files, free_files: stat.f_ffree })
         })
         .await
     }

@@ -127,7 +127,11 @@ impl Setting {
         let peer = Rc::new(Peer::default());
         let link = Rc::new(WireLink::new(peer.clone(), world.ports(), "node:1".into()));
         let setting = Setting { world, peer, link };
-        assert_eq!(setting.call(Request::StatFs).take(), Some(Err(RpcError::Lost)), "nothing is connected before an attach");
+        assert_eq!(
+            setting.call(Request::StatFs { ino: Ino::ROOT }).take(),
+            Some(Err(RpcError::Lost)),
+            "nothing is connected before an attach"
+        );
         setting.attach();
         setting
     }
@@ -225,7 +229,7 @@ fn requests_under_way_are_bounded() {
 #[test]
 fn a_connection_that_ends_loses_what_is_under_way() {
     let garbage = || Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n");
-    let request = join(rpc::encode_request(RequestId(1), &Request::StatFs).expect("encodes"));
+    let request = join(rpc::encode_request(RequestId(1), &Request::StatFs { ino: Ino::ROOT }).expect("encodes"));
     let unread = join(rpc::encode_error(RequestId::NONE, &RpcError::Overloaded).expect("encodes"));
     let mut flipped = join(rpc::encode_reply(RequestId(2), &Reply::Done).expect("encodes")).to_vec();
     flipped[9] ^= 1;
@@ -241,13 +245,13 @@ fn a_connection_that_ends_loses_what_is_under_way() {
     for ending in endings {
         let setting = Setting::new();
         setting.events();
-        let call = setting.call(Request::StatFs);
+        let call = setting.call(Request::StatFs { ino: Ino::ROOT });
         setting.peer.say(ending.clone());
         setting.settle();
         assert_eq!(call.take(), Some(Err(RpcError::Lost)), "{ending:?}");
         assert_eq!(setting.events(), [LinkEvent::Lost], "{ending:?}");
         assert!(!setting.link.trouble().is_empty());
-        assert_eq!(setting.call(Request::StatFs).take(), Some(Err(RpcError::Lost)));
+        assert_eq!(setting.call(Request::StatFs { ino: Ino::ROOT }).take(), Some(Err(RpcError::Lost)));
         setting.attach();
         assert_eq!(setting.peer.connections.borrow().len(), 2);
     }
@@ -294,7 +298,7 @@ fn notices_that_nobody_hears_are_bounded() {
         let notice = Notice::Invalidate { ino: Ino(ino) };
         setting.peer.say(Ok(Some(join(rpc::encode_notice(&notice).expect("encodes")))));
     }
-    let behind = setting.call(Request::StatFs);
+    let behind = setting.call(Request::StatFs { ino: Ino::ROOT });
     let (id, _) = setting.peer.requests().pop().expect("sent");
     setting.peer.reply(id, Reply::Done);
     setting.settle();

@@ -17,6 +17,10 @@ impl Namespace {
         }
         let broken = self.check_names().chain(self.check_inodes()).chain(self.check_orphans());
         problems.extend(broken.take(MAX_PROBLEMS));
+        // In what is no tree the way up may have no end.
+        if problems.is_empty() {
+            problems.extend(self.check_quotas().take(MAX_PROBLEMS));
+        }
         problems
     }
 

@@ -65,6 +65,7 @@ impl Namespace {
 
     /// `inode` is known by one name less. Without any it goes, or waits for its holders.
     pub(super) fn lose_name(&mut self, ino: Ino, link: Link, name: &Name, stamp: Stamp, holders: &[SessionId], changes: &mut Vec<Change>) {
+        let counted_in = self.counts_in(ino);
         let inode = self.inode_mut(ino);
         let primary = inode.drop_link(link);
         let kind = inode.attr.kind;
@@ -72,12 +73,19 @@ impl Namespace {
         inode.changed(stamp);
         let nameless = inode.attr.nlink == 0;
         changes.push(Change::Unlinked { parent: link.parent, name: name.clone(), ino, primary, stamp });
+        if kind == FileKind::Directory {
+            self.end_root(ino, counted_in);
+        }
         if nameless && holders.is_empty() {
-            self.inodes.remove(&ino);
+            let gone = self.inodes.remove(&ino);
+            gone.iter().for_each(|inode| self.count_out(counted_in, inode));
             changes.push(Change::Gone { ino, kind });
-        } else if nameless {
+            return;
+        }
+        if nameless {
             self.orphans.insert(ino, holders.iter().copied().collect());
         }
+        self.count_renamed(ino, counted_in);
     }
 }
 

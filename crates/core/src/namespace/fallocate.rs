@@ -50,6 +50,7 @@ impl Namespace {
             changes.push(Change::Resized { ino, old_bytes, new_bytes: new.size_bytes, stamp });
         }
         changes.push(Change::Touched { ino, stamp });
+        self.count_resized(ino, old_bytes);
         Ok(new)
     }
 }

@@ -15,6 +15,7 @@ impl Namespace {
         self.orphans.remove(&ino);
         self.linkable.remove(&ino);
         if let Some(inode) = self.inodes.remove(&ino) {
+            self.count_out_stray(&inode);
             changes.push(Change::Gone { ino, kind: inode.attr.kind });
         }
     }

@@ -21,6 +21,8 @@ impl Namespace {
             Some((primary_parent, primary_name)) => (*primary_parent, primary_name) == (parent, name),
             None => at_own_key,
         };
+        let is_new = self.inode(*ino).is_none();
+        let counted_in = self.counts_in(*ino);
         match self.inode(*ino) {
             None if !self.may_be_made(*ino) => return false,
             None => {
@@ -40,6 +42,11 @@ impl Namespace {
         inode.add_link(link, primary);
         if kind != FileKind::Directory {
             inode.attr.nlink = inode.attr.nlink.max(inode.links.len() as u32);
+        }
+        if is_new {
+            self.count_in(*ino);
+        } else {
+            self.count_renamed(*ino, counted_in);
         }
         true
     }
@@ -67,9 +74,10 @@ impl Namespace {
         if let Some(inode) = self.inodes.get_mut(&ino)
             && inode.attr.kind == FileKind::Regular
         {
-            inode.attr.size_bytes = len_bytes;
+            let old_bytes = std::mem::replace(&mut inode.attr.size_bytes, len_bytes);
             inode.changed(stamp);
             inode.attr.mtime = modified;
+            self.count_resized(ino, old_bytes);
         }
     }
 
@@ -94,7 +102,8 @@ impl Namespace {
         }
         inode.attr.nlink -= 1;
         if inode.attr.nlink == 0 {
-            self.inodes.remove(&ino);
+            let gone = self.inodes.remove(&ino);
+            gone.iter().for_each(|inode| self.count_out_stray(inode));
             changes.push(Change::Gone { ino, kind });
         }
     }

@@ -1,5 +1,6 @@
 //! The namespace as a sequence of items, for snapshots (C-12).
 
+use super::quota::{Count, Quotas};
 use super::{Dentry, Inode, Namespace};
 use crate::tree::Tree;
 use ebb_model::*;
@@ -10,11 +11,33 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NamespaceItem {
     Incarnation(Incarnation),
-    Counter { slot: Slot, next: u32 },
+    Counter {
+        slot: Slot,
+        next: u32,
+    },
     Inode(Box<Inode>),
-    Dentry { parent: Ino, name: Name, dentry: Dentry },
-    Orphan { ino: Ino, holders: BTreeSet<SessionId> },
-    Linkable { ino: Ino },
+    Dentry {
+        parent: Ino,
+        name: Name,
+        dentry: Dentry,
+    },
+    Orphan {
+        ino: Ino,
+        holders: BTreeSet<SessionId>,
+    },
+    Linkable {
+        ino: Ino,
+    },
+    /// What counts in a quota root.
+    Quota {
+        root: Ino,
+        count: Count,
+    },
+    /// An inode without a loaded name counts in this root and those above it.
+    Stray {
+        ino: Ino,
+        root: Ino,
+    },
 }
 
 /// Items that no namespace has: the snapshot is not what was written, or a rule is wrong.
@@ -50,6 +73,7 @@ impl Namespace {
             .chain(dentries)
             .chain(orphans)
             .chain(linkable)
+            .chain(self.quota_items())
     }
 
     /// What [`Namespace::items`] gave, in any order.
@@ -62,6 +86,7 @@ impl Namespace {
             linkable: BTreeSet::new(),
             incarnation: Incarnation(0),
             counters: BTreeMap::new(),
+            quotas: Quotas::default(),
         };
         let mut incarnations = 0;
         for item in items {
@@ -79,11 +104,14 @@ impl Namespace {
                 }
                 NamespaceItem::Orphan { ino, holders } => namespace.orphans.insert(ino, holders).is_some(),
                 NamespaceItem::Linkable { ino } => !namespace.linkable.insert(ino),
+                NamespaceItem::Quota { root, count } => namespace.quotas.restore_root(root, count),
+                NamespaceItem::Stray { ino, root } => namespace.quotas.restore_stray(ino, root),
             };
             if repeats {
                 return Err(Inconsistent { problems: vec!["an item is there twice".into()] });
             }
         }
+        namespace.quotas.restore_volume(&namespace.inodes);
         let mut problems = namespace.check();
         if incarnations != 1 {
             problems.push(format!("there are {incarnations} incarnations"));

@@ -32,6 +32,7 @@ impl Namespace {
         if inode.attr.nlink >= MAX_LINKS {
             return Err(FsError::TooManyLinks);
         }
+        let counted_in = self.counts_in(ino);
         self.linkable.remove(&ino);
         self.orphans.remove(&ino);
         let link = self.enter(parent, name, ino, kind);
@@ -41,6 +42,8 @@ impl Namespace {
         inode.attr.nlink += 1;
         inode.changed(stamp);
         changes.push(Change::Linked { parent, name: name.clone(), ino, primary: inode.links.len() == 1, stamp });
-        Ok(inode.attr.clone())
+        let attr = inode.attr.clone();
+        self.count_renamed(ino, counted_in);
+        Ok(attr)
     }
 }

@@ -53,6 +53,7 @@ impl Namespace {
         let attr = inode.attr.clone();
         inode.add_link(self.enter(parent, name, ino, kind), true);
         self.add_inode(inode);
+        self.count_in(ino);
         self.dir_changed(parent, stamp, i32::from(kind == FileKind::Directory));
         changes.push(Change::Linked { parent, name: name.clone(), ino, primary: true, stamp });
         Ok(attr)
@@ -135,6 +136,7 @@ impl Inode {
         let xattrs = record.xattrs.into_iter().collect::<BTreeMap<_, _>>();
         let mut inode = Inode { attr, xattrs, target, links: Vec::new(), last_cookie: Cookie(FIRST_COOKIE.0 - 1) };
         inode.settle_acls();
+        inode.settle_quota();
         inode
     }
 }

@@ -30,6 +30,7 @@ mod item;
 mod link;
 mod lookup;
 mod make;
+mod quota;
 mod readdir;
 mod rename;
 mod rmdir;
@@ -41,11 +42,13 @@ mod xattr;
 
 pub use fallocate::zero_span;
 pub use item::{Inconsistent, NamespaceItem};
+pub use quota::{Count, QUOTA};
 pub use readdir::FIRST_COOKIE;
 
 use crate::tree::Tree;
 use bytes::Bytes;
 use ebb_model::*;
+use quota::Quotas;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -63,6 +66,7 @@ pub struct Namespace {
     pub(crate) incarnation: Incarnation,
     /// The next counter of an inode id in each slot that has any.
     pub(crate) counters: BTreeMap<Slot, u32>,
+    pub(crate) quotas: Quotas,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -94,8 +98,10 @@ pub struct Dentry {
 impl Namespace {
     /// An empty volume.
     pub fn new(incarnation: Incarnation, root: InstalledRecord) -> Namespace {
+        let root = Inode::recorded(Ino::ROOT, &Make::Directory, 0, root);
+        let quotas = Quotas::new(&root);
         let mut inodes = Tree::new();
-        inodes.insert(Ino::ROOT, Inode::recorded(Ino::ROOT, &Make::Directory, 0, root));
+        inodes.insert(Ino::ROOT, root);
         Namespace {
             inodes,
             dentries: Tree::new(),
@@ -104,12 +110,43 @@ impl Namespace {
             linkable: BTreeSet::new(),
             incarnation,
             counters: BTreeMap::from([(Ino::ROOT.slot(), Ino::ROOT.counter() + 1)]),
+            quotas,
         }
     }
 
     /// Carries out what a client asks for, or refuses it and changes nothing. Answers with
     /// the attributes of the inode made, linked, changed or written.
     pub fn mutate(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        mutation: &Mutation,
+        changes: &mut Vec<Change>,
+    ) -> Result<Option<Attr>, FsError> {
+        match self.within_quotas(mutation) {
+            Ok(()) => self.carry_out(caller, stamp, mutation, changes),
+            // Whatever else is wrong with it is said first.
+            Err(refusal) => self.clone().carry_out(caller, stamp, mutation, &mut Vec::new()).and(Err(refusal)),
+        }
+    }
+
+    /// As [`Namespace::mutate`], of what was carried out before and lost since: no quota refuses it.
+    pub fn repeat(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        mutation: &Mutation,
+        changes: &mut Vec<Change>,
+    ) -> Result<Option<Attr>, FsError> {
+        let crosses = self.within_quotas(mutation) == Err(FsError::CrossDevice);
+        let done = self.carry_out(caller, stamp, mutation, changes);
+        if crosses && done.is_ok() {
+            self.count_anew();
+        }
+        done
+    }
+
+    fn carry_out(
         &mut self,
         caller: &Caller,
         stamp: Stamp,

@@ -49,6 +49,7 @@ impl Namespace {
 
         let new = inode.attr.clone();
         if new.size_bytes != old.size_bytes {
+            self.count_resized(ino, old.size_bytes);
             changes.push(Change::Resized { ino, old_bytes: old.size_bytes, new_bytes: new.size_bytes, stamp });
         }
         if new.size_bytes == old.size_bytes || (SetAttr { size_bytes: None, ..*set }) != SetAttr::default() {

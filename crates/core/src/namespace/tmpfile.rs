@@ -32,6 +32,7 @@ impl Namespace {
         inode.attr.nlink = 0;
         let attr = inode.attr.clone();
         self.add_inode(inode);
+        self.count_in_stray(ino, parent);
         self.orphans.insert(ino, BTreeSet::from([holder]));
         self.linkable.insert(ino);
         changes.push(Change::Made { ino });

@@ -20,7 +20,7 @@ impl Namespace {
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        inode.attr.file_bytes()?;
+        let old_bytes = inode.attr.file_bytes()?;
         let (offset, len_bytes) = span;
         let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
         if len_bytes == 0 {
@@ -42,6 +42,8 @@ impl Namespace {
         if dropped {
             changes.push(Change::Touched { ino, stamp });
         }
-        Ok(inode.attr.clone())
+        let attr = inode.attr.clone();
+        self.count_resized(ino, old_bytes);
+        Ok(attr)
     }
 }

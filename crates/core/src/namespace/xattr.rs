@@ -3,7 +3,7 @@
 
 use super::access::{STICKY, is_privileged, require, require_owner};
 use super::flags::require_unguarded;
-use super::{Change, Inode, Namespace};
+use super::{Change, Inode, Namespace, QUOTA};
 use bytes::Bytes;
 use ebb_model::*;
 
@@ -22,7 +22,7 @@ impl Namespace {
 
     pub fn list_xattr(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        Ok(inode.xattrs.keys().filter(|name| *name != InodeFlags::ATTRIBUTE).cloned().collect())
+        Ok(inode.xattrs.keys().filter(|name| *name != InodeFlags::ATTRIBUTE && *name != QUOTA).cloned().collect())
     }
 
     #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]

@@ -29,11 +29,9 @@ impl World {
         let mut seen = BTreeMap::new();
         let mut groups = BTreeMap::new();
         self.dump_below(Ino::ROOT, b"", &mut seen, &mut groups);
-        let root = self.partition.namespace().inode(Ino::ROOT).unwrap().attr.clone();
-        seen.insert(
-            b"/".to_vec(),
-            Seen { attr: comparable(root), xattrs: vec![], target: Bytes::new(), content: vec![], group: b"/".to_vec() },
-        );
+        let inode = self.partition.namespace().inode(Ino::ROOT).unwrap();
+        let (root, xattrs) = (inode.attr.clone(), inode.xattrs.clone().into_iter().collect());
+        seen.insert(b"/".to_vec(), Seen { attr: comparable(root), xattrs, target: Bytes::new(), content: vec![], group: b"/".to_vec() });
         seen
     }
 

@@ -111,7 +111,7 @@ impl World {
 
     pub fn step(&mut self, mut dice: Dice) {
         self.time += 1;
-        match dice.below(20) {
+        match dice.below(21) {
             0..=7 => self.mutation(&mut dice),
             8..=10 => self.begin_flush(&mut dice),
             11..=14 => {
@@ -124,6 +124,7 @@ impl World {
             16 => self.begin_load(&mut dice),
             17 => self.evict(&mut dice),
             18 => self.unredirect(&mut dice),
+            19 => self.set_quota(&mut dice),
             _ => self.crash(),
         }
     }
@@ -132,6 +133,7 @@ impl World {
     pub fn restart_from_bucket(&mut self) {
         self.load_all();
         let before = self.dump();
+        let counted = self.counted();
         self.drain();
         assert_eq!(before, self.dump(), "flushing changed what is seen");
         self.check_no_leak();
@@ -157,6 +159,9 @@ impl World {
         }
         for (path, entry) in &before {
             assert_eq!(Some(entry), after.get(path), "at {}", path.escape_ascii());
+        }
+        if let Some(counted) = counted {
+            assert_eq!(Some(counted), self.counted(), "quotas count what is there, however it got there");
         }
         assert!(self.partition.backing().is_settled(), "loading makes nothing dirty");
         // The next life begins with nothing loaded.
@@ -202,6 +207,23 @@ impl World {
             self.apply(Command::Extent(ExtentCommand::Absent { ino, first: 0, count: 1 }));
             self.stores.insert(ino, vec![0xee; 64]);
         }
+    }
+
+    /// Small ones, so that something is refused, and one that limits little.
+    pub fn set_quota(&mut self, dice: &mut Dice) {
+        let dir = dice.of(&self.directories()).unwrap();
+        let bytes = [None, Some(0), Some(40), Some(1 << 40)][dice.below(4)];
+        let inodes = [None, Some(3), Some(1 << 40)][dice.below(3)];
+        let limits = (dice.below(4) > 0).then_some(QuotaLimits { bytes, inodes });
+        self.apply(Command::Quota { dir, limits, stamp: self.stamp() });
+    }
+
+    /// What every quota says, by path. `None` while something counts that has no name, which a
+    /// restart forgets.
+    pub fn counted(&self) -> Option<BTreeMap<Vec<Name>, (QuotaLimits, Usage)>> {
+        let namespace = self.partition.namespace();
+        let quota = |root| Some((namespace.path_of(root)?, namespace.quota(root)?));
+        namespace.orphans().next().is_none().then(|| namespace.quota_roots().filter_map(quota).collect())
     }
 
     pub fn unredirect(&mut self, dice: &mut Dice) {

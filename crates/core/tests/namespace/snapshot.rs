@@ -9,6 +9,9 @@ fn busy_volume() -> Volume {
     volume.link(file, Ino::ROOT, "g").unwrap();
     volume.symlink(dir, "l");
     volume.file(Ino::ROOT, "open");
+    let stamp = volume.stamp();
+    let limits = Some(QuotaLimits { bytes: Some(1), inodes: None });
+    volume.namespace.set_quota(Ino::ROOT, limits, stamp, &mut Vec::new()).unwrap();
     volume.unlink(&Caller::ROOT, Ino::ROOT, "open", &[SESSION]).unwrap();
     volume
 }

@@ -3,6 +3,7 @@
 //! and shares neither code nor structure with it.
 
 mod acl;
+mod quota;
 
 use bytes::Bytes;
 use ebb_model::*;
@@ -25,6 +26,11 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// In the order in which a listing shows them.
     pub entries: Vec<(Name, NodeRef)>,
+    /// Where it is, the oldest first.
+    pub names: Vec<(Ino, Name)>,
+    pub quota: Option<QuotaLimits>,
+    /// Without a name: the innermost quota root in which it counts.
+    pub stray: Option<Ino>,
 }
 
 #[derive(Clone, Copy)]
@@ -211,7 +217,9 @@ impl Reference {
                 }
             }
         }
+        self.room(&self.roots_from(parent), 0, 1)?;
         acl::inherit(&dir.borrow(), &mut node);
+        node.names.push((parent, name.clone()));
         let mut dir = dir.borrow_mut();
         dir.entries.push((name.clone(), Rc::new(RefCell::new(node))));
         dir.stamp(now, true);
@@ -233,6 +241,9 @@ impl Reference {
                 node.mode &= !0o2000;
             }
         }
+        let roots = self.roots_from(parent);
+        self.room(&roots, 0, 1)?;
+        node.stray = roots.first().copied();
         acl::inherit(&dir.borrow(), &mut node);
         self.nameless.push((Rc::new(RefCell::new(node)), BTreeSet::from([holder])));
         self.unnamed.insert(ino);
@@ -250,9 +261,12 @@ impl Reference {
         if node.borrow().kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        if nlink == 0 && !self.unnamed.remove(&ino) {
+        if nlink == 0 && !self.unnamed.contains(&ino) {
             return Err(FsError::NotFound);
         }
+        Reference::one_side(&self.roots_of(&node), &self.roots_from(parent))?;
+        self.unnamed.remove(&ino);
+        node.borrow_mut().names.push((parent, name.clone()));
         self.nameless.retain(|(other, _)| other.borrow().ino != ino);
         dir.borrow_mut().entries.push((name.clone(), Rc::clone(&node)));
         dir.borrow_mut().stamp(now, true);
@@ -267,7 +281,7 @@ impl Reference {
         }
         dir.borrow_mut().entries.retain(|(other, _)| other != name);
         dir.borrow_mut().stamp(now, true);
-        self.nameless(node, now, holders);
+        self.nameless(node, (parent, name), now, holders);
         Ok(())
     }
 
@@ -281,7 +295,7 @@ impl Reference {
         }
         dir.borrow_mut().entries.retain(|(other, _)| other != name);
         dir.borrow_mut().stamp(now, true);
-        self.nameless(node, now, holders);
+        self.nameless(node, (parent, name), now, holders);
         Ok(())
     }
 
@@ -294,6 +308,7 @@ impl Reference {
         mode: RenameMode,
         holders: &[SessionId],
     ) -> Outcome {
+        let (from_ino, to_ino) = (from, to);
         let (from, to) = (self.dir(from)?, self.dir(to));
         may(caller, &from, SEARCH)?;
         let to = to?;
@@ -339,6 +354,13 @@ impl Reference {
             }
         }
 
+        Reference::one_side(&self.roots_from(from_ino), &self.roots_from(to_ino))?;
+
+        let (left, right) = ((from_ino, name.clone()), (to_ino, new_name.clone()));
+        if let (Some(target), RenameMode::Exchange) = (&target, mode) {
+            target.borrow_mut().renamed(&right, &left);
+        }
+        source.borrow_mut().renamed(&left, &right);
         source.borrow_mut().stamp(now, false);
         from.borrow_mut().stamp(now, true);
         to.borrow_mut().stamp(now, true);
@@ -358,7 +380,7 @@ impl Reference {
             replaced => {
                 from.borrow_mut().entries.retain(|(other, _)| other != name);
                 if let Some(target) = replaced {
-                    self.nameless(target, now, holders);
+                    self.nameless(target, (to_ino, new_name), now, holders);
                 }
             }
         }
@@ -432,6 +454,10 @@ impl Reference {
             }
         }
 
+        if let Some(size) = set.size_bytes {
+            let grows = size.saturating_sub(node.borrow().size);
+            self.room(&self.roots_of(&node), grows, 0)?;
+        }
         let mut node = node.borrow_mut();
         let old_mode = node.mode;
         let chown = set.uid.is_some() || set.gid.is_some();
@@ -530,8 +556,8 @@ impl Reference {
     }
 
     fn write(&mut self, caller: &Caller, now: Time, ino: Ino, offset: u64, len: u64, drop_set_id: bool) -> Outcome {
-        let node = self.node(ino)?;
-        let mut node = node.borrow_mut();
+        let shared = self.node(ino)?;
+        let node = shared.borrow();
         match node.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(FsError::IsDirectory),
@@ -541,6 +567,10 @@ impl Reference {
             return Err(FsError::TooLarge);
         }
         if len > 0 {
+            let grows = (offset + len).saturating_sub(node.size);
+            drop(node);
+            self.room(&self.roots_of(&shared), grows, 0)?;
+            let mut node = shared.borrow_mut();
             node.size = node.size.max(offset + len);
             node.xattrs.remove(&b"security.capability"[..]);
             if drop_set_id || !caller.checked && caller.uid != 0 {
@@ -553,8 +583,8 @@ impl Reference {
 
     fn fallocate(&mut self, caller: &Caller, now: Time, ino: Ino, span: (u64, u64), keep_size: bool, drop_set_id: bool) -> Outcome {
         let (offset, len) = span;
-        let node = self.node(ino)?;
-        let mut node = node.borrow_mut();
+        let shared = self.node(ino)?;
+        let node = shared.borrow();
         match node.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(FsError::IsDirectory),
@@ -566,6 +596,10 @@ impl Reference {
         if u128::from(offset) + u128::from(len) > u128::from(MAX_FILE_BYTES) {
             return Err(FsError::TooLarge);
         }
+        let grows = if keep_size { 0 } else { (offset + len).saturating_sub(node.size) };
+        drop(node);
+        self.room(&self.roots_of(&shared), grows, 0)?;
+        let mut node = shared.borrow_mut();
         if !keep_size && offset + len > node.size {
             node.size = offset + len;
         }
@@ -601,9 +635,18 @@ impl Reference {
     }
 
     /// A name of the node has been removed from the tree.
-    fn nameless(&mut self, node: NodeRef, now: Time, holders: &[SessionId]) {
+    fn nameless(&mut self, node: NodeRef, (parent, name): (Ino, &Name), now: Time, holders: &[SessionId]) {
         node.borrow_mut().stamp(now, false);
-        let gone = !self.all().contains_key(&node.borrow().ino);
+        let counted_in = self.roots_of(&node).first().copied();
+        node.borrow_mut().names.retain(|(dir, other)| (*dir, other) != (parent, name));
+        let ino = node.borrow().ino;
+        let gone = !self.all().contains_key(&ino);
+        if gone {
+            node.borrow_mut().stray = counted_in;
+            if node.borrow_mut().quota.take().is_some() {
+                self.end_quota(ino, counted_in);
+            }
+        }
         if gone && !holders.is_empty() {
             self.nameless.push((node, holders.iter().copied().collect()));
         }
@@ -615,7 +658,8 @@ impl Node {
         let times = Times { access: now, modify: now, change: now, birth: now };
         let size = if ino == Ino::ROOT { 4096 } else { 0 };
         let (rdev, target, xattrs, entries) = (0, Vec::new(), BTreeMap::new(), Vec::new());
-        Node { ino, kind, mode, uid, gid, rdev, size, target, times, xattrs, entries }
+        let (names, quota, stray) = (Vec::new(), None, None);
+        Node { ino, kind, mode, uid, gid, rdev, size, target, times, xattrs, entries, names, quota, stray }
     }
 
     pub fn attr(&self, nlink: u32) -> Attr {
@@ -634,6 +678,11 @@ impl Node {
             btime: self.times.birth,
             version: Version(0),
         }
+    }
+
+    fn renamed(&mut self, from: &(Ino, Name), to: &(Ino, Name)) {
+        let name = self.names.iter_mut().find(|name| *name == from).expect("it has this name");
+        *name = to.clone();
     }
 
     fn stamp(&mut self, now: Time, content: bool) {

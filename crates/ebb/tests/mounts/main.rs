@@ -18,6 +18,7 @@ mod locks;
 mod open;
 mod outsiders;
 mod place;
+mod quota;
 mod refused;
 mod session;
 mod side_by_side;

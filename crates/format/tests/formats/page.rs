@@ -19,7 +19,13 @@ fn sample(draw: &mut Draw) -> Page {
 pub fn golden() -> Vec<(String, Vec<u8>)> {
     let page = sample(&mut Draw(3));
     let empty = Page { entries: Vec::new(), ..page.clone() };
-    [("empty", empty), ("all-kinds", page)].map(|(name, page)| (name.into(), page::encode(&page).expect("it is sorted").to_vec())).into()
+    // A limit of 1 GiB and none of inodes.
+    let value = [&[1][..], &(1u64 << 30).to_le_bytes(), &[0xff; 8]].concat();
+    let mut quota = empty.clone();
+    quota.record.xattrs = vec![("ebb.quota".into(), value.into())];
+    [("empty", empty), ("all-kinds", page), ("quota", quota)]
+        .map(|(name, page)| (name.into(), page::encode(&page).expect("it is sorted").to_vec()))
+        .into()
 }
 
 pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {

@@ -124,7 +124,7 @@ fn impossible_messages_are_refused() {
     notice[2] = 1;
     assert!(matches!(rpc::decode(resealed(notice).into()), Err(FormatError::Invalid { offset: 2, .. })));
 
-    let mut request = frame(&Message::Request { id: RequestId(1), request: Request::StatFs });
+    let mut request = frame(&Message::Request { id: RequestId(1), request: Request::StatFs { ino: Ino::ROOT } });
     request[2] = 0;
     assert!(matches!(rpc::decode(resealed(request).into()), Err(FormatError::Invalid { offset: 2, .. })));
 

@@ -63,6 +63,9 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Backing(BackingCommand::Replaced { .. })) => "replaced",
     Payload::Command(Command::Backing(BackingCommand::Vanished { .. })) => "vanished",
     Payload::Command(Command::Backing(BackingCommand::Revalidating { .. })) => "revalidating",
+    Payload::Command(Command::Repeated { .. }) => "repeated",
+    Payload::Command(Command::Quota { limits: Some(_), .. }) => "quota",
+    Payload::Command(Command::Quota { limits: None, .. }) => "quota-ends",
 });
 
 names!(message_name, MESSAGES, Message {
@@ -77,7 +80,7 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::GetXattr { .. }, .. } => "get-xattr",
     Message::Request { request: Request::ListXattr { .. }, .. } => "list-xattr",
     Message::Request { request: Request::Access { .. }, .. } => "access",
-    Message::Request { request: Request::StatFs, .. } => "stat-fs",
+    Message::Request { request: Request::StatFs { .. }, .. } => "stat-fs",
     Message::Request { request: Request::Open { .. }, .. } => "open",
     Message::Request { request: Request::Close { .. }, .. } => "close",
     Message::Request { request: Request::Read { .. }, .. } => "read",
@@ -110,6 +113,10 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::Evict { .. }), .. } => "evict",
     Message::Request { request: Request::Admin(AdminRequest::Fsck), .. } => "fsck",
     Message::Request { request: Request::Admin(AdminRequest::Explain { .. }), .. } => "explain",
+    Message::Request { request: Request::Admin(AdminRequest::SetQuota { limits: Some(_), .. }), .. } => "set-quota",
+    Message::Request { request: Request::Admin(AdminRequest::SetQuota { limits: None, .. }), .. } => "end-quota",
+    Message::Request { request: Request::Admin(AdminRequest::Quotas { .. }), .. } => "quotas",
+    Message::Request { request: Request::Admin(AdminRequest::ListQuotas { .. }), .. } => "list-quotas",
     Message::Reply { reply: Reply::Attached(_), .. } => "reply-attached",
     Message::Reply { reply: Reply::Done, .. } => "reply-done",
     Message::Reply { reply: Reply::Attr(_), .. } => "reply-attr",
@@ -127,6 +134,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Evicted { .. }), .. } => "reply-evicted",
     Message::Reply { reply: Reply::Admin(AdminReply::Fsck(_)), .. } => "reply-fsck",
     Message::Reply { reply: Reply::Admin(AdminReply::Explained(_)), .. } => "reply-explained",
+    Message::Reply { reply: Reply::Admin(AdminReply::Quotas(_)), .. } => "reply-quotas",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Reply { reply: Reply::Lock(LockAnswer::Granted), .. } => "reply-lock-granted",
     Message::Reply { reply: Reply::Lock(LockAnswer::Waiting), .. } => "reply-lock-waiting",
@@ -159,6 +167,7 @@ names!(message_name, MESSAGES, Message {
     Message::Error { error: RpcError::Refused(FsError::Deadlock), .. } => "error-deadlock",
     Message::Error { error: RpcError::Refused(FsError::NoLocks), .. } => "error-no-locks",
     Message::Error { error: RpcError::Refused(FsError::Interrupted), .. } => "error-interrupted",
+    Message::Error { error: RpcError::Refused(FsError::QuotaExceeded), .. } => "error-quota-exceeded",
     Message::Error { error: RpcError::SessionExpired, .. } => "error-session-expired",
     Message::Error { error: RpcError::Misordered, .. } => "error-misordered",
     Message::Error { error: RpcError::Overloaded, .. } => "error-overloaded",
@@ -480,6 +489,10 @@ impl Draw {
             BackingCommand::Revalidating { dir },
         ];
         all.extend(backing.map(Command::Backing));
+        let mutation = Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() };
+        all.push(Command::Repeated { tx: self.tx(), caller: self.caller(), stamp: self.stamp(), mutation });
+        all.push(Command::Quota { dir, limits: Some(self.quota_limits()), stamp: self.stamp() });
+        all.push(Command::Quota { dir, limits: None, stamp: self.stamp() });
         all
     }
 
@@ -563,7 +576,7 @@ impl Draw {
             Request::GetXattr { ino, name: self.bytes() },
             Request::ListXattr { ino },
             Request::Access { caller: self.caller(), ino, access: Access::READ | Access::EXECUTE },
-            Request::StatFs,
+            Request::StatFs { ino },
             Request::Open { session, ino },
             Request::Close { session, ino, count: self.u32() },
             Request::Read { ino, offset: self.u64(), len_bytes: self.u32() },
@@ -586,6 +599,12 @@ impl Draw {
         for mutation in self.client_mutations() {
             all.push(Request::Mutate { tx: self.tx(), caller: self.caller(), mutation, replay: self.option(Draw::replay) });
         }
+        all.extend([
+            Request::Admin(AdminRequest::SetQuota { path: self.list(Draw::name), limits: Some(self.quota_limits()) }),
+            Request::Admin(AdminRequest::SetQuota { path: self.list(Draw::name), limits: None }),
+            Request::Admin(AdminRequest::Quotas { path: self.list(Draw::name) }),
+            Request::Admin(AdminRequest::ListQuotas { path: self.list(Draw::name) }),
+        ]);
         all
     }
 
@@ -630,6 +649,21 @@ impl Draw {
             unforced_operations: self.u64(),
             bucket: self.option(Draw::text),
             object: self.option(|draw| ExplainedObject { key: draw.text(), etag: draw.text(), len_bytes: draw.u64() }),
+            quota: self.option(Draw::quota_status),
+        }
+    }
+
+    fn quota_limits(&mut self) -> QuotaLimits {
+        QuotaLimits { bytes: self.option(Draw::u64), inodes: self.option(Draw::u64) }
+    }
+
+    fn quota_status(&mut self) -> QuotaStatus {
+        QuotaStatus {
+            path: self.bytes(),
+            ino: self.ino(),
+            limits: self.quota_limits(),
+            used: Usage { bytes: self.u64(), inodes: self.u64() },
+            counted: self.flag(),
         }
     }
 
@@ -661,7 +695,13 @@ impl Draw {
             Reply::Directory { entries: self.list(Draw::dir_entry), end: self.flag() },
             Reply::Xattr(self.bytes()),
             Reply::Xattrs(self.list(Draw::bytes)),
-            Reply::Stat(VolumeStat { total_bytes: self.u64(), free_bytes: self.u64(), files: self.u64(), free_files: self.u64() }),
+            Reply::Stat(VolumeStat {
+                total_bytes: self.u64(),
+                free_bytes: self.u64(),
+                available_bytes: self.u64(),
+                files: self.u64(),
+                free_files: self.u64(),
+            }),
             Reply::Data(self.bytes()),
             Reply::Mutated(Mutated { attr: self.option(Draw::attr), index: self.index(), replay: self.replay() }),
             Reply::Forced { durable: self.index() },
@@ -676,6 +716,7 @@ impl Draw {
             Reply::Lock(LockAnswer::Waiting),
             Reply::Conflict(None),
             Reply::Conflict(Some(LockConflict { piece: self.lock_piece(), pid: self.u32() })),
+            Reply::Admin(AdminReply::Quotas(self.list(Draw::quota_status))),
         ]
     }
 
@@ -709,6 +750,7 @@ impl Draw {
             Deadlock,
             NoLocks,
             Interrupted,
+            QuotaExceeded,
         ]
         .map(RpcError::Refused)
         .into();

@@ -37,6 +37,9 @@ pub enum Command {
     Fsck(Target),
     /// Say where the bytes of PATH are, and what survives which failure right now.
     Explain(Target),
+    /// Limit how much may be below a directory, and show how much is.
+    #[command(subcommand)]
+    Quota(Quota),
     /// Print the version.
     Version(Output),
     /// Print a completion script for a shell.
@@ -235,6 +238,32 @@ pub struct Target {
     pub path: PathBuf,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Quota {
+    /// Limit what may be below the directory PATH. What is in the bucket below it is loaded and
+    /// counted first; the limits hold meanwhile, for what is known.
+    Set(SetQuota),
+    /// Show the limits that hold for PATH, and what is used of them.
+    Get(Target),
+    /// Show all limits at and below PATH, of directories that have been looked up.
+    List(Target),
+    /// Lift the limits of the directory PATH.
+    Remove(Target),
+}
+
+/// A limit that is not given is none.
+#[derive(Args, Debug)]
+pub struct SetQuota {
+    #[command(flatten)]
+    pub target: Target,
+    /// Most bytes: the lengths of all files together.
+    #[arg(long, value_name = "SIZE", required_unless_present = "inodes")]
+    pub bytes: Option<Bytes>,
+    /// Most files, directories, links and all else, each counted once.
+    #[arg(long, value_name = "N")]
+    pub inodes: Option<u64>,
 }
 
 #[derive(Args, Debug)]

@@ -1,5 +1,6 @@
 //! What `ebb explain` prints.
 
+use crate::quota;
 use crate::render::age;
 use crate::units::Bytes;
 use ebb_model::{Explained, FileKind, Time};
@@ -29,6 +30,9 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
     if let Some(since) = explained.page_since {
         writeln!(out, "page      to be written to the bucket, for {}", age(since, now))?;
     }
+    if let Some(status) = &explained.quota {
+        writeln!(out, "quota     {}", quota::line(status))?;
+    }
     for (failure, outcome) in outcomes(explained) {
         writeln!(out, "{failure:<9} {outcome}")?;
     }
@@ -56,6 +60,7 @@ pub(crate) fn json(explained: &Explained) -> Value {
             "etag": object.etag,
             "len_bytes": object.len_bytes,
         })),
+        "quota": explained.quota.as_ref().map(quota::json),
         "survives": outcomes.iter().map(|(failure, outcome)| (failure.to_string(), outcome.clone().into())).collect::<serde_json::Map<_, _>>(),
     })
 }

@@ -10,6 +10,7 @@ pub mod helper;
 pub mod member;
 pub mod page;
 pub mod places;
+mod quota;
 pub mod render;
 pub mod units;
 

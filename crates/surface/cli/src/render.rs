@@ -1,8 +1,8 @@
 //! What commands print: text for people, JSON for programs. The JSON is the model's own
 //! data, so that every figure of the text is in it.
 
-use crate::explain;
 use crate::units::{Bytes, Span};
+use crate::{explain, quota};
 use ebb_model::{AdminReply, Status, Time};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -25,6 +25,8 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
             problems.and_then(|()| writeln!(out, "{} inodes, {} blocks checked: {verdict}", report.inodes, report.blocks))
         }
         AdminReply::Explained(explained) => explain::write(&mut out, explained, now),
+        AdminReply::Quotas(quotas) if quotas.is_empty() => writeln!(out, "no quota"),
+        AdminReply::Quotas(quotas) => quotas.iter().try_for_each(|status| writeln!(out, "{}", quota::line(status))),
     };
     written.expect("a String takes whatever is written to it");
     out
@@ -72,6 +74,7 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Evicted { bytes } => json!({ "bytes": bytes }),
         AdminReply::Fsck(report) => json!({ "inodes": report.inodes, "blocks": report.blocks, "problems": report.problems }),
         AdminReply::Explained(explained) => explain::json(explained),
+        AdminReply::Quotas(quotas) => quotas.iter().map(quota::json).collect(),
     }
 }
 

@@ -59,6 +59,7 @@ impl From<FsError> for Errno {
             FsError::Deadlock => libc::EDEADLK,
             FsError::NoLocks => libc::ENOLCK,
             FsError::Interrupted => libc::EINTR,
+            FsError::QuotaExceeded => libc::EDQUOT,
         })
     }
 }

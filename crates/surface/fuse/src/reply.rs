@@ -215,11 +215,10 @@ pub(crate) fn lk_out(conflict: Option<LockConflict>) -> abi::LkOut {
 }
 
 pub(crate) fn statfs_out(stat: &VolumeStat) -> abi::StatfsOut {
-    let free = stat.free_bytes / STATFS_BLOCK_BYTES;
     abi::StatfsOut {
         blocks: stat.total_bytes / STATFS_BLOCK_BYTES,
-        bfree: free,
-        bavail: free,
+        bfree: stat.free_bytes / STATFS_BLOCK_BYTES,
+        bavail: stat.available_bytes / STATFS_BLOCK_BYTES,
         files: stat.files,
         ffree: stat.free_files,
         bsize: STATFS_BLOCK_BYTES as u32,

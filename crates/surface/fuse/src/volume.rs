@@ -478,8 +478,8 @@ impl Filesystem for Volume {
         Ok(self.client.fsync(ino).await?)
     }
 
-    async fn statfs(&self, _cx: &Context, _ino: Ino) -> Result<VolumeStat, Errno> {
-        Ok(self.client.statfs().await?)
+    async fn statfs(&self, _cx: &Context, ino: Ino) -> Result<VolumeStat, Errno> {
+        Ok(self.client.statfs(self.real(ino)).await?)
     }
 
     async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno> {

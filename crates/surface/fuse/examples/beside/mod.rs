@@ -193,7 +193,7 @@ impl Filesystem for Beside {
     }
 
     async fn statfs(&self, _: &Context, _: Ino) -> Result<VolumeStat, Errno> {
-        Ok(VolumeStat { total_bytes: 1 << 40, free_bytes: 1 << 39, files: 1 << 20, free_files: 1 << 19 })
+        Ok(VolumeStat { total_bytes: 1 << 40, free_bytes: 1 << 39, available_bytes: 1 << 39, files: 1 << 20, free_files: 1 << 19 })
     }
 
     async fn setxattr(&self, _: &Context, _: Ino, _: Bytes, _: Bytes, _: XattrMode, _: bool) -> Result<(), Errno> {

@@ -379,7 +379,7 @@ impl Filesystem for MemFs {
 
     async fn statfs(&self, _: &Context, _: Ino) -> Result<VolumeStat, Errno> {
         let files = self.lock().nodes.len() as u64;
-        Ok(VolumeStat { total_bytes: 1 << 40, free_bytes: 1 << 39, files, free_files: 1 << 30 })
+        Ok(VolumeStat { total_bytes: 1 << 40, free_bytes: 1 << 39, available_bytes: 1 << 39, files, free_files: 1 << 30 })
     }
 
     async fn setxattr(&self, _: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, _: bool) -> Result<(), Errno> {

@@ -1,0 +1,49 @@
+//! `ebb quota`.
+
+use crate::ask::{Asked, POLL};
+use crate::failure::Failure;
+use crate::output;
+use ebb_cli::args::{Quota, SetQuota};
+use ebb_cli::units::Bytes;
+use ebb_model::{AdminReply, AdminRequest, QuotaLimits, QuotaStatus};
+use std::time::{Duration, Instant};
+
+/// How often it is said how far the counting is.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+pub async fn run(command: Quota) -> Result<(), Failure> {
+    let (target, request): (_, fn(_) -> _) = match command {
+        Quota::Set(args) => return set(args).await,
+        Quota::Get(target) => (target, |path| AdminRequest::Quotas { path }),
+        Quota::List(target) => (target, |path| AdminRequest::ListQuotas { path }),
+        Quota::Remove(target) => (target, |path| AdminRequest::SetQuota { path, limits: None }),
+    };
+    let node = Asked::of(&target.path)?;
+    output::reply(&node.ask(request(node.path.clone())).await?, target.output)
+}
+
+/// Waits until all that is below has been counted. Whoever does not want to wait interrupts it:
+/// the quota stays, and the node goes on counting.
+async fn set(args: SetQuota) -> Result<(), Failure> {
+    let node = Asked::of(&args.target.path)?;
+    let limits = QuotaLimits { bytes: args.bytes.map(|Bytes(bytes)| bytes), inodes: args.inodes };
+    let mut reply = node.ask(AdminRequest::SetQuota { path: node.path.clone(), limits: Some(limits) }).await?;
+    let mut said = Instant::now();
+    while let Some(status) = counting(&reply) {
+        if said.elapsed() >= LINE_EVERY {
+            said = Instant::now();
+            eprintln!("counting what is in the bucket: {} inodes, {} so far", status.used.inodes, Bytes(status.used.bytes));
+        }
+        tokio::time::sleep(POLL).await;
+        reply = node.ask(AdminRequest::Quotas { path: node.path.clone() }).await?;
+    }
+    output::reply(&reply, args.target.output)
+}
+
+/// The quota of the directory itself, if that is still being counted.
+fn counting(reply: &AdminReply) -> Option<&QuotaStatus> {
+    match reply {
+        AdminReply::Quotas(quotas) => quotas.first().filter(|status| !status.counted),
+        _ => None,
+    }
+}
