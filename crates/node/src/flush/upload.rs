@@ -335,8 +335,7 @@ impl Node {
                     let (etag, len_bytes) = (meta.etag.0, meta.len_bytes);
                     self.commit(Command::Backing(BackingCommand::Uploaded { ino, key, etag, len_bytes, version })).await?;
                 }
-                // A copy of what others wrote has no tag of ours, and their own.
-                (Some(meta), None) if self.home_of(ino).is_some_and(|(home, etag, _)| home != key && etag == meta.etag) => {
+                (Some(meta), None) if self.is_copied(ino, &key, &meta) => {
                     self.commit(Command::Backing(BackingCommand::Moved { ino, key, etag: meta.etag.0 })).await?;
                 }
                 // Never sent, or somebody else's: what is dirty is sent again.
@@ -344,6 +343,13 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// A copy of what others wrote has no tag of ours, and theirs: that of the file's home, or
+    /// where the file has gone meanwhile, of what is to be deleted for it.
+    fn is_copied(&self, ino: Ino, key: &str, meta: &ObjectMeta) -> bool {
+        let home = self.home_of(ino).is_some_and(|(home, etag, _)| home != key && etag == meta.etag);
+        home || self.replica.view().backing().deletes().any(|(gone, etag)| gone != key && etag == Some(&meta.etag.0))
     }
 
     /// The object holds what some version of the file held.
