@@ -263,7 +263,7 @@ impl Detached<'_> {
     }
 }
 
-const MAX_STARTS: u32 = 60;
+const MAX_STARTS: u32 = 180;
 const STARTS_UNDER_FAULTS: u32 = 30;
 
 /// Longer than whatever was waited for: outages, sessions of the dead, uploads.
