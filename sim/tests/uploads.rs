@@ -5,6 +5,7 @@ use ebb_client::{Client, ClientPorts, LocalLink, Options as ClientOptions};
 use ebb_model::*;
 use ebb_node::{Node, Options};
 use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -186,18 +187,23 @@ fn what_is_sent_stays_cached_though_the_file_is_written_to_meanwhile() {
 }
 
 /// A file that others wrote is renamed, and the node dies when its object is copied and before
-/// it hears of that. The copy carries no tag of ebb's, and is known for what it is all the same.
+/// it hears of that. The copy carries no tag of ebb's, and is known for what it is all the same,
+/// also where the file has been removed by then.
 #[test]
 fn a_copy_that_a_dead_node_has_made_is_known() {
-    for seed in 0..8 {
+    for (seed, removed) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
         let world = World::new(seed);
         let bucket = world.bucket();
         bucket.put_as_outsider("old", vec![7; 1000], vec![]).unwrap();
         let process = world.machine("a").process("node");
         let port = process.bucket(&bucket);
         let inner = process.clone();
+        let renamed = Rc::new(RefCell::new(None));
+        let shared = renamed.clone();
         let flushing = process.call(async move {
             let (_node, client) = start(inner, port).await;
+            let client = Rc::new(client);
+            shared.replace(Some(client.clone()));
             client.lookup(Ino::ROOT, &name("old")).await.unwrap();
             client.rename(&Caller::ROOT, Ino::ROOT, &name("old"), Ino::ROOT, &name("new"), RenameMode::Replace).await.unwrap();
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
@@ -205,6 +211,10 @@ fn a_copy_that_a_dead_node_has_made_is_known() {
         let killing = async {
             while !bucket.objects().contains_key("new") {
                 world.sleep(Duration::from_micros(100)).await;
+            }
+            if removed {
+                let client = renamed.take().unwrap();
+                process.call(async move { client.unlink(&Caller::ROOT, Ino::ROOT, &name("new")).await }).await.unwrap().unwrap();
             }
             process.kill();
         };
@@ -215,7 +225,9 @@ fn a_copy_that_a_dead_node_has_made_is_known() {
         let inner = process.clone();
         let done = world.run(process.call(async move {
             let (node, client) = start(inner, port).await;
-            client.unlink(&Caller::ROOT, Ino::ROOT, &name("new")).await.unwrap();
+            if !removed {
+                client.unlink(&Caller::ROOT, Ino::ROOT, &name("new")).await.unwrap();
+            }
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             end(node, client).await;
         }));

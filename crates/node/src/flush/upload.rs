@@ -348,8 +348,12 @@ impl Node {
     /// A copy of what others wrote has no tag of ours, and theirs: that of the file's home, or
     /// where the file has gone meanwhile, of what is to be deleted for it.
     fn is_copied(&self, ino: Ino, key: &str, meta: &ObjectMeta) -> bool {
-        let home = self.home_of(ino).is_some_and(|(home, etag, _)| home != key && etag == meta.etag);
-        home || self.replica.view().backing().deletes().any(|(gone, etag)| gone != key && etag == Some(&meta.etag.0))
+        if let Some((home, etag, _)) = self.home_of(ino) {
+            return home != key && etag == meta.etag;
+        }
+        let state = self.replica.view();
+        let gone = state.namespace().inode(ino).is_none();
+        gone && state.backing().deletes().any(|(from, etag)| from != key && etag == Some(&meta.etag.0))
     }
 
     /// The object holds what some version of the file held.
