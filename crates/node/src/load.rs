@@ -91,8 +91,8 @@ impl Node {
         let LoadPlan { prefix, after, page_key, epoch } = plan.clone();
         let page = self.page_of(dir, page_key.as_deref()).await?;
         let first = after.is_none();
-        if first {
-            self.revalidation.listed(dir, self.ports.clock.monotonic());
+        if first && self.revalidates().is_some() {
+            self.revalidation.asked_for(dir, self.ports.clock.monotonic());
         }
         let request = ListRequest { prefix, by_directory: true, after, limit: LIST_LIMIT };
         let listing = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;

@@ -27,16 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Objects of one directory that are asked for at one time.
 const ASKED_AT_ONCE: usize = 16;
 
-/// With more files of large directories than this remembered, all of them are forgotten, and
-/// asked for again when they are used.
-const MOST_FILES: usize = 100_000;
+/// With more inodes than this remembered, all of them are forgotten, and asked for again when
+/// they are used.
+const MOST_ASKED: usize = 100_000;
 
 /// When the bucket was last asked, by the monotonic clock.
 #[derive(Default)]
 pub struct Revalidation {
-    directories: RefCell<BTreeMap<Ino, Duration>>,
-    /// Files of directories that are too large to be listed for one of them.
-    files: RefCell<BTreeMap<Ino, Duration>>,
+    /// For directories, and for files of directories that are too large to be listed for one of
+    /// them.
+    asked: RefCell<BTreeMap<Ino, Duration>>,
     /// Since the bucket has not answered, nothing is asked before.
     not_before: Cell<Duration>,
     /// One revalidation of an inode at a time.
@@ -44,17 +44,13 @@ pub struct Revalidation {
 }
 
 impl Revalidation {
-    /// The directory's listing is not older than this.
-    pub fn listed(&self, dir: Ino, at: Duration) {
-        self.directories.borrow_mut().insert(dir, at);
-    }
-
-    fn asked_for(&self, file: Ino, at: Duration) {
-        let mut files = self.files.borrow_mut();
-        if files.len() >= MOST_FILES {
-            files.clear();
+    /// What is known of the inode is not older than this.
+    pub fn asked_for(&self, ino: Ino, at: Duration) {
+        let mut asked = self.asked.borrow_mut();
+        if asked.len() >= MOST_ASKED {
+            asked.clear();
         }
-        files.insert(file, at);
+        asked.insert(ino, at);
     }
 }
 
@@ -77,7 +73,7 @@ impl Node {
 
     /// The directory is about to be listed.
     pub(crate) async fn revalidate_listing(self: &Rc<Self>, dir: Ino) {
-        let due = || self.is_stale(&self.revalidation.directories, dir) && self.is_complete(dir);
+        let due = || self.is_stale(dir) && self.is_complete(dir);
         if !due() {
             return;
         }
@@ -85,7 +81,7 @@ impl Node {
         if due() {
             let now = self.ports.clock.monotonic();
             self.settle(self.list_again(dir)).await;
-            self.revalidation.listed(dir, now);
+            self.revalidation.asked_for(dir, now);
         }
     }
 
@@ -102,11 +98,11 @@ impl Node {
     }
 
     async fn revalidate_object(self: &Rc<Self>, dir: Ino, name: &Name, ino: Ino) {
-        if !self.is_stale(&self.revalidation.files, ino) {
+        if !self.is_stale(ino) {
             return;
         }
         let _turn = self.revalidation.turns.lock(ino, Mode::Exclusive).await;
-        if self.is_stale(&self.revalidation.files, ino) {
+        if self.is_stale(ino) {
             let now = self.ports.clock.monotonic();
             self.settle(self.confirm(dir, name)).await;
             self.revalidation.asked_for(ino, now);
@@ -120,10 +116,11 @@ impl Node {
         Some(interval / 2)
     }
 
-    fn is_stale(&self, asked: &RefCell<BTreeMap<Ino, Duration>>, ino: Ino) -> bool {
+    fn is_stale(&self, ino: Ino) -> bool {
         let Some(interval) = self.revalidates() else { return false };
         let now = self.ports.clock.monotonic();
-        let fresh = now < self.revalidation.not_before.get() || asked.borrow().get(&ino).is_some_and(|at| now < *at + interval);
+        let fresh =
+            now < self.revalidation.not_before.get() || self.revalidation.asked.borrow().get(&ino).is_some_and(|at| now < *at + interval);
         // What a client that is to come back has done is not there yet.
         !fresh && !self.is_stopping() && !self.attachments.awaits_any() && self.lost_to().is_none()
     }
