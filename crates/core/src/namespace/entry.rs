@@ -43,10 +43,16 @@ impl Namespace {
     pub(super) fn enter(&mut self, parent: Ino, name: &Name, ino: Ino, kind: FileKind) -> Link {
         let dir = self.inode_mut(parent);
         dir.last_cookie.0 += 1;
-        let cookie = dir.last_cookie;
+        let link = Link { parent, cookie: dir.last_cookie };
+        self.enter_at(name, link, ino, kind)
+    }
+
+    /// Enters a name at a place that no name has.
+    pub(super) fn enter_at(&mut self, name: &Name, link: Link, ino: Ino, kind: FileKind) -> Link {
+        let Link { parent, cookie } = link;
         self.dentries.insert((parent, name.clone()), Dentry { ino, kind, cookie });
         self.order.insert((parent, cookie), name.clone());
-        Link { parent, cookie }
+        link
     }
 
     /// Removes a name from the directory.

@@ -10,9 +10,10 @@
 //!   is at least their number (names that are not loaded yet count); a directory has one,
 //!   and `nlink` 2 plus its loaded subdirectories.
 //! - Every directory is below the root.
-//! - Cookies of a directory grow. A name keeps its cookie when a rename makes it refer to
-//!   another inode, since a directory stream in progress is to show it once; a cookie is
-//!   never given to another name.
+//! - Cookies that a directory gives out grow, and a name keeps its own when a rename makes it
+//!   refer to another inode, since a directory stream in progress is to show it once. Only a
+//!   name that a rename makes within the directory has the cookie of another, which it
+//!   replaces: were it at the end, who renames all that a stream shows would never come there.
 //! - An inode id is never reused.
 //! - An operation that is refused has changed nothing: it validates all before it changes.
 //!

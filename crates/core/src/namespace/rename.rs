@@ -100,6 +100,7 @@ impl Namespace {
         self.strike(from.0, from.1);
         self.dir_changed(from.0, stamp, -subdirectory);
         let link = match target {
+            None if from.0 == to.0 => self.enter_at(to.1, Link { parent: to.0, cookie: source.cookie }, source.ino, source.kind),
             None => self.enter(to.0, to.1, source.ino, source.kind),
             Some(target) => {
                 let link = Link { parent: to.0, cookie: target.cookie };

@@ -364,6 +364,12 @@ impl Reference {
         source.borrow_mut().stamp(now, false);
         from.borrow_mut().stamp(now, true);
         to.borrow_mut().stamp(now, true);
+        if target.is_none() && !moved {
+            let mut dir = from.borrow_mut();
+            let entry = dir.entries.iter_mut().find(|(other, _)| other == name).expect("it was found");
+            entry.0 = new_name.clone();
+            return Ok(());
+        }
         let set = |dir: &NodeRef, name: &Name, node: &NodeRef| {
             let mut dir = dir.borrow_mut();
             match dir.entries.iter_mut().find(|(other, _)| other == name) {

@@ -15,6 +15,7 @@ mod holes;
 mod joining;
 mod lock_ends;
 mod locks;
+mod names;
 mod open;
 mod outsiders;
 mod place;
