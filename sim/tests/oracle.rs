@@ -9,7 +9,22 @@ fn dir(mtime: Time) -> Outcome {
     let (atime, ctime, btime) = (mtime, mtime, mtime);
     let size_bytes = 4096;
     let (kind, mode, version) = (FileKind::Directory, 0o755, Version(1));
-    Outcome::Attr(Attr { ino, kind, mode, nlink: 2, uid: 0, gid: 0, rdev: 0, size_bytes, atime, mtime, ctime, btime, version })
+    Outcome::Attr(Attr {
+        ino,
+        kind,
+        mode,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size_bytes,
+        hole_bytes: 0,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        version,
+    })
 }
 
 fn lookup() -> Op {

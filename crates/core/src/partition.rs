@@ -137,6 +137,11 @@ impl Partition {
         &self.backing
     }
 
+    /// How many bytes of what has these attributes are known to be in holes.
+    pub fn hole_bytes(&self, attr: &Attr) -> u64 {
+        if attr.kind == FileKind::Regular { self.extents.hole_bytes(attr.ino, attr.size_bytes) } else { 0 }
+    }
+
     /// Dirty bytes of files without a name, which wait for nothing: they never go to the bucket.
     pub fn orphan_bytes(&self) -> u64 {
         self.namespace.orphans().map(|(ino, _)| self.extents.dirty_bytes_of(ino)).sum()
@@ -156,7 +161,7 @@ impl Partition {
         self.applied = index;
         let mut changes = Vec::new();
         let mut stale = Vec::new();
-        let answer =
+        let mut answer =
             match command {
                 Command::SessionOpen { session, client, replaces } => {
                     if let Some(old) = replaces {
@@ -200,6 +205,12 @@ impl Partition {
                 }
             };
         let (touched, effects) = self.observe(&changes, stale);
+        // An answer that is given again says nothing of holes: there may be others by then.
+        if let Some(Ok(Mutated { attr: Some(attr), index: executed, .. })) = &mut answer
+            && *executed == index
+        {
+            attr.hole_bytes = self.hole_bytes(attr);
+        }
         Applied { answer, touched, effects }
     }
 

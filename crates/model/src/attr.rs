@@ -25,6 +25,10 @@ pub struct Attr {
     /// Device number of a device node, as Linux encodes it; otherwise 0.
     pub rdev: u32,
     pub size_bytes: u64,
+    /// Of a file, in a node's answers: how many of its bytes are known to be in holes. The
+    /// namespace knows of none, so it is not in snapshots: only the wire has it (`shown`).
+    #[serde(skip)]
+    pub hole_bytes: u64,
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,

@@ -12,6 +12,7 @@ mod member;
 mod name;
 mod quota;
 mod request;
+mod shown;
 mod time;
 
 pub use attr::*;

@@ -313,9 +313,10 @@ pub struct Replay {
 pub enum Reply {
     Attached(Attached),
     Done,
-    Attr(Attr),
+    Attr(#[serde(with = "shown::attr")] Attr),
     Link(Bytes),
     Directory {
+        #[serde(with = "shown::entries")]
         entries: Vec<(DirEntry, Attr)>,
         end: bool,
     },
@@ -323,7 +324,7 @@ pub enum Reply {
     Xattrs(Vec<Bytes>),
     Stat(VolumeStat),
     Data(Bytes),
-    Mutated(Mutated),
+    Mutated(#[serde(with = "shown::mutated")] Mutated),
     /// All operations up to `durable` survive a power cut of the node.
     Forced {
         durable: LogIndex,

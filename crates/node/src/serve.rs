@@ -172,10 +172,13 @@ impl Node {
         }
     }
 
-    /// Attributes as they are shown: how many subdirectories a directory has is not known
-    /// before all its names are, and a link count of 1 says so to find(1) and its like.
+    /// Attributes as they are shown: with holes, and of a directory without how many
+    /// subdirectories it has before all its names are known; a link count of 1 says so to
+    /// find(1) and its like.
     fn shown(&self, attr: Attr) -> Attr {
-        if attr.kind == FileKind::Directory && !self.is_complete(attr.ino) { Attr { nlink: 1, ..attr } } else { attr }
+        let hole_bytes = self.replica.view().hole_bytes(&attr);
+        let nlink = if attr.kind == FileKind::Directory && !self.is_complete(attr.ino) { 1 } else { attr.nlink };
+        Attr { nlink, hole_bytes, ..attr }
     }
 
     fn expect_attached(&self, session: SessionId) -> Result<(), RpcError> {

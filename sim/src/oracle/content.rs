@@ -1,6 +1,7 @@
 //! The bytes of a file in the model: sparse, and shared between the states of a history.
 
-use std::collections::BTreeMap;
+use ebb_model::BLOCK_BYTES;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 const PAGE: usize = 4096;
@@ -99,6 +100,19 @@ impl Content {
         (0..data.len())
             .find(|at| expected[*at] != data[*at] && alternatives.iter().all(|bytes| bytes[*at] != data[*at]))
             .map(|at| offset + at as u64)
+    }
+
+    /// How many bytes are in blocks of which everything may be zeros, here or byte for byte in
+    /// one of the others.
+    pub fn bytes_in_zero_blocks(&self, others: &[Content]) -> u64 {
+        let touched: BTreeSet<u64> = self.pages.keys().map(|index| index * PAGE as u64 / BLOCK_BYTES).collect();
+        let data = touched.into_iter().map(|block| {
+            let start = block * BLOCK_BYTES;
+            let len_bytes = BLOCK_BYTES.min(self.size - start);
+            let zeros = vec![0; len_bytes as usize];
+            if self.first_stranger(others, start, &zeros).is_some() { len_bytes } else { 0 }
+        });
+        self.size - data.sum::<u64>()
     }
 
     pub fn read(&self, offset: u64, len_bytes: usize) -> Vec<u8> {

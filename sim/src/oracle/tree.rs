@@ -915,6 +915,9 @@ impl Node {
         if self.kind == FileKind::Regular && attr.size_bytes != self.content.size() {
             return Err(format!("has {} bytes in place of {}", attr.size_bytes, self.content.size()));
         }
+        if attr.hole_bytes > 0 && attr.hole_bytes > self.content.bytes_in_zero_blocks(&self.smeared) {
+            return Err(format!("has {} bytes in holes, where data is", attr.hole_bytes));
+        }
         match self.mtime {
             Some(mtime) if mtime != attr.mtime => Err(format!("was modified {:?} in place of {mtime:?}", attr.mtime)),
             _ => Ok(()),

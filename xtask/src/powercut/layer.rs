@@ -338,6 +338,7 @@ fn attr(disk: &Disk, id: Id) -> io::Result<Attr> {
         gid: 0,
         rdev: 0,
         size_bytes: 0,
+        hole_bytes: 0,
         atime: time,
         mtime: time,
         ctime: time,

@@ -462,6 +462,7 @@ pub fn attr(ino: Ino) -> Attr {
         gid: 0,
         rdev: 0,
         size_bytes: 0,
+        hole_bytes: 0,
         atime: time,
         mtime: time,
         ctime: time,

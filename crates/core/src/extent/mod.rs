@@ -37,8 +37,8 @@ use std::ops::Range;
 pub struct Extents {
     blocks: Tree<(Ino, u64), Block>,
     files: Tree<Ino, FileMap>,
-    /// Absent blocks that are zeros although the home object may have bytes there. Every run
-    /// begins below the end of what the home has: behind it all that is absent is zeros.
+    /// Absent blocks that are zeros although the home object may have bytes there. No run goes
+    /// beyond the end of what the home has: behind it all that is absent is zeros.
     holes: BlockRuns,
     resident_blocks: u64,
     dirty_blocks: u64,
@@ -63,6 +63,10 @@ pub struct FileMap {
     cuts: Option<Vec<(Version, u64)>>,
     resident: u64,
     dirty: u64,
+    /// Blocks that are not known to be zeros: they are there, or the home has bytes of them.
+    /// Counted anew where a snapshot is read.
+    #[serde(skip)]
+    data: u64,
 }
 
 /// The object that absent blocks are read from.
@@ -71,6 +75,21 @@ pub struct Home {
     pub etag: String,
     /// How many leading bytes of the object are still the file's.
     pub valid_bytes: u64,
+}
+
+impl Home {
+    /// How many blocks it has bytes of.
+    fn blocks(&self) -> u64 {
+        self.valid_bytes.div_ceil(BLOCK_BYTES)
+    }
+}
+
+/// What there is of one file, counted anew.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    resident: u64,
+    dirty: u64,
+    behind_home: u64,
 }
 
 const MAX_BLOCKS: u64 = MAX_FILE_BYTES.div_ceil(BLOCK_BYTES);
@@ -155,7 +174,7 @@ impl Extents {
         for (block, _) in self.list(ino, whole.clone()) {
             self.take(ino, block);
         }
-        self.holes.insert(ino, whole.start..whole.end.min(self.home_blocks(ino)));
+        self.dig(ino, whole.start..whole.end.min(self.home_blocks(ino)));
     }
 
     fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
@@ -166,11 +185,10 @@ impl Extents {
                 self.put(ino, boundary, Block { version, dirty: true, sum: None });
             }
         }
-        self.holes.remove(ino, len_bytes.div_ceil(BLOCK_BYTES)..u64::MAX);
+        if let Some(home) = self.home(ino).filter(|home| home.valid_bytes > len_bytes).cloned() {
+            self.rehome(ino, Some(Home { valid_bytes: len_bytes, ..home }));
+        }
         self.change(ino, |file| {
-            if let Some(home) = &mut file.home {
-                home.valid_bytes = home.valid_bytes.min(len_bytes);
-            }
             if let Some(cuts) = &mut file.cuts {
                 cuts.retain(|&(_, shorter)| shorter < len_bytes);
                 cuts.push((version, len_bytes));
@@ -180,8 +198,8 @@ impl Extents {
 
     /// The file's content is the object's, which has just become known.
     pub fn set_home(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
-        self.holes.remove(ino, 0..u64::MAX);
-        self.change(ino, |file| file.home = Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
+        self.fill(ino, 0..u64::MAX);
+        self.rehome(ino, Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
     }
 
     /// From here on, after `version`, it is remembered how far the file is cut while its
@@ -200,8 +218,7 @@ impl Extents {
 
     /// The object is gone; what was not fetched of it reads as zeros.
     pub fn forget_home(&mut self, ino: Ino) {
-        self.holes.remove(ino, 0..u64::MAX);
-        self.change(ino, |file| file.home = None);
+        self.rehome(ino, None);
     }
 
     /// The object `etag` holds the `len_bytes` that the file had at `version`. That may be
@@ -209,11 +226,11 @@ impl Extents {
     /// by a node that did not get to send anything.
     pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
         let zeros_from = self.home_blocks(ino);
-        self.change(ino, |file| {
-            let cuts = file.cuts.take().unwrap_or_default();
-            let since = cuts.iter().filter(|(cut, _)| *cut > version).map(|(_, len)| *len);
-            file.home = Some(Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) });
-        });
+        let cuts = self.files.get(&ino).and_then(|file| file.cuts.as_deref()).unwrap_or_default();
+        let since = cuts.iter().filter(|(cut, _)| *cut > version).map(|(_, len)| *len);
+        let home = Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };
+        self.rehome(ino, Some(home));
+        self.change(ino, |file| file.cuts = None);
         self.keep_zeros(ino, zeros_from);
         for (block, state) in self.list(ino, 0..u64::MAX) {
             match state.sum {
@@ -230,13 +247,12 @@ impl Extents {
     /// block `from` on, was zeros and stays so, whatever the object has there.
     fn keep_zeros(&mut self, ino: Ino, from: u64) {
         let end = self.home_blocks(ino);
-        self.holes.remove(ino, end..u64::MAX);
         let mut at = from;
         for (block, _) in self.list(ino, from..end.max(from)) {
-            self.holes.insert(ino, at..block);
+            self.dig(ino, at..block);
             at = block + 1;
         }
-        self.holes.insert(ino, at..end.max(at));
+        self.dig(ino, at..end);
     }
 
     /// The home object was copied: the same bytes under another tag.
@@ -257,13 +273,10 @@ impl Extents {
             }
         }
         if !keep_length {
-            self.holes.remove(ino, 0..u64::MAX);
+            self.fill(ino, 0..u64::MAX);
         }
-        self.change(ino, |file| {
-            let limit = if keep_length { file.home.as_ref().map_or(0, |home| home.valid_bytes) } else { u64::MAX };
-            file.home = Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) });
-        });
-        self.holes.remove(ino, self.home_blocks(ino)..u64::MAX);
+        let limit = if keep_length { self.valid_bytes(ino) } else { u64::MAX };
+        self.rehome(ino, Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) }));
     }
 
     pub fn home(&self, ino: Ino) -> Option<&Home> {
@@ -290,6 +303,17 @@ impl Extents {
         self.files.get(&ino).map_or(0, |file| file.resident * BLOCK_BYTES)
     }
 
+    /// How many bytes of a file are known to be in holes, in whole blocks up to its end.
+    pub fn hole_bytes(&self, ino: Ino, size_bytes: u64) -> u64 {
+        let data = self.files.get(&ino).map_or(0, |file| file.data);
+        let blocks = size_bytes.div_ceil(BLOCK_BYTES);
+        // The last block need not be a whole one.
+        match blocks.checked_sub(1) {
+            Some(last) if self.is_zero(ino, last) => size_bytes.saturating_sub(data.saturating_mul(BLOCK_BYTES)),
+            _ => blocks.saturating_sub(data).saturating_mul(BLOCK_BYTES),
+        }
+    }
+
     /// Every file of which anything is known.
     pub fn files(&self) -> impl Iterator<Item = (Ino, &FileMap)> {
         self.files.iter().map(|(ino, file)| (*ino, file))
@@ -298,16 +322,28 @@ impl Extents {
     /// Broken laws, in words.
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut sums = Tree::<Ino, (u64, u64)>::new();
-        for (&(ino, _), block) in self.blocks.iter() {
-            let (resident, dirty) = sums.get(&ino).copied().unwrap_or_default();
-            sums.insert(ino, (resident + 1, dirty + u64::from(block.dirty)));
+        let mut sums = Tree::<Ino, Sums>::new();
+        for (&(ino, at), block) in self.blocks.iter() {
+            let mut sum = sums.get(&ino).copied().unwrap_or_default();
+            sum.resident += 1;
+            sum.dirty += u64::from(block.dirty);
+            sum.behind_home += u64::from(at >= self.home_blocks(ino));
+            sums.insert(ino, sum);
+        }
+        let mut holes = Tree::<Ino, u64>::new();
+        for (ino, run) in self.holes.iter() {
+            let sum = holes.get(&ino).copied().unwrap_or_default();
+            holes.insert(ino, run.end.saturating_sub(run.start).saturating_add(sum));
         }
         for (ino, file) in self.files() {
-            let (resident, dirty) = sums.remove(&ino).unwrap_or_default();
+            let Sums { resident, dirty, behind_home } = sums.remove(&ino).unwrap_or_default();
             if (resident, dirty) != (file.resident, file.dirty) {
                 problems
                     .push(format!("inode {ino}: {resident} blocks, {dirty} dirty, but {} and {} are counted", file.resident, file.dirty));
+            }
+            let data = (self.home_blocks(ino) + behind_home).checked_sub(holes.get(&ino).copied().unwrap_or_default());
+            if data != Some(file.data) {
+                problems.push(format!("inode {ino}: {data:?} blocks may have other bytes than zeros, but {} are counted", file.data));
             }
             if *file == FileMap::default() {
                 problems.push(format!("inode {ino}: an empty extent map is kept"));
@@ -320,7 +356,7 @@ impl Extents {
         }
         let mut before = None;
         for (ino, run) in self.holes.iter() {
-            if run.is_empty() || run.start >= self.home_blocks(ino) {
+            if run.is_empty() || run.end > self.home_blocks(ino) {
                 problems.push(format!("inode {ino}: the hole {run:?} needs not be remembered"));
             }
             if before.is_some_and(|(other, end)| other == ino && end >= run.start) {
@@ -336,7 +372,39 @@ impl Extents {
 
     /// How many blocks of a file the home counts for, if they are absent and no holes.
     fn home_blocks(&self, ino: Ino) -> u64 {
-        self.home(ino).map_or(0, |home| home.valid_bytes.div_ceil(BLOCK_BYTES))
+        self.home(ino).map_or(0, Home::blocks)
+    }
+
+    /// Another object counts for what is absent, or none.
+    fn rehome(&mut self, ino: Ino, home: Option<Home>) {
+        let (before, after) = (self.home_blocks(ino), home.as_ref().map_or(0, Home::blocks));
+        self.fill(ino, after..u64::MAX);
+        let differs = before.min(after)..before.max(after);
+        let absent = differs.end - differs.start - self.count_present(ino, differs);
+        self.change(ino, |file| {
+            file.home = home;
+            file.data = if before < after { file.data + absent } else { file.data - absent };
+        });
+    }
+
+    /// Makes holes of absent blocks that the home counts for.
+    fn dig(&mut self, ino: Ino, blocks: Range<u64>) {
+        match self.holes.insert(ino, blocks) {
+            0 => {}
+            dug => self.change(ino, |file| file.data -= dug),
+        }
+    }
+
+    /// The home counts for these blocks again.
+    fn fill(&mut self, ino: Ino, blocks: Range<u64>) {
+        match self.holes.remove(ino, blocks) {
+            0 => {}
+            filled => self.change(ino, |file| file.data += filled),
+        }
+    }
+
+    fn count_present(&self, ino: Ino, blocks: Range<u64>) -> u64 {
+        if blocks.is_empty() { 0 } else { self.blocks.range((ino, blocks.start)..(ino, blocks.end)).count() as u64 }
     }
 
     fn list(&self, ino: Ino, blocks: Range<u64>) -> Vec<(u64, Block)> {
@@ -353,24 +421,26 @@ impl Extents {
     }
 
     fn put(&mut self, ino: Ino, block: u64, state: Block) {
-        self.holes.remove(ino, block..block.saturating_add(1));
+        self.fill(ino, block..block.saturating_add(1));
         let old = self.blocks.insert((ino, block), state);
-        self.count(ino, old, Some(state));
+        self.count(ino, block, old, Some(state));
     }
 
     fn take(&mut self, ino: Ino, block: u64) {
         let old = self.blocks.remove(&(ino, block));
-        self.count(ino, old, None);
+        self.count(ino, block, old, None);
     }
 
-    fn count(&mut self, ino: Ino, old: Option<Block>, new: Option<Block>) {
+    fn count(&mut self, ino: Ino, block: u64, old: Option<Block>, new: Option<Block>) {
         let dirty = |block: Option<Block>| u64::from(block.is_some_and(|block| block.dirty));
         let (was, is) = (u64::from(old.is_some()), u64::from(new.is_some()));
         let (was_dirty, is_dirty) = (dirty(old), dirty(new));
         self.resident_blocks = self.resident_blocks + is - was;
         self.dirty_blocks = self.dirty_blocks + is_dirty - was_dirty;
         if (was, was_dirty) != (is, is_dirty) {
+            let behind_home = u64::from(block >= self.home_blocks(ino));
             self.change(ino, |file| {
+                file.data = file.data + is * behind_home - was * behind_home;
                 file.resident = file.resident + is - was;
                 file.dirty = file.dirty + is_dirty - was_dirty;
             });

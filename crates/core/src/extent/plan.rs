@@ -176,7 +176,7 @@ impl Extents {
         })
     }
 
-    fn valid_bytes(&self, ino: Ino) -> u64 {
+    pub(super) fn valid_bytes(&self, ino: Ino) -> u64 {
         self.home(ino).map_or(0, |home| home.valid_bytes)
     }
 

@@ -25,25 +25,32 @@ impl BlockRuns {
         self.0.iter().map(|((ino, end), first)| (*ino, *first..*end))
     }
 
-    pub fn insert(&mut self, ino: Ino, blocks: Range<u64>) {
+    /// How many of the blocks were in no run before.
+    pub fn insert(&mut self, ino: Ino, blocks: Range<u64>) -> u64 {
         if blocks.is_empty() {
-            return;
+            return 0;
         }
         let Range { mut start, mut end } = blocks;
+        let mut there = 0;
         // Runs that touch it at either side become one with it.
         while let Some(run) = self.next(ino, start.saturating_sub(1)).filter(|run| run.start <= end) {
             self.0.remove(&(ino, run.end));
             (start, end) = (start.min(run.start), end.max(run.end));
+            there += run.end - run.start;
         }
         self.0.insert((ino, end), start);
+        end - start - there
     }
 
-    pub fn remove(&mut self, ino: Ino, blocks: Range<u64>) {
+    /// How many of the blocks were in a run before.
+    pub fn remove(&mut self, ino: Ino, blocks: Range<u64>) -> u64 {
+        let mut there = 0;
         if blocks.is_empty() {
-            return;
+            return there;
         }
         while let Some(run) = self.next(ino, blocks.start).filter(|run| run.start < blocks.end) {
             self.0.remove(&(ino, run.end));
+            there += run.end.min(blocks.end) - run.start.max(blocks.start);
             if run.start < blocks.start {
                 self.0.insert((ino, blocks.start), run.start);
             }
@@ -51,5 +58,6 @@ impl BlockRuns {
                 self.0.insert((ino, run.end), blocks.end);
             }
         }
+        there
     }
 }

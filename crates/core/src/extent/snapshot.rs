@@ -1,6 +1,6 @@
 //! Extents as a stream of values.
 
-use super::{Block, Extents, FileMap};
+use super::{Block, Extents, FileMap, Home};
 use ebb_model::Ino;
 use serde::{Deserialize, Serialize};
 
@@ -45,20 +45,34 @@ impl Extents {
         files.chain(runs).chain(holes)
     }
 
-    /// Takes one value of a snapshot. Counters are taken as they are: [`Extents::check`] at the end.
+    /// Takes one value of a snapshot. Counters in it are taken as they are: [`Extents::check`] at the end.
     pub fn restore(&mut self, item: ExtentItem) {
         match item {
-            ExtentItem::File { ino, map } => {
+            ExtentItem::File { ino, mut map } => {
+                map.data = map.home.as_ref().map_or(0, Home::blocks);
                 self.resident_blocks = self.resident_blocks.saturating_add(map.resident);
                 self.dirty_blocks = self.dirty_blocks.saturating_add(map.dirty);
                 self.files.insert(ino, map);
             }
             ExtentItem::Run { ino, first, blocks } => {
+                let home_blocks = self.home_blocks(ino);
+                let mut behind_home = 0;
                 for (at, block) in (first..u64::MAX).zip(blocks) {
                     self.blocks.insert((ino, at), block);
+                    behind_home += u64::from(at >= home_blocks);
                 }
+                self.count_restored(ino, |data| data.saturating_add(behind_home));
             }
-            ExtentItem::Hole { ino, first, end } => self.holes.insert(ino, first..end),
+            ExtentItem::Hole { ino, first, end } => {
+                let dug = self.holes.insert(ino, first..end);
+                self.count_restored(ino, |data| data.saturating_sub(dug));
+            }
+        }
+    }
+
+    fn count_restored(&mut self, ino: Ino, count: impl FnOnce(u64) -> u64) {
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.data = count(file.data);
         }
     }
 }

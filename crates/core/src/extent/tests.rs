@@ -275,6 +275,7 @@ impl World {
         assert_eq!(self.extents.check(), Vec::<String>::new());
         assert_eq!(self.read(), self.truth[..self.size]);
         self.check_seeks();
+        self.check_holes();
         assert!(self.extents.home(INO).is_none_or(|home| home.valid_bytes <= self.size as u64 * CELL));
         for (block, state) in
             (0..).map_while(|block| (block < (CELLS / CELLS_PER_BLOCK) as u64).then(|| (block, self.extents.block(INO, block))))
@@ -303,6 +304,14 @@ impl World {
 }
 
 impl World {
+    /// Block by block: neither is it in the store file nor has the home any byte of it.
+    fn check_holes(&self) {
+        let size_bytes = self.size as u64 * CELL;
+        let blocks = (0..size_bytes.div_ceil(BLOCK_BYTES)).filter(|block| self.extents.is_zero(INO, *block));
+        let holes = blocks.map(|block| size_bytes.min((block + 1) * BLOCK_BYTES) - block * BLOCK_BYTES);
+        assert_eq!(self.extents.hole_bytes(INO, size_bytes), holes.sum::<u64>());
+    }
+
     /// Cell by cell, from where reads come.
     fn check_seeks(&self) {
         let size_bytes = self.size as u64 * CELL;
@@ -349,6 +358,8 @@ fn absurd_numbers_do_no_harm() {
     assert_eq!(extents.resident_bytes(), 0);
     assert_eq!(extents.fills(INO, 0..1), [Fill { block: 0, home_bytes: BLOCK_BYTES }]);
     assert_eq!(whole_blocks(u64::MAX - 1, u64::MAX).count(), 0);
+    assert_eq!((extents.hole_bytes(INO, u64::MAX), extents.hole_bytes(Ino(8), u64::MAX)), (0, u64::MAX));
+    assert_eq!(extents.hole_bytes(Ino(8), 0), 0);
     assert_eq!(extents.check(), Vec::<String>::new());
 }
 

@@ -127,6 +127,7 @@ impl Inode {
             gid: record.gid,
             rdev,
             size_bytes,
+            hole_bytes: 0,
             atime: record.atime,
             mtime: record.mtime,
             ctime: record.ctime,

@@ -678,6 +678,7 @@ impl Node {
             gid: self.gid,
             rdev: self.rdev,
             size_bytes: self.size,
+            hole_bytes: 0,
             atime: self.times.access,
             mtime: self.times.modify,
             ctime: self.times.change,

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 
 const BLOCK: u64 = 64 << 10;
 
@@ -117,5 +118,57 @@ fn sizes_and_refusals() {
     }
     assert_eq!(fallocate(&File::open(&path).unwrap(), 0, 0, 10), Err(libc::EBADF));
     drop(file);
+    place.umount();
+}
+
+/// Situation: a sparse file is written, punched, cut, made longer and mapped; it is sent to the
+/// bucket, dropped from the cache, and mounted again. Expectation: `st_blocks` counts what is not
+/// a hole, also where the bucket alone has it, so that cp(1) and tar(1) copy the holes as such.
+#[test]
+fn holes_take_no_blocks() {
+    let place = Place::over_s3();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let path = place.path("mnt/file");
+    let blocks = |path: &Path| path.metadata().unwrap().blocks();
+    let file = create(&path);
+    assert_eq!(blocks(&path), 0);
+    file.set_len(10 * BLOCK).unwrap();
+    // Not none: tar(1) would not look for what has been stored through a mapping.
+    assert_eq!(blocks(&path), 1);
+    file.write_all_at(&[7; 3 * BLOCK as usize], 2 * BLOCK).unwrap();
+    assert_eq!(blocks(&path), 3 * BLOCK / 512);
+    file.write_all_at(b"in the last block", 10 * BLOCK).unwrap();
+    assert_eq!(blocks(&path), 3 * BLOCK / 512 + 1);
+    fallocate(&file, PUNCH, 3 * BLOCK, BLOCK).unwrap();
+    assert_eq!(blocks(&path), 2 * BLOCK / 512 + 1);
+    file.set_len(4 * BLOCK + 1024).unwrap();
+    assert_eq!(blocks(&path), BLOCK / 512 + 2);
+    file.set_len(20 * BLOCK).unwrap();
+    let sparse = 2 * BLOCK / 512;
+    assert_eq!(blocks(&path), sparse);
+
+    // Neither sending, nor dropping, nor a restart makes data of a hole.
+    place.ebb(&["flush", "mnt"]).good();
+    assert_eq!(blocks(&path), sparse);
+    place.ebb(&["evict", "mnt"]).good();
+    drop(file);
+    assert_eq!(blocks(&path), sparse);
+    place.umount();
+    place.mount_with(&["--flush-interval", "1h"]);
+    assert_eq!(blocks(&path), sparse);
+    let content = fs::read(&path).unwrap();
+    assert_eq!(blocks(&path), sparse);
+
+    let copy = place.path("mnt/copy");
+    assert!(Command::new("cp").arg(&path).arg(&copy).status().unwrap().success());
+    assert_eq!((blocks(&copy), fs::read(&copy).unwrap() == content), (sparse, true));
+    let tar = Command::new("tar").args(["-C", path.parent().unwrap().to_str().unwrap(), "-Scf", "-", "file"]).output().unwrap();
+    assert!(tar.status.success() && tar.stdout.len() < 4 * BLOCK as usize, "{} bytes", tar.stdout.len());
+
+    // Who has nothing but the bucket knows of no holes.
+    place.umount();
+    place.drop_cache();
+    place.mount();
+    assert_eq!(blocks(&path), 20 * BLOCK / 512);
     place.umount();
 }

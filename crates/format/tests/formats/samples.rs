@@ -345,6 +345,7 @@ impl Draw {
             gid: self.u32(),
             rdev: self.u32(),
             size_bytes: self.u64(),
+            hole_bytes: self.u64(),
             atime: self.time(),
             mtime: self.time(),
             ctime: self.time(),

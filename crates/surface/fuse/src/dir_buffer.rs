@@ -117,6 +117,7 @@ mod tests {
             gid: 0,
             rdev: 0,
             size_bytes: 0,
+            hole_bytes: 0,
             atime: time,
             mtime: time,
             ctime: time,

@@ -113,9 +113,12 @@ fn attr(attr: &Attr) -> abi::Attr {
 /// buffer too) need fewer requests.
 const PREFERRED_BYTES: u32 = BLOCK_BYTES as u32;
 
-/// `st_blocks` counts what the file would take, not what the cache happens to hold.
+/// `st_blocks` counts what is not known to be a hole, not what the cache happens to hold. Of no
+/// bytes at all that is none: tar(1) takes a file without blocks for one large hole and asks no
+/// more, and nobody has heard yet of what is stored through a mapping.
 fn blocks(attr: &Attr) -> u64 {
-    attr.size_bytes.div_ceil(512)
+    let blocks = attr.size_bytes.saturating_sub(attr.hole_bytes).div_ceil(512);
+    blocks.max(u64::from(attr.size_bytes > 0))
 }
 
 pub(crate) fn entry_out(entry: &EntryReply) -> abi::EntryOut {

@@ -33,6 +33,7 @@ fn attr() -> Attr {
         gid: STAFF,
         rdev: 0,
         size_bytes: 0,
+        hole_bytes: 0,
         atime,
         mtime,
         ctime,

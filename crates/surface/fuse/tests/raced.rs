@@ -40,7 +40,22 @@ impl Raced {
         };
         let time = Time::from_secs(0);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
-        Attr { ino, kind, mode, nlink: 1, uid: 0, gid: 0, rdev: 0, size_bytes, atime, mtime, ctime, btime, version: Version(1) }
+        Attr {
+            ino,
+            kind,
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size_bytes,
+            hole_bytes: 0,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            version: Version(1),
+        }
     }
 
     fn answer(&self, request: Request) -> Result<Reply, RpcError> {

@@ -254,6 +254,7 @@ fn attr(ino: Ino, meta: &Metadata) -> Attr {
         gid: meta.gid(),
         rdev: 0,
         size_bytes: meta.size(),
+        hole_bytes: meta.size().saturating_sub(meta.blocks() * 512),
         atime: time(meta.atime(), meta.atime_nsec()),
         mtime,
         ctime: time(meta.ctime(), meta.ctime_nsec()),

@@ -184,6 +184,7 @@ impl Tree {
             gid,
             rdev,
             size_bytes,
+            hole_bytes: 0,
             atime: time,
             mtime: time,
             ctime: time,
