@@ -23,9 +23,13 @@ impl Node {
         (what, keep_size): (Allocation, bool),
         drop_set_id: bool,
     ) -> Result<Mutated, RpcError> {
-        let end = offset.checked_add(len_bytes).filter(|end| *end <= self.max_file_bytes).ok_or(FsError::TooLarge)?;
+        let end = offset.checked_add(len_bytes).ok_or(FsError::TooLarge)?;
+        // That the volume is too small says more than that any file is.
         if what == Allocation::Reserve {
             self.expect_room(ino, offset..end)?;
+        }
+        if end > self.max_file_bytes {
+            return Err(FsError::TooLarge.into());
         }
         let mut reserved = false;
         for _ in 0..MAX_ATTEMPTS {

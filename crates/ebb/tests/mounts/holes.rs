@@ -1,6 +1,7 @@
 //! fallocate on a real mount: sizes, zeros, and space that really comes back.
 
 use crate::place::Place;
+use crate::quota::room;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -108,6 +109,12 @@ fn sizes_and_refusals() {
 
     let largest = (16u64 << 40) - 4096;
     assert_eq!(fallocate(&file, 0, largest, 1), Err(libc::EFBIG));
+    assert_eq!(fallocate(&file, 0, 1 << 60, 1), Err(libc::EFBIG));
+    let [.., available, _, _] = room(&place.path("mnt"));
+    assert_eq!(fallocate(&file, 0, 0, available), Err(libc::EFBIG));
+    assert_eq!(fallocate(&file, 0, 0, available + 5001), Err(libc::ENOSPC));
+    assert_eq!(fallocate(&file, libc::FALLOC_FL_KEEP_SIZE, 0, 2 * available), Err(libc::ENOSPC));
+    assert_eq!(file.metadata().unwrap().len(), 5000);
     assert_eq!(fallocate(&file, 0, 0, largest), Ok(()));
     assert_eq!(file.metadata().unwrap().len(), largest);
     file.set_len(0).unwrap();
