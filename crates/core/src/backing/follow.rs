@@ -194,8 +194,11 @@ impl Backing {
         }
         let Some(inode) = namespace.inode(ino) else { return };
         self.change_dir(ino, |dir| dir.recorded = true);
-        for link in &inode.links {
-            self.page_changed(namespace, link.parent, now);
+        // Thousands of names are most likely in few directories.
+        for (at, link) in inode.links.iter().enumerate() {
+            if at == 0 || inode.links[at - 1].parent != link.parent {
+                self.page_changed(namespace, link.parent, now);
+            }
         }
     }
 

@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Broken laws that are reported; a wrong rule breaks them for every file.
 const MAX_PROBLEMS: usize = 100;
 
+/// Links that are looked through one by one.
+const FEW_LINKS: usize = 64;
+
 impl Namespace {
     /// Broken laws, in words; none unless there is a bug or a snapshot was tampered with.
     pub fn check(&self) -> Vec<String> {
@@ -27,7 +30,12 @@ impl Namespace {
     fn check_names(&self) -> impl Iterator<Item = String> {
         let streams = (self.order.len() != self.dentries.len())
             .then(|| format!("{} dentries have {} places in directory streams", self.dentries.len(), self.order.len()));
-        let dentries = self.dentries.iter().filter_map(|((parent, name), dentry)| {
+        let mut many = BTreeMap::<Ino, BTreeSet<Link>>::new();
+        let mut knows = move |inode: &Inode, link: &Link| match inode.links.len() {
+            ..=FEW_LINKS => inode.links.contains(link),
+            _ => many.entry(inode.attr.ino).or_insert_with(|| inode.links.iter().copied().collect()).contains(link),
+        };
+        let dentries = self.dentries.iter().filter_map(move |((parent, name), dentry)| {
             let link = Link { parent: *parent, cookie: dentry.cookie };
             let problem = if self.order.get(&(*parent, dentry.cookie)) != Some(name) {
                 "is not at its place in the directory stream"
@@ -35,7 +43,7 @@ impl Namespace {
                 "is in no directory"
             } else if self.inode(*parent).is_some_and(|dir| dentry.cookie > dir.last_cookie || dentry.cookie < FIRST_COOKIE) {
                 "has a cookie that its directory has not given out"
-            } else if self.inode(dentry.ino).is_none_or(|inode| inode.attr.kind != dentry.kind || !inode.links.contains(&link)) {
+            } else if self.inode(dentry.ino).is_none_or(|inode| inode.attr.kind != dentry.kind || !knows(inode, &link)) {
                 "refers to an inode that does not know of it"
             } else {
                 return None;

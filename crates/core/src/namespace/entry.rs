@@ -95,6 +95,9 @@ impl Namespace {
     }
 }
 
+/// Beyond them room for as many again is made at a time.
+const FEW_LINKS: usize = 16;
+
 impl Inode {
     /// Something of the inode changed, its content did not. A replayed operation carries
     /// its original stamp, so that the version may be there already.
@@ -111,7 +114,9 @@ impl Inode {
 
     /// Most inodes have one link, and a million of them no room for others.
     pub(super) fn add_link(&mut self, link: Link, primary: bool) {
-        self.links.reserve_exact(1);
+        if self.links.len() < FEW_LINKS {
+            self.links.reserve_exact(1);
+        }
         self.links.insert(if primary { 0 } else { self.links.len() }, link);
     }
 

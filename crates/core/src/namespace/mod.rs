@@ -83,7 +83,7 @@ pub struct Inode {
     pub last_cookie: Cookie,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Link {
     pub parent: Ino,
     pub cookie: Cookie,

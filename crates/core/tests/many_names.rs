@@ -1,0 +1,63 @@
+//! As many names as a file can have, in one directory over a bucket. What one of them costs does
+//! not grow with how many there are, or this takes minutes.
+
+use ebb_core::partition::Partition;
+use ebb_model::*;
+
+const SESSION: SessionId = SessionId(1);
+
+struct Volume {
+    partition: Partition,
+    sequence: u64,
+}
+
+impl Volume {
+    fn new() -> Volume {
+        let time = Time::from_secs(1);
+        let (atime, mtime, ctime, btime) = (time, time, time, time);
+        let root = InstalledRecord { mode: 0o755, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
+        let mut volume = Volume { partition: Partition::new(Incarnation(1), root, true), sequence: 0 };
+        volume.apply(&Command::SessionOpen { session: SESSION, client: "test".into(), replaces: None });
+        volume
+    }
+
+    fn apply(&mut self, command: &Command) -> Option<Result<Mutated, RpcError>> {
+        let next = LogIndex(self.partition.applied().0 + 1);
+        self.partition.apply(next, command).answer
+    }
+
+    fn mutate(&mut self, mutation: Mutation) -> Mutated {
+        self.sequence += 1;
+        let tx = TxId { session: SESSION, slot: 0, sequence: self.sequence };
+        let stamp = Stamp { time: Time::from_secs(self.sequence as i64), version: self.partition.next_version() };
+        let command = Command::Client { tx, caller: Caller::ROOT, stamp, mutation };
+        self.apply(&command).expect("a mutation is answered").expect("nothing is wrong with it")
+    }
+
+    fn make(&mut self, parent: Ino, name: Name, what: Make) -> Ino {
+        let ino = self.partition.namespace().next_ino(parent);
+        self.mutate(Mutation::Make { parent, name, ino, mode: 0o755, what });
+        ino
+    }
+}
+
+fn name(number: u32) -> Name {
+    Name::new(format!("name-{number}").as_bytes()).expect("a good name")
+}
+
+#[test]
+fn no_name_costs_as_much_as_all_before() {
+    let mut volume = Volume::new();
+    let dir = volume.make(Ino::ROOT, name(0), Make::Directory);
+    let ino = volume.make(dir, name(1), Make::Regular);
+    for number in 2..=MAX_LINKS {
+        volume.mutate(Mutation::Link { ino, parent: dir, name: name(number) });
+    }
+    assert_eq!(volume.partition.namespace().attr(ino).map(|attr| attr.nlink), Ok(MAX_LINKS));
+    assert_eq!(volume.partition.check(), Vec::<String>::new());
+    for number in 1..=MAX_LINKS {
+        volume.mutate(Mutation::Unlink { parent: dir, name: name(number), holders: vec![] });
+    }
+    assert_eq!(volume.partition.namespace().attr(ino), Err(FsError::Stale));
+    assert_eq!(volume.partition.check(), Vec::<String>::new());
+}
