@@ -1,5 +1,6 @@
 use crate::PortFuture;
 use bytes::Bytes;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use thiserror::Error;
 
@@ -65,6 +66,18 @@ pub trait DiskFile {
 
     /// Frees the space of a range, which then reads as zeros. The length stays.
     fn punch(&self, offset: u64, len: u64) -> PortFuture<'_, Result<(), DiskError>>;
+
+    /// Whether anybody else has the file open or mapped, in this process or another one; `None`
+    /// where the system does not tell. Another open of the same owner is somebody else.
+    fn is_held(&self) -> Option<bool> {
+        None
+    }
+
+    /// This open file for whoever is to read it past the port, with a descriptor of its own;
+    /// `None` where there is no such thing.
+    fn descriptor(&self) -> Option<OwnedFd> {
+        None
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,10 +3,10 @@ use bytes::Bytes;
 use ebb_ports::{DiskError, DiskFile, PortFuture};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// An open file of a data directory.
 pub struct OsFile {
@@ -61,6 +61,14 @@ impl DiskFile for OsFile {
 
     fn punch(&self, offset: u64, len: u64) -> PortFuture<'_, Result<(), DiskError>> {
         Box::pin(self.blocking(move |file| punch(file, offset, len)))
+    }
+
+    fn is_held(&self) -> Option<bool> {
+        is_held(&self.file)
+    }
+
+    fn descriptor(&self) -> Option<OwnedFd> {
+        self.file.try_clone().ok().map(OwnedFd::from)
     }
 }
 
@@ -127,6 +135,26 @@ fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
+    }
+}
+
+/// A write lease is had only by the one who has the file open, whose mappings there are none of.
+fn is_held(file: &File) -> Option<bool> {
+    // Whoever opens the file in the moment that the lease lasts has this process signalled, which
+    // would end it.
+    static DEAF: Once = Once::new();
+    DEAF.call_once(|| {
+        // SAFETY: to ignore a signal runs nothing.
+        unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    });
+    // SAFETY: fcntl takes plain integers, and the descriptor is open.
+    let set = |lease: libc::c_int| match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, lease) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    match set(libc::F_WRLCK) {
+        Ok(()) => set(libc::F_UNLCK).ok().map(|()| false),
+        Err(error) => (error.raw_os_error() == Some(libc::EAGAIN)).then_some(true),
     }
 }
 

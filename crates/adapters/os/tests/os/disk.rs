@@ -204,3 +204,27 @@ fn space_and_boot_id_are_the_machines() {
         assert_eq!(disk.boot_id(), crate::disk(&dir).boot_id());
     });
 }
+
+/// Somebody else has a file with an open of his own, also of this process, and with a mapping that is
+/// left of one; not with another descriptor of the open that asks.
+#[test]
+fn who_else_has_a_file_is_known() {
+    run(async {
+        let dir = temporary();
+        let file = disk(&dir).open("f", OpenMode::Create).await.expect("it opens");
+        file.write_at(0, Bytes::from_static(b"mapped")).await.expect("written");
+        let own = file.descriptor().expect("it has one");
+        assert_eq!(file.is_held(), Some(false));
+        let reader = fs::File::open(dir.path().join("f")).expect("it opens again");
+        assert_eq!(file.is_held(), Some(true));
+        // SAFETY: a new mapping of a file that nobody cuts.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 6, libc::PROT_READ, libc::MAP_SHARED, reader.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        drop(reader);
+        assert_eq!(file.is_held(), Some(true));
+        // SAFETY: the mapping from above, into which nothing points.
+        assert_eq!(unsafe { libc::munmap(at, 6) }, 0);
+        assert_eq!(file.is_held(), Some(false));
+        drop(own);
+    });
+}
