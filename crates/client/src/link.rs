@@ -1,5 +1,7 @@
-use ebb_model::{Notice, Reply, Request, RpcError};
+use crate::Loan;
+use ebb_model::{Ino, Notice, Reply, Request, RpcError};
 use ebb_ports::PortFuture;
+use std::future::ready;
 
 /// The way from a client to its node: [`crate::WireLink`] over a connection, or the node
 /// itself in the same process.
@@ -17,6 +19,12 @@ pub trait Link {
     /// The node lives and dies with this process: nothing that it answered is lost while
     /// anybody could ask for it again, and an answer always comes.
     fn is_local(&self) -> bool;
+
+    /// The file of this machine's disk that has the bytes of an inode, where there is one that may
+    /// be read past the node.
+    fn lend(&self, _ino: Ino) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+        Box::pin(ready(Ok(None)))
+    }
 
     /// Why the last connection could not be made or was lost, for people.
     fn trouble(&self) -> String;

@@ -1,10 +1,12 @@
 use crate::gate::Gate;
-use crate::{Link, LinkEvent};
-use ebb_model::{Notice, Reply, Request, RpcError, SessionId};
+use crate::{Link, LinkEvent, Loan};
+use ebb_model::{Ino, Notice, Reply, Request, RpcError, SessionId};
 use ebb_ports::PortFuture;
 use std::cell::Cell;
+use std::future::ready;
 
 type Handle = Box<dyn Fn(Request) -> PortFuture<'static, Result<Reply, RpcError>>>;
+type Lend = Box<dyn Fn(Ino) -> PortFuture<'static, Result<Option<Loan>, RpcError>>>;
 type NextNotice = Box<dyn Fn(SessionId) -> PortFuture<'static, Option<Notice>>>;
 
 /// The way to a node in the same process. Client and node do not know each other's crates:
@@ -12,6 +14,7 @@ type NextNotice = Box<dyn Fn(SessionId) -> PortFuture<'static, Option<Notice>>>;
 pub struct LocalLink {
     handle: Handle,
     next_notice: NextNotice,
+    lend: Option<Lend>,
     session: Cell<Option<SessionId>>,
     attached: Gate,
 }
@@ -23,7 +26,13 @@ impl LocalLink {
         handle: impl Fn(Request) -> PortFuture<'static, Result<Reply, RpcError>> + 'static,
         next_notice: impl Fn(SessionId) -> PortFuture<'static, Option<Notice>> + 'static,
     ) -> LocalLink {
-        LocalLink { handle: Box::new(handle), next_notice: Box::new(next_notice), session: Cell::new(None), attached: Gate::default() }
+        let (handle, next_notice) = (Box::new(handle), Box::new(next_notice));
+        LocalLink { handle, next_notice, lend: None, session: Cell::new(None), attached: Gate::default() }
+    }
+
+    /// The node lends files by `lend`.
+    pub fn lending(self, lend: impl Fn(Ino) -> PortFuture<'static, Result<Option<Loan>, RpcError>> + 'static) -> LocalLink {
+        LocalLink { lend: Some(Box::new(lend)), ..self }
     }
 }
 
@@ -59,6 +68,13 @@ impl Link for LocalLink {
 
     fn is_local(&self) -> bool {
         true
+    }
+
+    fn lend(&self, ino: Ino) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+        match &self.lend {
+            Some(lend) => lend(ino),
+            None => Box::pin(ready(Ok(None))),
+        }
     }
 
     fn trouble(&self) -> String {

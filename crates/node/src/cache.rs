@@ -115,33 +115,43 @@ impl Node {
             return Ok(());
         }
         let _turn = self.cache.evicting.lock().await;
-        while over(self) > 0 {
+        // Taken up again once this is over, or they would come up for ever.
+        let mut kept = Vec::new();
+        let mut evicted = Ok(());
+        while evicted.is_ok() && over(self) > 0 {
             let wanted = over(self) + self.options.cache_bytes / EVICTION_SHARE;
             let victims = self.cache.order.borrow_mut().victims(wanted);
             if victims.is_empty() {
                 break;
             }
-            let mut evicted = Ok(0);
             for (ino, chunk) in victims {
                 if evicted.is_ok() {
-                    evicted = self.evict_chunk(ino, chunk).await;
+                    match self.evict_chunk(ino, chunk).await {
+                        Ok(Some(_)) => continue,
+                        Ok(None) => {}
+                        Err(error) => evicted = Err(error),
+                    }
                 }
                 // What could not be evicted now can be later.
-                if evicted.is_err() {
-                    self.note_clean(ino, chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK);
-                }
+                kept.push((ino, chunk));
             }
-            evicted?;
         }
-        Ok(())
+        for (ino, chunk) in kept {
+            self.note_clean(ino, chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK);
+        }
+        evicted
     }
 
-    /// Makes the clean blocks of a chunk absent, then gives their space back. Returns the bytes freed.
-    async fn evict_chunk(&self, ino: Ino, chunk: u64) -> Result<u64, RpcError> {
+    /// Makes the clean blocks of a chunk absent, then gives their space back. Returns the bytes
+    /// freed; `None` where somebody reads the store file past the node.
+    async fn evict_chunk(&self, ino: Ino, chunk: u64) -> Result<Option<u64>, RpcError> {
         let _guard = self.locks.lock(ino, Mode::Exclusive).await;
         let runs = self.replica.view().extents().clean_runs(ino, chunk);
         if runs.is_empty() {
-            return Ok(0);
+            return Ok(Some(0));
+        }
+        if self.is_lent_out(ino).await? {
+            return Ok(None);
         }
         for run in &runs {
             self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
@@ -153,7 +163,7 @@ impl Node {
             self.store.punch(ino, start, len).await.map_err(|error| self.disk_failed(ino, error))?;
             freed += len;
         }
-        Ok(freed)
+        Ok(Some(freed))
     }
 
     /// Drops what is clean of a file.
@@ -165,8 +175,11 @@ impl Node {
         };
         let mut freed = 0;
         for chunk in chunks {
-            self.cache.order.borrow_mut().remove_chunk((ino, chunk));
-            freed += self.evict_chunk(ino, chunk).await?;
+            let evicted = self.evict_chunk(ino, chunk).await?;
+            if evicted.is_some() {
+                self.cache.order.borrow_mut().remove_chunk((ino, chunk));
+            }
+            freed += evicted.unwrap_or(0);
         }
         Ok(freed)
     }

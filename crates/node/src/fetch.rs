@@ -207,9 +207,11 @@ impl Node {
             let content = content_of(&data, first, &fills[at..at + run]);
             let sums = content.chunks(BLOCK_BYTES as usize).map(ebb_format::crc32c).collect();
             let start = fills[at].block;
+            let content = content.slice(..self.visible_bytes(ino, start * BLOCK_BYTES, content.len()).await?);
             self.store.write(ino, start * BLOCK_BYTES, content).await.map_err(|error| self.disk_failed(ino, error))?;
             self.commit(Command::Extent(ExtentCommand::Present { ino, etag: etag.0.clone(), first: start, sums })).await?;
             self.note_clean(ino, start..start + run as u64);
+            self.loans.verified(ino, start..start + run as u64);
             at += run;
         }
         self.drop_if_gone(ino);
@@ -250,7 +252,7 @@ impl Node {
 
     /// A download failed. Where the object is no longer the one that the home names, the
     /// file takes on the new one (O-55) and whoever waits plans again.
-    pub(crate) async fn object_changed(&self, ino: Ino, key: &str, etag: &ETag, error: BucketError) -> Result<(), RpcError> {
+    pub(crate) async fn object_changed(self: &Rc<Self>, ino: Ino, key: &str, etag: &ETag, error: BucketError) -> Result<(), RpcError> {
         if !matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
             return Err(bucket_refusal(&error));
         }
@@ -289,7 +291,9 @@ impl Node {
                 }))
             })
             .await?;
-        self.follow(applied, None).await
+        self.follow(applied, None).await?;
+        self.refresh_lent(ino);
+        Ok(())
     }
 }
 

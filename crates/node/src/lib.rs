@@ -20,6 +20,7 @@ mod force;
 pub mod head;
 mod holes;
 mod identity;
+mod lend;
 mod life;
 mod load;
 mod locks;
@@ -60,6 +61,7 @@ use flush::Flusher;
 use futures_util::future::{Either, select};
 use head::Tenure;
 use holes::Holes;
+use lend::Loans;
 use locks::Locks;
 use log::LogError;
 use quota::Quotas;
@@ -99,6 +101,7 @@ pub struct Node {
     revalidation: Revalidation,
     flusher: Flusher,
     holes: Holes,
+    loans: Loans,
     quotas: Quotas,
     /// Mutations that have no answer yet.
     under_way: RefCell<BTreeSet<TxId>>,
@@ -173,6 +176,7 @@ impl Node {
                 Effect::Drop { ino } => {
                     self.cache.forget(ino);
                     self.downloads.forget(ino);
+                    self.loans.forget(ino);
                     // A power cut may bring the inode back as long as the command is not forced.
                     self.store.doom(ino, self.replica.log().written());
                 }

@@ -316,7 +316,9 @@ impl Node {
             Ok(()) => self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await,
             Err(error) => Err(error),
         };
-        if written.is_err() {
+        if written.is_ok() {
+            self.loans.verified(ino, extent::whole_blocks(offset, len_bytes));
+        } else {
             // Behind the end of the file there are zeros.
             self.store.cut(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
             self.drop_if_gone(ino);

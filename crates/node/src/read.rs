@@ -74,7 +74,7 @@ impl Node {
         let first_byte = blocks.start * BLOCK_BYTES;
         let len_bytes = ((blocks.end - blocks.start) * BLOCK_BYTES) as usize;
         let data = self.store.read(ino, first_byte, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
-        for block in blocks {
+        for block in blocks.clone() {
             let start = (block * BLOCK_BYTES - first_byte) as usize;
             let state = self.replica.view().extents().block(ino, block).copied();
             let Some(state) = state else { return Ok(None) };
@@ -91,6 +91,7 @@ impl Node {
             self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 })).await?;
             return Ok(None);
         }
+        self.loans.verified(ino, blocks);
         let start = (range.start - first_byte) as usize;
         Ok(Some(data.slice(start..start + (range.end - range.start) as usize)))
     }

@@ -6,6 +6,7 @@ use crate::flush::Flusher;
 use crate::head::{Candidate, HeadError, TakeOver, Tenure};
 use crate::holes::Holes;
 use crate::identity::{self, IdentityError};
+use crate::lend::Loans;
 use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
 use crate::members;
@@ -207,6 +208,7 @@ impl Node {
             revalidation: Revalidation::default(),
             cache: Cache::default(),
             holes: Holes::default(),
+            loans: Loans::default(),
             quotas: Quotas::default(),
             under_way: Default::default(),
             troubles: Default::default(),

@@ -6,6 +6,8 @@
 //! - Bytes are forced before a `Synced` record claims it; which files have bytes that are
 //!   not is remembered here. A failed sync is never forgotten: the file stays failed until
 //!   it is dropped or the node starts again and reads what is there.
+//! - Of a file that is lent there is one open file here, whatever else is closed: whether
+//!   anybody has it is asked of that one.
 
 use crate::signal::Signal;
 use bytes::Bytes;
@@ -15,6 +17,7 @@ use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 /// Store files kept open. Enough for the files at work at one time, far below the usual
@@ -34,6 +37,8 @@ struct State {
     open: BTreeMap<Ino, Rc<dyn DiskFile>>,
     /// Open files, oldest first.
     opened: VecDeque<Ino>,
+    /// Files that the kernel reads by itself.
+    lent: BTreeMap<Ino, Rc<dyn DiskFile>>,
     /// Files with bytes that were not forced, with the number of their last change. A file
     /// leaves only once it was forced, so that of two who force it at one time neither
     /// takes the other's sync, which may still be under way, for done.
@@ -190,6 +195,7 @@ impl Store {
         {
             let mut state = self.state.borrow_mut();
             state.open.remove(&ino);
+            state.lent.remove(&ino);
             state.settled(ino);
             state.failed.remove(&ino);
             state.names_changed();
@@ -198,6 +204,40 @@ impl Store {
             Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// The store file for the kernel to read by itself, made `len` bytes long: what is behind are
+    /// zeros that only the node knows to leave out. `None` where somebody has it whom this run
+    /// has not lent it to, or nobody can say.
+    pub async fn lend(&self, ino: Ino, len: u64) -> Result<Option<OwnedFd>, DiskError> {
+        let Some(file) = self.existing(ino).await? else { return Ok(None) };
+        let is_lent = self.state.borrow().lent.contains_key(&ino);
+        if !is_lent && file.is_held() != Some(false) {
+            return Ok(None);
+        }
+        if file.len().await? != len {
+            file.set_len(len).await?;
+        }
+        let descriptor = file.descriptor();
+        if descriptor.is_some() {
+            self.state.borrow_mut().lent.insert(ino, file);
+        }
+        Ok(descriptor)
+    }
+
+    /// False as long as somebody has what was lent.
+    pub fn take_back(&self, ino: Ino) -> bool {
+        let mut state = self.state.borrow_mut();
+        let free = state.lent.get(&ino).is_none_or(|file| file.is_held() == Some(false));
+        if free {
+            state.lent.remove(&ino);
+        }
+        free
+    }
+
+    /// Whether somebody has a file, whoever lent it.
+    pub async fn is_held(&self, ino: Ino) -> Result<bool, DiskError> {
+        Ok(self.existing(ino).await?.is_some_and(|file| file.is_held() == Some(true)))
     }
 
     /// Forces the bytes of one file, or of all; says whether there were any. As long as
@@ -295,8 +335,11 @@ impl Store {
     }
 
     async fn file(&self, ino: Ino, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskError> {
-        if let Some(file) = self.state.borrow().open.get(&ino) {
-            return Ok(file.clone());
+        {
+            let state = self.state.borrow();
+            if let Some(file) = state.open.get(&ino).or_else(|| state.lent.get(&ino)) {
+                return Ok(file.clone());
+            }
         }
         let file = self.disk.open(&path(ino), mode).await?;
         let mut state = self.state.borrow_mut();

@@ -1,0 +1,211 @@
+//! Lending: store files that the kernel of this machine reads by itself, past the node (DESIGN §5,
+//! decision 7).
+//!
+//! Laws:
+//! - A file is lent only where all of it is in its store file, and every block that has a checksum
+//!   was compared with it by this run or came in during it.
+//! - As long as anybody has a file that was lent, it is as long as its store file, what changes is
+//!   changed in place, and no block of it is evicted. So who reads past the node reads what the
+//!   node would give.
+//! - Who has one is not the node's to know: mappings outlive their opens, and opens the node. So
+//!   before bytes are taken away the system is asked.
+
+use crate::Node;
+use crate::fetch::MAX_ATTEMPTS;
+use crate::locks::Mode;
+use ebb_core::extent::{BlockRuns, Source};
+use ebb_model::*;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// Below this an open that is lent costs more than it saves: all of the file is one request, and
+/// then in the kernel's own cache.
+const LEAST_BYTES: u64 = 128 << 10;
+
+/// Each has descriptors of its own, of which a process has 1,024 as a rule.
+const MAX_FILES: usize = 128;
+
+/// What is lent cannot be evicted, so it is at most 1 / this of the cache.
+const CACHE_SHARE: u64 = 2;
+
+#[derive(Default)]
+pub struct Loans {
+    table: RefCell<BTreeMap<Ino, Loan>>,
+    /// Blocks that this run has compared with their checksums, or put there itself.
+    verified: RefCell<BlockRuns>,
+}
+
+struct Loan {
+    /// Given out and not given back. A mapping may be left even if there is none.
+    count: u64,
+    size_bytes: u64,
+}
+
+impl Loans {
+    pub fn forget(&self, ino: Ino) {
+        self.table.borrow_mut().remove(&ino);
+        self.verified.borrow_mut().remove(ino, 0..u64::MAX);
+    }
+
+    /// The blocks are what their checksums say.
+    pub fn verified(&self, ino: Ino, blocks: Range<u64>) {
+        let mut verified = self.verified.borrow_mut();
+        let known = verified.next(ino, blocks.start).is_some_and(|run| run.start <= blocks.start && run.end >= blocks.end);
+        if !known {
+            verified.insert(ino, blocks);
+        }
+    }
+
+    pub fn is_lent(&self, ino: Ino) -> bool {
+        self.table.borrow().contains_key(&ino)
+    }
+
+    /// Runs of blocks that nothing is known of.
+    fn unverified(&self, ino: Ino, blocks: u64) -> Vec<Range<u64>> {
+        let verified = self.verified.borrow();
+        let (mut at, mut unknown) = (0, Vec::new());
+        while at < blocks {
+            let run = verified.next(ino, at).unwrap_or(blocks..blocks);
+            if run.start > at {
+                unknown.push(at..run.start.min(blocks));
+            }
+            at = run.end;
+        }
+        unknown
+    }
+}
+
+impl Node {
+    /// The store file of a file, for the kernel to read by itself; to be given back by
+    /// [`Node::take_back`]. `None` where the file is to be read through the node: what of it is
+    /// not here, or was not verified yet, comes in by that.
+    pub async fn lend(self: &Rc<Self>, ino: Ino) -> Result<Option<OwnedFd>, RpcError> {
+        for _ in 0..MAX_ATTEMPTS {
+            let guard = self.locks.lock(ino, Mode::Shared).await;
+            let size = self.file_size(ino)?;
+            let is_lent = self.loans.is_lent(ino) && !self.end_loan(ino);
+            let may_be = is_lent || self.is_whole(ino, size) && self.may_lend(size);
+            if !may_be {
+                return Ok(None);
+            }
+            // Whoever has it already has others open it in the same way.
+            let missing = if is_lent { self.missing(ino, size) } else { Vec::new() };
+            if !missing.is_empty() {
+                drop(guard);
+                self.fetch(ino, &missing).await?;
+                continue;
+            }
+            let lent = self.store.lend(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
+            if lent.is_some() {
+                let mut table = self.loans.table.borrow_mut();
+                let loan = table.entry(ino).or_insert(Loan { count: 0, size_bytes: size });
+                loan.count += 1;
+                loan.size_bytes = size;
+            }
+            return Ok(lent);
+        }
+        Err(self.fetched_in_vain(ino))
+    }
+
+    /// One that was lent has been closed.
+    pub fn take_back(&self, ino: Ino) {
+        let over = match self.loans.table.borrow_mut().get_mut(&ino) {
+            Some(loan) => {
+                loan.count = loan.count.saturating_sub(1);
+                // Its readers were not seen.
+                self.cache.touch(ino, &(0..loan.size_bytes));
+                loan.count == 0
+            }
+            None => false,
+        };
+        if over {
+            self.end_loan(ino);
+        }
+    }
+
+    /// Whether somebody reads the store file past the node: has it from this run, or from one
+    /// whose mount has died.
+    pub(crate) async fn is_lent_out(&self, ino: Ino) -> Result<bool, RpcError> {
+        if self.loans.is_lent(ino) && !self.end_loan(ino) {
+            return Ok(true);
+        }
+        self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))
+    }
+
+    /// Files that somebody reads past the node, and may have lost sight of: what they lack by now
+    /// comes in, and they get the length that they are to have.
+    pub(crate) fn refresh_lent(self: &Rc<Self>, ino: Ino) {
+        if !self.loans.is_lent(ino) {
+            return;
+        }
+        let node = self.clone();
+        self.ports.spawn.spawn(Box::pin(async move {
+            match node.lend(ino).await {
+                Ok(Some(_)) => node.take_back(ino),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%ino, %error, "who has the file open sees what it was"),
+            }
+        }));
+    }
+
+    /// How many leading bytes of what is filled in go into the store file. The zeros that are
+    /// added to the last block are only for the node to see, and a file that somebody has ends
+    /// where it is to end: nothing has to be overwritten behind that.
+    pub(crate) async fn visible_bytes(&self, ino: Ino, offset: u64, len_bytes: usize) -> Result<usize, RpcError> {
+        let is_seen = self.loans.is_lent(ino) || self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        match self.file_size(ino) {
+            Ok(size) if is_seen => Ok(len_bytes.min(size.saturating_sub(offset) as usize)),
+            _ => Ok(len_bytes),
+        }
+    }
+
+    /// True if nobody has the file.
+    fn end_loan(&self, ino: Ino) -> bool {
+        let mut table = self.loans.table.borrow_mut();
+        let over = table.get(&ino).is_none_or(|loan| loan.count == 0) && self.store.take_back(ino);
+        if over {
+            table.remove(&ino);
+        }
+        over
+    }
+
+    /// All of the file is in its store file, and as it was written.
+    fn is_whole(&self, ino: Ino, size_bytes: u64) -> bool {
+        let state = self.replica.view();
+        let blocks = size_bytes.div_ceil(BLOCK_BYTES);
+        if size_bytes < LEAST_BYTES || state.extents().resident_bytes_of(ino) != blocks * BLOCK_BYTES {
+            return false;
+        }
+        let is_unknown = |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
+        !self.loans.unverified(ino, blocks).into_iter().flatten().any(is_unknown)
+    }
+
+    /// What of a file is only in the bucket.
+    fn missing(&self, ino: Ino, size_bytes: u64) -> Vec<Range<u64>> {
+        let plan = self.replica.view().extents().plan_read(ino, 0..size_bytes, size_bytes);
+        plan.into_iter().filter(|part| part.source == Source::Remote).map(|part| part.range).collect()
+    }
+
+    /// Whether there is room for another one. Mappings that are gone by now are found out here.
+    fn may_lend(&self, size_bytes: u64) -> bool {
+        let has_room = || {
+            let table = self.loans.table.borrow();
+            let lent_bytes = table.values().map(|loan| loan.size_bytes).sum::<u64>();
+            table.len() < MAX_FILES && lent_bytes.saturating_add(size_bytes) <= self.options.cache_bytes / CACHE_SHARE
+        };
+        if has_room() {
+            return true;
+        }
+        let returned: Vec<Ino> = self.loans.table.borrow().iter().filter(|(_, loan)| loan.count == 0).map(|(ino, _)| *ino).collect();
+        for ino in returned {
+            self.end_loan(ino);
+        }
+        has_room()
+    }
+}
+
+#[cfg(test)]
+mod tests;
