@@ -9,7 +9,7 @@ use crate::source::Source;
 use crate::{block_on, log, supervisor};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
-use ebb_client::{AttachError, Client, ClientPorts, LocalLink, WireLink};
+use ebb_client::{AttachError, Client, ClientPorts, Loan, LocalLink, WireLink};
 use ebb_fuse::{Mount, MountError, MountOptions, Session, Volume};
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
@@ -34,6 +34,8 @@ struct Plan {
     options: MountOptions,
     data_dir: PathBuf,
     listen: Option<String>,
+    /// Files are lent to the kernel where that is safe.
+    passthrough: bool,
     node: args::Node,
     bucket: args::Bucket,
     run_dir: RunDir,
@@ -94,7 +96,8 @@ impl Plan {
         if listen.is_some() && matches!(source, Source::Served { .. }) {
             return Err(Failure::Usage("--listen is for what this mount serves itself: others can mount an ebb:// source as it is".into()));
         }
-        Ok(Plan { text: args.source, source, mountpoint, options, data_dir, listen, node, bucket, run_dir })
+        let passthrough = args.passthrough == args::Passthrough::Auto;
+        Ok(Plan { text: args.source, source, mountpoint, options, data_dir, listen, passthrough, node, bucket, run_dir })
     }
 
     async fn mount(self, report: &mut Report) -> Result<(), Failure> {
@@ -181,6 +184,14 @@ impl Plan {
                 Box::pin(async move { teller.next_notice(session).await })
             },
         );
+        let lender = node.clone();
+        let link = link.lending(move |ino| {
+            let lender = lender.clone();
+            Box::pin(async move {
+                let file = lender.lend(ino).await?;
+                Ok(file.map(|file| Loan::new(file, move || lender.take_back(ino))))
+            })
+        });
         // After a restart it comes back under the same name, which ends its session of before.
         let name = "the mount of the node itself".to_owned();
         let options = ebb_client::Options { read_only, ..ebb_client::Options::new(node.volume(), name) };
@@ -284,11 +295,15 @@ impl Plan {
     ) -> Result<MountRecord, Failure> {
         // Whom nobody can join leaves locks to the kernel.
         let shared_locks = !record.embedded || self.listen.is_some();
-        let options = MountOptions { read_only: client.is_read_only(), shared_locks, ..self.options.clone() };
+        let read_only = client.is_read_only();
+        // Others would have to be let in by whoever reads past the node; who writes, too.
+        let passthrough = self.passthrough && read_only && !shared_locks;
+        let options = MountOptions { read_only, shared_locks, passthrough, ..self.options.clone() };
         let mount = Mount::new(&self.mountpoint, &options).map_err(|error| Failure::Failed(error.to_string()))?;
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.display(), error);
         let session = Session::start(mount).await.map_err(failed)?;
-        let volume = Volume::new(client, root, session.notifier(), session.negotiated(), self.options.access);
+        let (notifier, agreed) = (session.notifier(), session.negotiated());
+        let volume = Volume::new(client, root, notifier, agreed, self.options.access, session.passthrough());
         let mut announced = Ok(());
         let stop = async {
             announced = self.announce(&record, report).await;

@@ -16,6 +16,7 @@ mod joining;
 mod lock_ends;
 mod locks;
 mod names;
+mod native;
 mod open;
 mod outsiders;
 mod place;

@@ -62,6 +62,9 @@ pub struct Mount {
     /// bucket, with `--take-over=join`. Whoever reaches it can read and write the volume.
     #[arg(long, value_name = "HOST:PORT", env = "EBB_LISTEN")]
     pub listen: Option<String>,
+    /// Whether the kernel reads cached files by itself.
+    #[arg(long, value_enum, default_value_t = Passthrough::Auto, env = "EBB_PASSTHROUGH")]
+    pub passthrough: Passthrough,
     #[command(flatten)]
     pub node: Node,
     #[command(flatten)]
@@ -196,6 +199,15 @@ pub enum Ack {
     Logged,
     /// When it survives a power cut.
     Durable,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Passthrough {
+    /// Where that is safe: on read-only mounts that root has made, of files from 128 KiB that are
+    /// wholly cached.
+    Auto,
+    /// Never: every read that the kernel has not cached comes to ebb.
+    Off,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

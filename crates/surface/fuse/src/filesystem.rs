@@ -191,4 +191,6 @@ pub enum Caching {
     /// No read, write or store through a mapping comes here: they go to this file. Of an
     /// inode's opens that overlap in time all or none say so, and all name the same.
     Passthrough(PassthroughId),
+    /// One of those opens whose reads and writes come here all the same; its mappings do not.
+    PassthroughDirect(PassthroughId),
 }

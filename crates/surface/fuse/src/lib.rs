@@ -21,6 +21,7 @@ mod lockers;
 mod mount;
 mod mount_options;
 mod mountinfo;
+mod native;
 mod notify;
 mod passthrough;
 mod reply;

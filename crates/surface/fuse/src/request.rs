@@ -63,6 +63,10 @@ impl OpenFlags {
         self.bits & libc::O_ACCMODE != libc::O_RDONLY
     }
 
+    pub fn is_direct(self) -> bool {
+        self.bits & libc::O_DIRECT != 0
+    }
+
     /// O_SYNC or O_DSYNC.
     pub fn forces(self) -> bool {
         self.bits & libc::O_DSYNC != 0

@@ -2,12 +2,13 @@
 
 use crate::access_times::Readings;
 use crate::lockers::Lockers;
+use crate::native::Native;
 use crate::{
     AccessRule, AttrReply, Caching, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption, LockRequest, Lookup,
-    Negotiated, Notification, Notifier, NotifyError, OpenFlags, OpenReply, Pushed, SeekTo, WriteMode,
+    Negotiated, Notification, Notifier, NotifyError, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
-use ebb_client::{CacheRule, Change, Client};
+use ebb_client::{CacheRule, Change, Client, Loan};
 use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece,
     Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, Version, VolumeStat, XattrMode,
@@ -66,6 +67,8 @@ pub struct Volume {
     /// Set-id bits of which the kernel knows. It does not notice that a write has taken them away
     /// where the write goes past its cache.
     set_id: RefCell<BTreeMap<Ino, u16>>,
+    /// Some files are read by the kernel itself.
+    native: Option<Native>,
     notifier: Notifier,
     /// When something that the kernel had looked up was last found to have gone.
     lost: Cell<Option<Instant>>,
@@ -83,8 +86,16 @@ struct Reference {
 }
 
 impl Volume {
-    /// Serves what is at and below the directory `root`.
-    pub fn new(client: Client, root: Ino, notifier: Notifier, kernel: Negotiated, access: AccessRule) -> Volume {
+    /// Serves what is at and below the directory `root`. With `passthrough` the kernel reads
+    /// what the node lends of a volume that cannot be written to.
+    pub fn new(
+        client: Client,
+        root: Ino,
+        notifier: Notifier,
+        kernel: Negotiated,
+        access: AccessRule,
+        passthrough: Option<Passthrough>,
+    ) -> Volume {
         let name_ttl = if kernel.epoch() { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
         let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, Reference { count: 1, opened: None })])));
         let (told, telling) = (known.clone(), notifier.clone());
@@ -94,7 +105,9 @@ impl Volume {
         });
         let (mappable, opens, lockers) = (RefCell::default(), Cell::new(0), RefCell::default());
         let (readings, set_id) = (Readings::new(access), RefCell::default());
-        Volume { client, root, kernel, name_ttl, known, mappable, opens, lockers, readings, set_id, notifier, lost: Cell::default() }
+        let native = passthrough.filter(|_| client.is_read_only()).map(Native::new);
+        let lost = Cell::default();
+        Volume { client, root, kernel, name_ttl, known, mappable, opens, lockers, readings, set_id, native, notifier, lost }
     }
 
     pub fn client(&self) -> &Client {
@@ -216,7 +229,21 @@ impl Volume {
         Ok(before == Some(now))
     }
 
-    fn opened(&self, ino: Ino, flags: OpenFlags, keep: bool) -> OpenReply {
+    /// What the kernel may read by itself, if this open can be one of those that do.
+    async fn lend(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Loan>, FsError> {
+        let Some(native) = &self.native else { return Ok(None) };
+        let is_native = native.is_native(ino);
+        if !is_native && (flags.is_direct() || !self.may_cache() || !native.wants(ino)) {
+            return Ok(None);
+        }
+        match self.client.lend(ino).await {
+            // Others that have it open go on reading past the node what this one would not get.
+            Err(error) if native.is_native(ino) => Err(error),
+            lent => Ok(lent.unwrap_or(None)),
+        }
+    }
+
+    fn opened(&self, ino: Ino, flags: OpenFlags, keep: bool, loan: Option<Loan>) -> OpenReply {
         if flags.reads() && flags.writes() {
             *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
         }
@@ -231,6 +258,10 @@ impl Volume {
         };
         let writes = if flags.writes() { WRITES } else { 0 };
         let unnoted = if noted { 0 } else { UNNOTED };
+        let caching = match &self.native {
+            Some(native) => native.open(ino, loan, caching, flags.is_direct()),
+            None => caching,
+        };
         OpenReply { handle: Handle(number << FLAG_BITS | unnoted | writes | direct), caching }
     }
 
@@ -364,6 +395,10 @@ impl Filesystem for Volume {
     }
 
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
+        // The kernel itself refuses unless it was told to remount.
+        if flags.writes() && self.client.is_read_only() {
+            return Err(FsError::ReadOnly.into());
+        }
         if flags.writes() || flags.truncates() {
             let guards = self.on_known(self.client.flags(ino).await)?.guards();
             let appends = flags.appends() && !flags.truncates();
@@ -378,8 +413,12 @@ impl Filesystem for Volume {
             self.client.close(ino);
             return Err(error.into());
         }
-        match self.keeps_pages(ino).await {
-            Ok(keep) => Ok(self.opened(ino, flags, keep)),
+        let ready = match self.keeps_pages(ino).await {
+            Ok(keep) => self.lend(ino, flags).await.map(|loan| (keep, loan)),
+            Err(error) => Err(error),
+        };
+        match ready {
+            Ok((keep, loan)) => Ok(self.opened(ino, flags, keep, loan)),
             Err(error) => {
                 self.client.close(ino);
                 Err(error.into())
@@ -393,7 +432,7 @@ impl Filesystem for Volume {
             let made = self.client.make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
                 Ok(attr) => {
-                    let opened = self.opened(attr.ino, flags, true);
+                    let opened = self.opened(attr.ino, flags, true, None);
                     return Ok((self.referenced(attr), opened));
                 }
                 Err(FsError::Exists) if !flags.excludes() => {}
@@ -460,6 +499,9 @@ impl Filesystem for Volume {
             if let Err(error) = self.client.unlock_all(ino, owner).await {
                 tracing::error!(%ino, %error, "a lock of a closed file stays until the mount ends");
             }
+        }
+        if let Some(native) = &self.native {
+            native.release(ino);
         }
         self.client.close(ino);
         if flags.reads() && flags.writes() {
@@ -667,7 +709,7 @@ impl Filesystem for Volume {
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let attr = self.client.tmpfile(&Self::caller(cx), self.real(parent), new_mode(cx, mode)).await?;
-        let opened = self.opened(attr.ino, flags, true);
+        let opened = self.opened(attr.ino, flags, true, None);
         Ok((self.referenced(attr), opened))
     }
 

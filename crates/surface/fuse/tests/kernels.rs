@@ -61,7 +61,7 @@ fn asked(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<ClientMutat
             Request::GetAttr { .. } => Ok(Reply::Attr(attr())),
             _ => Ok(Reply::Done),
         };
-        let volume = Volume::new(scripted::client(answer).await, Ino::ROOT, session.notifier(), kernel, AccessRule::default());
+        let volume = Volume::new(scripted::client(answer).await, Ino::ROOT, session.notifier(), kernel, AccessRule::default(), None);
         work(&volume).await;
     });
     seen.take()

@@ -92,7 +92,7 @@ fn raced(work: impl FnOnce(&Point)) -> u64 {
             let session = Session::start(mount).await.unwrap();
             let node = Rc::new(Raced { looked: Cell::new(false), size_bytes: size });
             let client = scripted::client(move |request| node.answer(request)).await;
-            let volume = Volume::new(client, Ino::ROOT, session.notifier(), session.negotiated(), AccessRule::default());
+            let volume = Volume::new(client, Ino::ROOT, session.notifier(), session.negotiated(), AccessRule::default(), None);
             ready.send(()).unwrap();
             session.serve(&volume, async { stopped.await.unwrap_or_default() }, Duration::from_secs(5)).await.unwrap();
         };
