@@ -151,6 +151,11 @@ impl Client {
         result
     }
 
+    /// The node lives in this process: what it has answered is never lost while this client lives.
+    pub fn is_local(&self) -> bool {
+        self.shared.link.is_local()
+    }
+
     pub fn is_read_only(&self) -> bool {
         self.shared.read_only
     }

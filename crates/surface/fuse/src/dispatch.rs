@@ -4,7 +4,7 @@ use crate::reply::{
     Responder, attr_out, create_out, entry_out, flags_out, lk_out, lookup_out, open_out, opendir_out, statfs_out, statx_out,
 };
 use crate::session::Desk;
-use crate::{DirBuffer, Errno, Filesystem, Operation, Request, abi};
+use crate::{DirBuffer, Errno, Filesystem, OpenFlags, Operation, Request, abi};
 use ebb_model::MAX_XATTR_VALUE_BYTES;
 use zerocopy::IntoBytes;
 
@@ -12,6 +12,7 @@ use zerocopy::IntoBytes;
 pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Responder, desk: &Desk) {
     let Request { context: cx, ino, operation, .. } = request;
     let cx = &cx;
+    let hears_close = |flags: OpenFlags| desk.hears_closes || flags.writes() && fs.reports_at_close();
     match operation {
         Operation::Lookup { name } => reply.value(fs.lookup(cx, ino, name).await.map(|lookup| lookup_out(&lookup))),
         Operation::LookupSelf => reply.value(fs.lookup_self(cx, ino).await.map(|entry| entry_out(&entry))),
@@ -26,16 +27,12 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
         Operation::Rmdir { name } => reply.empty(fs.rmdir(cx, ino, name).await),
         Operation::Rename { name, to, new_name, mode } => reply.empty(fs.rename(cx, ino, name, to, new_name, mode).await),
         Operation::Link { ino: linked, name } => reply.value(fs.link(cx, linked, ino, name).await.map(|entry| entry_out(&entry))),
-        Operation::Open { flags } => {
-            reply.value(fs.open(cx, ino, flags).await.map(|open| open_out(&open, flags.writes() || desk.hears_closes)))
-        }
+        Operation::Open { flags } => reply.value(fs.open(cx, ino, flags).await.map(|open| open_out(&open, hears_close(flags)))),
         Operation::Create { name, mode, flags } => {
-            reply.value(
-                fs.create(cx, ino, name, mode, flags).await.map(|created| create_out(&created, flags.writes() || desk.hears_closes)),
-            );
+            reply.value(fs.create(cx, ino, name, mode, flags).await.map(|created| create_out(&created, hears_close(flags))));
         }
         Operation::Tmpfile { mode, flags } => {
-            reply.value(fs.tmpfile(cx, ino, mode, flags).await.map(|created| create_out(&created, flags.writes() || desk.hears_closes)));
+            reply.value(fs.tmpfile(cx, ino, mode, flags).await.map(|created| create_out(&created, hears_close(flags))));
         }
         Operation::Read { handle, offset, len_bytes } => reply.bytes(fs.read(cx, ino, handle, offset, len_bytes).await),
         Operation::Write { handle, offset, data, mode } => {

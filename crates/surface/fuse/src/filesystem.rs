@@ -67,7 +67,13 @@ pub trait Filesystem {
     /// Gives the number of bytes written.
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno>;
 
-    /// A descriptor that can write is closed, with [`crate::MountOptions::shared_locks`] any; may
+    /// Whether close(2) of a descriptor that can write may fail with what [`Filesystem::flush`]
+    /// says. Where nothing can go wrong behind an answer it is one request less.
+    fn reports_at_close(&self) -> bool {
+        true
+    }
+
+    /// A descriptor that can write is closed, if anybody wants to know, with [`crate::MountOptions::shared_locks`] any; may
     /// come several times for one open. It ends the locks of fcntl(2) that `owner` has, if that
     /// is a process. Its error is what close(2) returns.
     async fn flush(&self, cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno>;

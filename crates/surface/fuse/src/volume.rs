@@ -482,6 +482,11 @@ impl Filesystem for Volume {
         Ok(written.len_bytes as u32)
     }
 
+    /// A node in this process has answered for good: nothing comes out later that could be told.
+    fn reports_at_close(&self) -> bool {
+        !self.client.is_local()
+    }
+
     async fn flush(&self, _cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno> {
         // The kernel has written back what was stored through mappings.
         let unlocked = self.client.unlock_all(ino, LockOwner::Fcntl(owner)).await;

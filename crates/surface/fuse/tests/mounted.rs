@@ -286,3 +286,30 @@ fn statfs_and_birth_time() {
     let meta = fs::metadata(mount.path("f")).unwrap();
     assert!(meta.created().unwrap() <= meta.modified().unwrap());
 }
+
+/// Situation: a file system that has nothing to say at close(2). Expectation: it is not asked, and
+/// what a mapping has stored is there all the same once the mapping is gone.
+#[test]
+fn who_has_nothing_to_say_at_close_is_not_asked() {
+    if !can_mount() {
+        return;
+    }
+    let flushes = |reports_at_close: bool| {
+        let mount = Mounted::new(Settings { reports_at_close, ..Settings::default() });
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("file")).unwrap();
+        file.write_all_at(b"written", 0).unwrap();
+        // SAFETY: a new mapping of the file's one page, which nobody cuts.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 7, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        drop(file);
+        // SAFETY: within the mapping, which is unmapped afterwards.
+        unsafe {
+            at.cast::<u8>().write_volatile(b'W');
+            libc::munmap(at, 7);
+        }
+        let ino = mount.tree().find(ebb_model::Ino::ROOT, "file").unwrap();
+        assert_eq!(mount.tree().content(ino), b"Written");
+        mount.tree().flushes
+    };
+    assert_eq!((flushes(true), flushes(false)), (1, 0));
+}

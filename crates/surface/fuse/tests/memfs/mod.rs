@@ -19,11 +19,12 @@ pub struct Settings {
     pub caching: Caching,
     /// How long every READ takes.
     pub read_delay: Duration,
+    pub reports_at_close: bool,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { ttl: Duration::from_secs(60), caching: Caching::Keep, read_delay: Duration::ZERO }
+        Settings { ttl: Duration::from_secs(60), caching: Caching::Keep, read_delay: Duration::ZERO, reports_at_close: true }
     }
 }
 
@@ -34,6 +35,7 @@ pub struct Tree {
     /// References of the kernel, to see that they are returned.
     pub references: BTreeMap<Ino, u64>,
     pub requests: u64,
+    pub flushes: u64,
 }
 
 struct Node {
@@ -52,7 +54,7 @@ enum Content {
 
 impl MemFs {
     pub fn new(settings: Settings) -> MemFs {
-        let mut tree = Tree { nodes: BTreeMap::new(), next: 2, references: BTreeMap::new(), requests: 0 };
+        let mut tree = Tree { nodes: BTreeMap::new(), next: 2, references: BTreeMap::new(), requests: 0, flushes: 0 };
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let root = tree.node(Ino::ROOT, 0o755, &Make::Directory, uid, gid);
         tree.nodes.insert(Ino::ROOT, root);
@@ -108,6 +110,13 @@ impl Tree {
         node.content = Content::File(BytesMut::from(content));
         node.attr.size_bytes = content.len() as u64;
         touch(node);
+    }
+
+    pub fn content(&self, ino: Ino) -> Vec<u8> {
+        match &self.nodes[&ino].content {
+            Content::File(bytes) => bytes.to_vec(),
+            _ => panic!("{ino} is no file"),
+        }
     }
 
     /// Removes a name behind the kernel's back.
@@ -363,7 +372,12 @@ impl Filesystem for MemFs {
         Ok(data.len() as u32)
     }
 
+    fn reports_at_close(&self) -> bool {
+        self.settings.reports_at_close
+    }
+
     async fn flush(&self, _: &Context, _: Ino, _: Handle, _: u64) -> Result<(), Errno> {
+        self.lock().flushes += 1;
         Ok(())
     }
 
