@@ -242,7 +242,9 @@ impl Node {
             }
             None => BackingCommand::Vanished { parent: dir, name: name.clone(), stamp },
         })
-        .await
+        .await?;
+        self.refresh_lent(ino);
+        Ok(())
     }
 
     /// Others have made the directory. It goes once there is nothing below its prefix.

@@ -267,6 +267,27 @@ fn what_others_replace_is_replaced_under_its_readers() {
     }
 }
 
+/// Situation: others replace the object of a file that is open natively, then remove it, and somebody
+/// looks for the name later than `--revalidate` says. Expectation: who has it open sees the new object,
+/// and reads that on when it is gone; whoever looks for it then does not find it.
+#[test]
+fn what_others_remove_is_read_on() {
+    let place = holding(Place::new(), &[("file", LEN)]);
+    place.mount_with(&["-o", "ro", "--revalidate", "1s"]);
+    read(&open(&place, "file"));
+    let file = open_natively(&place, "file");
+    let new: Vec<u8> = content(LEN + 100_000).into_iter().map(|byte| !byte).collect();
+    fs::write(place.path("new"), &new).unwrap();
+    fs::rename(place.path("new"), place.path("backing/file")).unwrap();
+    until("the open file is the new object", || read(&open(&place, "file")) == new && read(&file) == new);
+    fs::remove_file(place.path("backing/file")).unwrap();
+    until("the name is gone", || !place.path("mnt/file").exists());
+    assert!(read(&file) == new);
+    drop(file);
+    place.ebb(&["fsck", "mnt"]).good();
+    place.umount();
+}
+
 /// What is lent cannot be evicted, so it is at most half of the cache; the rest of the cache goes
 /// on to work.
 #[test]
