@@ -1,6 +1,7 @@
 //! Files, objects and frames: what can be read is written again as it was.
 
 use bytes::Bytes;
+use ebb_format::sums::{self, Sums};
 use ebb_format::{head, identity, page, record, rpc, segment, snapshot};
 use ebb_model::{LogIndex, Notice, Reply, Request};
 use record::Decoded;
@@ -49,6 +50,18 @@ pub fn page(bytes: &[u8]) {
     if let Ok(page) = page::decode(bytes) {
         let again = page::encode(&page).expect("what was read can be written");
         assert_eq!(page::decode(&again), Ok(page));
+    }
+}
+
+/// The value of a tag, of an object with two others.
+pub fn sums(bytes: &[u8]) {
+    let others = vec![("mode".to_owned(), "33188".to_owned()), ("uid".to_owned(), "0".to_owned())];
+    let value = String::from_utf8_lossy(bytes).into_owned();
+    let tags = [&others[..], &[(sums::TAG.to_owned(), value.clone())]].concat();
+    for len_bytes in [9, u64::MAX] {
+        if let Some(sums) = Sums::decode(&tags, len_bytes) {
+            assert_eq!(sums.encode(&others), value);
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "page", run: formats::page, seeds: || seeds::golden(include_str!("../../crates/format/golden/page.txt")) },
     Target { name: "head", run: formats::head, seeds: || seeds::golden(include_str!("../../crates/format/golden/head.txt")) },
     Target { name: "identity", run: formats::identity, seeds: || seeds::golden(include_str!("../../crates/format/golden/identity.txt")) },
+    Target { name: "sums", run: formats::sums, seeds: || vec![b"BK7WaADjBpKD".to_vec()] },
     Target { name: "rpc", run: formats::rpc, seeds: || seeds::golden(include_str!("../../crates/format/golden/rpc.txt")) },
     Target { name: "message", run: formats::message, seeds: seeds::messages },
     Target { name: "state", run: state::run, seeds: state::seeds },

@@ -68,6 +68,8 @@ pub struct BucketFaults {
     /// Begins a time in which the store cannot be reached.
     pub gone: Rate,
     pub outage_limit: Duration,
+    /// Per body that says what it is to be: one bit of it flips on its way.
+    pub garbled: Rate,
 }
 
 /// Some operations take up to `limit` longer.
@@ -157,6 +159,7 @@ impl FaultPlan {
                 forbidden: rate(OUTAGE),
                 gone: rate(OUTAGE),
                 outage_limit: up_to(OUTAGE_LIMIT),
+                garbled: rate(GARBLED),
             },
         }
     }
@@ -184,5 +187,7 @@ const BUCKET_FAULT: Rate = Rate::one_in(10);
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Longer than any request's time-out, so that a late change meets its successor.
 const LATE: Duration = Duration::from_secs(120);
+/// Rare: what comes garbled four times in a row is an error.
+const GARBLED: Rate = Rate::one_in(100);
 const OUTAGE: Rate = Rate::one_in(500);
 const OUTAGE_LIMIT: Duration = Duration::from_secs(120);

@@ -18,6 +18,7 @@ pub mod record;
 pub mod rpc;
 pub mod segment;
 pub mod snapshot;
+pub mod sums;
 
 pub use checksum::crc32c;
 pub use error::{Format, FormatError};

@@ -3,9 +3,11 @@
 
 use crate::Node;
 use crate::load::bucket_refusal;
+use crate::troubles::MAX_TROUBLES;
 use ebb_model::RpcError;
-use ebb_ports::{Bucket, BucketError, PortFuture};
+use ebb_ports::{Bucket, BucketError, Object, PortFuture};
 use futures_util::future::{Either, select};
+use std::ops::Range;
 use std::time::Duration;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -13,6 +15,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One of as many requests as are made at one time over a line of some Mbit/s.
 const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 16 << 10;
+
+/// What comes damaged so often in a row is so in the store.
+const MAX_DAMAGED: u32 = 4;
+
+/// What is wrong with bytes of an object, from which of them on.
+pub struct Damage {
+    pub at: u64,
+    pub what: String,
+}
+
+fn content_of(key: &str) -> String {
+    format!("content of {key}")
+}
 
 /// The pause before another attempt: doubling, with up to half of it at random so that
 /// many clients do not come back together.
@@ -79,6 +94,47 @@ impl Node {
                 return Err(error);
             }
             self.ports.clock.sleep(pause).await;
+        }
+    }
+
+    /// Gets bytes of an object, and gets them again where they are not what was written: what was
+    /// damaged on its way comes whole the next time.
+    pub(crate) async fn get_sound<'a, T>(
+        &'a self,
+        key: &str,
+        range: &Range<u64>,
+        get: impl Fn() -> PortFuture<'a, Result<Object, BucketError>>,
+        sound: impl Fn(Object) -> Result<T, Damage>,
+    ) -> Result<T, BucketError> {
+        let mut attempt = 1;
+        loop {
+            let Damage { at, what } = match sound(self.bucket_retry("get", key, range.end - range.start, &get).await?) {
+                Ok(value) => {
+                    self.is_sound(key, range);
+                    return Ok(value);
+                }
+                Err(damage) => damage,
+            };
+            let what = format!("{key} came from the bucket as it was not written: {what}");
+            if attempt == MAX_DAMAGED {
+                let mut damaged = self.damaged.borrow_mut();
+                if damaged.len() < MAX_TROUBLES || damaged.contains_key(key) {
+                    damaged.insert(key.to_owned(), at);
+                    self.trouble(&content_of(key), Some(what.clone()));
+                }
+                return Err(BucketError::Corrupt { what });
+            }
+            tracing::warn!(attempt, "{what}");
+            attempt += 1;
+        }
+    }
+
+    /// These bytes of an object were right just now, or there are none any more.
+    pub(crate) fn is_sound(&self, key: &str, range: &Range<u64>) {
+        let mut damaged = self.damaged.borrow_mut();
+        if damaged.get(key).is_some_and(|at| range.contains(at)) {
+            damaged.remove(key);
+            self.trouble(&content_of(key), None);
         }
     }
 

@@ -2,12 +2,14 @@
 //! however many wait for it (O-39); a sequential reader is run ahead of (O-84).
 
 use crate::Node;
+use crate::bucket::Damage;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::signal::Signal;
 use bytes::{Bytes, BytesMut};
+use ebb_format::sums::Sums;
 use ebb_model::*;
-use ebb_ports::{BucketError, ETag};
+use ebb_ports::{BucketError, ETag, Object};
 use futures_channel::oneshot;
 use futures_util::FutureExt;
 use futures_util::future::{Shared, select};
@@ -226,15 +228,21 @@ impl Node {
         Some((key, ETag(home.etag.clone()), home.valid_bytes))
     }
 
-    /// A range of an object, whole, of just this version.
+    /// A range of an object, whole, of just this version, and as it was written where the object
+    /// says what that was.
     pub(crate) async fn get_range(&self, key: &str, range: Range<u64>, etag: &ETag) -> Result<Bytes, BucketError> {
-        let object =
-            self.bucket_retry("get", key, range.end - range.start, || self.bucket().get(key, Some(range.clone()), Some(etag))).await?;
-        if object.body.len() as u64 != range.end - range.start {
-            let what = format!("{key}: {} bytes came where {} were asked for", object.body.len(), range.end - range.start);
-            return Err(BucketError::Unavailable { what, retry_after: None });
-        }
-        Ok(object.body)
+        let len_bytes = range.end - range.start;
+        let sound = |Object { meta, body }: Object| {
+            if body.len() as u64 != len_bytes {
+                let what = format!("{} bytes came where {len_bytes} were asked for", body.len());
+                return Err(Damage { at: range.start, what });
+            }
+            match Sums::decode(&meta.tags, meta.len_bytes).and_then(|sums| sums.damage(range.start, &body)) {
+                Some(at) => Err(Damage { at, what: format!("the block at byte {at} has another checksum") }),
+                None => Ok(body),
+            }
+        };
+        self.get_sound(key, &range, || self.bucket().get(key, Some(range.clone()), Some(etag)), sound).await
     }
 
     /// Waits for the end of the upload of a file, which says what the object is.

@@ -106,6 +106,8 @@ pub struct Node {
     /// Mutations that have no answer yet.
     under_way: RefCell<BTreeSet<TxId>>,
     troubles: Troubles,
+    /// Objects that are not what was written, and from where on.
+    damaged: RefCell<BTreeMap<String, u64>>,
     /// Tells this run of the node from others.
     run: u64,
     /// What neither the node's disk nor the bucket could take is refused at once.

@@ -5,11 +5,12 @@
 //! as `Install`, which the partition refuses if names were removed since the question.
 
 use crate::Node;
+use crate::bucket::Damage;
 use crate::locks::Mode;
 use ebb_core::backing::{self, Listed, Listing, LoadPlan, LookupPlan, Scope, page_key};
 use ebb_format::page::{self, Page};
 use ebb_model::*;
-use ebb_ports::{BucketError, ListEntry, ListRequest};
+use ebb_ports::{BucketError, ListEntry, ListRequest, Object};
 use futures_util::future::{try_join, try_join_all};
 use std::rc::Rc;
 
@@ -212,16 +213,15 @@ impl Node {
         if let Some(page) = self.pages.borrow().get(&dir) {
             return Ok(Some(page.clone()));
         }
-        let object = match self.bucket_read("get", key, LARGE_PAGE_BYTES, || self.bucket().get(key, None, None)).await {
-            Ok(object) => object,
-            Err(RpcError::Refused(FsError::NotFound)) => return Ok(None),
-            Err(error) => return Err(error),
+        let decode = |object: Object| {
+            let damage = |error| Damage { at: 0, what: format!("the attributes that it holds are unknown: {error}") };
+            page::decode(&object.body).map_err(damage)
         };
-        let page = page::decode(&object.body).map_err(|error| {
-            self.trouble(key, Some(format!("{key} in the bucket cannot be read, so the attributes it holds are unknown: {error}")));
-            RpcError::Refused(FsError::Io)
-        })?;
-        let page = Rc::new(page);
+        let page = match self.get_sound(key, &(0..LARGE_PAGE_BYTES), || self.bucket().get(key, None, None), decode).await {
+            Ok(page) => Rc::new(page),
+            Err(BucketError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(bucket_refusal(&error)),
+        };
         self.pages.borrow_mut().insert(dir, page.clone());
         Ok(Some(page))
     }
@@ -329,7 +329,7 @@ pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
     RpcError::Refused(match error {
         BucketError::NotFound { .. } => FsError::NotFound,
         BucketError::Forbidden { .. } => FsError::AccessDenied,
-        BucketError::Precondition { .. } | BucketError::Refused { .. } => FsError::Io,
+        BucketError::Precondition { .. } | BucketError::Refused { .. } | BucketError::Corrupt { .. } => FsError::Io,
         BucketError::Unavailable { .. } | BucketError::Unknown { .. } => FsError::TimedOut,
     })
 }

@@ -212,6 +212,7 @@ impl Node {
             quotas: Quotas::default(),
             under_way: Default::default(),
             troubles: Default::default(),
+            damaged: Default::default(),
             run: ports.entropy.next_u64(),
             max_file_bytes,
             recovered,

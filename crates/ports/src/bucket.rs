@@ -164,6 +164,9 @@ pub enum BucketError {
     /// The store does not take such a key, size or request; asking again is of no use.
     #[error("{what}")]
     Refused { what: String },
+    /// What came is not what was put there, also when it was asked for again.
+    #[error("{what}")]
+    Corrupt { what: String },
     /// Nothing was done; ask again, not before `retry_after` where the store said so.
     #[error("{what}")]
     Unavailable { what: String, retry_after: Option<Duration> },

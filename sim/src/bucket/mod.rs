@@ -8,6 +8,7 @@ use crate::faults::Faults;
 use crate::net::Network;
 use crate::rng::Rng;
 use bytes::Bytes;
+use ebb_format::sums;
 use ebb_ports::{
     Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, PortFuture,
     UploadId,
@@ -104,6 +105,11 @@ impl SimBucket {
     /// Deletes an object at once, as somebody else would who uses the bucket too.
     pub fn delete_as_outsider(&self, key: &str) {
         self.perform(OUTSIDER, |store, request| store.delete(request, key, None)).expect("deleting unconditionally succeeds");
+    }
+
+    /// Flips a bit of an object, which the store does not notice.
+    pub fn rot(&self, key: &str, at: usize) {
+        self.shared.store.borrow_mut().rot(key, |body| flipped(body, at));
     }
 
     /// Every change that was made, in order.
@@ -249,6 +255,17 @@ impl ProcessBucket {
         }
     }
 
+    fn garble(&self, key: &str, object: Object) -> Object {
+        let Shared { rng, faults, executor, .. } = &*self.bucket.shared;
+        let told = key.starts_with(PAGES) || object.meta.tags.iter().any(|(name, _)| name == sums::TAG);
+        if !told || object.body.is_empty() || !rng.chance(faults.plan().bucket.garbled) {
+            return object;
+        }
+        let at = rng.below(object.body.len() as u64) as usize;
+        executor.note(&self.owner, "bucket.garbled", format_args!("byte {at}"));
+        Object { body: flipped(&object.body, at), ..object }
+    }
+
     fn serve<T>(&self, what: &str, effect: impl FnOnce(&mut Store, &Request<'_>) -> Result<T, BucketError>) -> Result<T, BucketError> {
         let result = self.bucket.perform(self.owner.name(), effect);
         let outcome = result.as_ref().err().map_or_else(|| "ok".to_owned(), BucketError::to_string);
@@ -262,7 +279,8 @@ impl Bucket for ProcessBucket {
         let (key, if_match) = (key.to_owned(), if_match.cloned());
         Box::pin(async move {
             let asked = key.clone();
-            self.request(Kind::Reads("get"), &key, move |store, _| store.get(&asked, range, if_match.as_ref())).await
+            let object = self.request(Kind::Reads("get"), &key, move |store, _| store.get(&asked, range, if_match.as_ref())).await?;
+            Ok(self.garble(&key, object))
         })
     }
 
@@ -372,12 +390,21 @@ impl Bucket for ProcessBucket {
     }
 }
 
+fn flipped(body: &Bytes, at: usize) -> Bytes {
+    let mut body = body.to_vec();
+    body[at] ^= 1;
+    body.into()
+}
+
 fn unavailable(what: &str, why: &str) -> BucketError {
     BucketError::Unavailable { what: format!("{what}: {why}"), retry_after: None }
 }
 
 /// The bucket's name in [`Network::partition`].
 pub const BUCKET_HOST: &str = "bucket";
+
+/// Their bodies say themselves what they are to be.
+const PAGES: &str = ".ebb/d/";
 
 /// Who changed what no process of this world did.
 const OUTSIDER: &str = "outsider";

@@ -99,6 +99,11 @@ impl Store {
         Ok(Object { meta: object.meta.clone(), body: object.body.slice(start as usize..end.max(start) as usize) })
     }
 
+    pub(crate) fn rot(&mut self, key: &str, damage: impl FnOnce(&Bytes) -> Bytes) {
+        let object = self.objects.get_mut(key).expect("what is to rot is there");
+        object.body = damage(&object.body);
+    }
+
     pub(crate) fn head(&self, key: &str) -> Result<ObjectMeta, BucketError> {
         self.objects.get(key).map(|object| object.meta.clone()).ok_or_else(|| not_found(key))
     }

@@ -36,6 +36,8 @@ pub enum Fault {
     LateEffects,
     /// Bodies of objects end early.
     Truncated,
+    /// A bit of the bodies of files is another one.
+    Garbled,
     /// Listings are as they were before the fault.
     StaleListings,
     /// Uploads that have begun are gone.
@@ -55,7 +57,7 @@ impl Fault {
         match self {
             Fault::ReadOnly => request.is_change(),
             Fault::LateEffects => request.is_effect(),
-            Fault::Truncated => request.is_download(),
+            Fault::Truncated | Fault::Garbled => request.is_download(),
             Fault::StaleListings => request.is_listing(),
             Fault::LostUploads => request.is_of_upload(),
             _ => true,
@@ -66,6 +68,7 @@ impl Fault {
     fn percent(self) -> u64 {
         match self {
             Fault::InternalError | Fault::LostAnswers | Fault::LateEffects | Fault::Truncated | Fault::LostUploads => 50,
+            Fault::Garbled => 20,
             Fault::SlowDown => 90,
             Fault::Silence => 20,
             _ => 100,

@@ -112,6 +112,14 @@ impl Proxy {
                 let whole = self.pass(&request)?;
                 answer(&whole[..body_at(&whole).midpoint(whole.len())])
             }
+            Some(Fault::Garbled) => {
+                let mut whole = self.pass(&request)?;
+                let body = body_at(&whole);
+                if let Some(byte) = whole.len().checked_sub(body + 1).and_then(|last| whole.get_mut(body + last / 2)) {
+                    *byte ^= 1;
+                }
+                answer(&whole)
+            }
             Some(Fault::StaleListings) => {
                 let kept = self.state().listings.get(&request.target).cloned();
                 match kept {

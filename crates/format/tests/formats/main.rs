@@ -11,3 +11,4 @@ mod rpc;
 mod samples;
 mod segment;
 mod snapshot;
+mod sums;

@@ -74,6 +74,7 @@ impl Node {
             Err(error) => return Err(error.into()),
         }
         self.end(BackingCommand::Deleted { key: key.into() }).await?;
+        self.is_sound(key, &(0..u64::MAX));
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use crate::{Node, Planted};
 use bytes::{Bytes, BytesMut};
 use ebb_core::backing::FlushStep;
 use ebb_core::extent::{Segment, Source};
+use ebb_format::sums::{self, Sums};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag, ObjectMeta, ObjectTags, PartTag, UploadId};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -113,6 +114,7 @@ impl Node {
                 self.end(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version }).await?;
                 self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
                 self.flusher.count(len_bytes);
+                self.is_sound(key, &(0..u64::MAX));
                 Ok(())
             }
             // Only a node that stops leaves it at that: the next start finds out.
@@ -136,12 +138,16 @@ impl Node {
         let _room = self.flusher.memory(self.side_of_key(key)).take(CHUNK_BYTES).await;
         let (content, body) = {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
-            let content = self.content(ino)?;
+            let mut content = self.content(ino)?;
             if content.size_bytes >= CHUNK_BYTES {
                 // Grown since: the next cycle does what is right by then.
                 return Err(FlushError::Later);
             }
             let body = self.read_for_upload(ino, 0..content.size_bytes, content.size_bytes).await?;
+            if let Some(sums) = Sums::of(&body) {
+                let value = sums.encode(&content.tags);
+                content.tags.push((sums::TAG.into(), value));
+            }
             (content, body)
         };
         self.force_log().await?;

@@ -1,0 +1,93 @@
+use ebb_format::sums::{Sums, TAG};
+use ebb_model::BLOCK_BYTES;
+use proptest::prelude::*;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+fn tags(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn tagged(sums: &Sums, others: &[(&str, &str)]) -> Vec<(String, String)> {
+    let mut tags = tags(others);
+    tags.insert(0, (TAG.into(), sums.encode(&tags)));
+    tags
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+/// The bytes of `docs/format/bucket.md`.
+#[test]
+fn the_published_example() {
+    let sums = Sums::of(b"123456789").unwrap();
+    assert_eq!(sums.encode(&tags(&[("uid", "0"), ("mode", "33188")])), "BK7WaADjBpKD");
+}
+
+#[test]
+fn they_are_read_whatever_the_order_of_the_tags() {
+    let sums = Sums::of(&content(3 * BLOCK + 5)).unwrap();
+    let mut tags = tagged(&sums, &[("b", "2"), ("a", "1")]);
+    assert_eq!(Sums::decode(&tags, 3 * BLOCK_BYTES + 5), Some(sums.clone()));
+    tags.sort();
+    assert_eq!(Sums::decode(&tags, 3 * BLOCK_BYTES + 5), Some(sums));
+}
+
+/// Somebody has replaced the content and kept some of the tags.
+#[test]
+fn they_are_of_one_length_and_one_set_of_tags() {
+    let sums = Sums::of(&content(100)).unwrap();
+    let good = tagged(&sums, &[("mtime", "7")]);
+    assert_eq!(Sums::decode(&good, 101), None);
+    assert_eq!(Sums::decode(&good[..1], 100), None);
+    let mut newer = good.clone();
+    newer[1].1 = "8".into();
+    assert_eq!(Sums::decode(&newer, 100), None);
+    let mut more = good.clone();
+    more.push(("uid".into(), "0".into()));
+    assert_eq!(Sums::decode(&more, 100), None);
+    assert_eq!(Sums::decode(&good[1..], 100), None);
+}
+
+#[test]
+fn what_is_longer_than_tags_can_say_has_none() {
+    assert!(Sums::of(&content(256 * BLOCK)).is_some());
+    assert_eq!(Sums::of(&content(256 * BLOCK + 1)), None);
+}
+
+/// Of a range that begins or ends within a block that block says nothing.
+#[test]
+fn damage_is_found_in_whole_blocks() {
+    let mut bytes = content(2 * BLOCK + 100);
+    let sums = Sums::of(&bytes).unwrap();
+    assert_eq!(sums.damage(0, &bytes), None);
+    bytes[BLOCK + 7] ^= 1;
+    assert_eq!(sums.damage(0, &bytes), Some(BLOCK_BYTES));
+    assert_eq!(sums.damage(BLOCK_BYTES, &bytes[BLOCK..]), Some(BLOCK_BYTES));
+    assert_eq!(sums.damage(BLOCK_BYTES + 1, &bytes[BLOCK + 1..]), None);
+    assert_eq!(sums.damage(0, &bytes[..2 * BLOCK - 1]), None);
+    assert_eq!(sums.damage(0, &bytes[..BLOCK]), None);
+    bytes[2 * BLOCK + 99] ^= 0x80;
+    assert_eq!(sums.damage(2 * BLOCK_BYTES, &bytes[2 * BLOCK..]), Some(2 * BLOCK_BYTES));
+    assert_eq!(sums.damage(2 * BLOCK_BYTES, &bytes[2 * BLOCK..2 * BLOCK + 99]), None);
+    assert_eq!(sums.damage(u64::from(u32::MAX), b"beyond"), None);
+}
+
+proptest! {
+    /// Whatever is written there, reading it is a value or nothing.
+    #[test]
+    fn hostile_values_are_no_checksums(value in "\\PC*", len in 0u64..1 << 40) {
+        Sums::decode(&[(TAG.into(), value)], len);
+    }
+
+    #[test]
+    fn a_changed_digit_is_found(len in 0usize..3 * BLOCK, at: prop::sample::Index, digit in "[A-Za-z0-9_-]") {
+        let sums = Sums::of(&content(len)).unwrap();
+        let mut tags = tagged(&sums, &[("uid", "0")]);
+        let at = at.index(tags[0].1.len());
+        tags[0].1.replace_range(at..=at, &digit);
+        let read = Sums::decode(&tags, len as u64);
+        prop_assert!(read.is_none() || read == Some(sums));
+    }
+}

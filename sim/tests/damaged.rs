@@ -1,0 +1,159 @@
+//! Bytes of the bucket that are not what was written.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::{Node, Options};
+use ebb_sim::volume::rig;
+use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
+use std::rc::Rc;
+use std::time::Duration;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+struct Mount {
+    _process: Process,
+    node: Rc<Node>,
+    client: Client,
+}
+
+impl Mount {
+    async fn new(world: &World, machine: &str, bucket: &SimBucket) -> Mount {
+        let process = world.machine(machine).process("node");
+        let flush_interval = Duration::from_secs(3600);
+        let options = Options { owner: "damaged".into(), embedded: true, flush_interval, ..Options::default() };
+        let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
+        let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+        Mount { _process: process, node, client }
+    }
+
+    /// A file that only the bucket has.
+    async fn cold(&self, name: &str, content: &Bytes) -> Ino {
+        let name = Name::new(name.as_bytes()).unwrap();
+        let ino = self.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+        self.write(ino, content).await;
+        self.flush_and_evict().await;
+        ino
+    }
+
+    async fn write(&self, ino: Ino, content: &Bytes) {
+        self.client.write(&Caller::ROOT, ino, 0, content.clone(), false).await.unwrap();
+    }
+
+    async fn flush_and_evict(&self) {
+        self.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        self.client.admin(AdminRequest::Evict { path: vec![] }).await.unwrap();
+    }
+
+    async fn read(&self, ino: Ino, offset: usize, len: usize) -> Result<Bytes, FsError> {
+        self.client.read(ino, offset as u64, len).await
+    }
+
+    async fn status(&self) -> Status {
+        let Ok(AdminReply::Status(status)) = self.client.admin(AdminRequest::Status).await else { panic!("there is no status") };
+        status
+    }
+
+    async fn troubles(&self) -> Vec<String> {
+        self.status().await.troubles.into_iter().map(|trouble| trouble.what).collect()
+    }
+}
+
+/// It goes to the bucket with one request.
+fn content(salt: usize) -> Bytes {
+    (0..3 * BLOCK + 1000).map(|at| ((at + salt) % 251) as u8).collect::<Vec<u8>>().into()
+}
+
+fn run(world: &World, scene: impl Future<Output = ()>) {
+    world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// What is damaged on its way is asked for again, and nobody notices.
+#[test]
+fn what_is_damaged_on_its_way_comes_again() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let mut files = Vec::new();
+        for salt in 0..20 {
+            files.push((mount.cold(&format!("file{salt}"), &content(salt)).await, content(salt)));
+        }
+        let before = bucket.requests()["get"];
+        world.set_faults(FaultPlan {
+            bucket: BucketFaults { garbled: Rate::one_in(10), ..BucketFaults::default() },
+            ..FaultPlan::default()
+        });
+        for (ino, content) in files {
+            assert_eq!(mount.read(ino, 0, content.len()).await, Ok(content));
+        }
+        assert!(bucket.requests()["get"] > before + 20, "{} before, {:?} after", before, bucket.requests());
+        assert_eq!(mount.troubles().await, Vec::<String>::new());
+    });
+}
+
+/// Situation: a bit of an object has flipped in the store. Danger: it is read, or sent again as if
+/// it were right. Expectation: EIO for who reads that block, or has the rest of it sent; the others are
+/// read; what is written over it is right, and so is what is sent then.
+#[test]
+fn what_has_rotted_in_the_bucket_is_not_shown() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let ino = mount.cold("file", &content(0)).await;
+        bucket.rot("file", BLOCK + 5);
+        assert_eq!(mount.read(ino, BLOCK, BLOCK).await, Err(FsError::Io));
+        assert_eq!(mount.read(ino, 2 * BLOCK, BLOCK).await.unwrap(), content(0)[2 * BLOCK..3 * BLOCK]);
+        assert!(mount.troubles().await.iter().any(|what| what.starts_with("file came from the bucket as it was not written")));
+
+        mount.write(ino, &Bytes::from_static(b"new")).await;
+        let sent = mount.client.admin(AdminRequest::Flush { path: vec![] }).await;
+        assert!(sent.is_err(), "{sent:?}");
+        mount.write(ino, &content(7)).await;
+        mount.flush_and_evict().await;
+        assert_eq!(mount.read(ino, 0, content(7).len()).await, Ok(content(7)));
+        assert_eq!(mount.troubles().await, Vec::<String>::new());
+    });
+}
+
+/// Others replace an object and keep its tags, as some tools do: what it was says nothing of it.
+#[test]
+fn what_others_have_put_there_is_believed() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let ino = mount.cold("file", &content(0)).await;
+        let mut tags = bucket.objects()["file"].meta.tags.clone();
+        tags.iter_mut().find(|(name, _)| name == "mtime").unwrap().1 = "1000000000".into();
+        bucket.put_as_outsider("file", content(9), tags).unwrap();
+        assert_eq!(mount.read(ino, 0, content(9).len()).await, Ok(content(9)));
+        assert_eq!(mount.troubles().await, Vec::<String>::new());
+    });
+}
+
+/// The pages with what objects cannot say come again too.
+#[test]
+fn pages_that_are_damaged_on_their_way_come_again() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let dirs: Vec<Name> = (0..20).map(|number| Name::new(format!("dir{number}").as_bytes()).unwrap()).collect();
+    let file = Name::new(b"file").unwrap();
+    run(&world, async {
+        let first = Mount::new(&world, "a", &bucket).await;
+        for dir in &dirs {
+            let made = first.client.make(&Caller::ROOT, Ino::ROOT, dir, 0o755, Make::Directory, false).await.unwrap();
+            first.client.make(&Caller::ROOT, made.ino, &file, 0o640, Make::Regular, false).await.unwrap();
+        }
+        first.node.stop(true).await.unwrap();
+        world
+            .set_faults(FaultPlan { bucket: BucketFaults { garbled: Rate::one_in(5), ..BucketFaults::default() }, ..FaultPlan::default() });
+        let second = Mount::new(&world, "b", &bucket).await;
+        for dir in &dirs {
+            let dir = second.client.lookup(Ino::ROOT, dir).await.unwrap();
+            assert_eq!(second.client.lookup(dir.ino, &file).await.unwrap().mode, 0o640);
+        }
+        assert_eq!(second.troubles().await, Vec::<String>::new());
+    });
+}
