@@ -1,4 +1,4 @@
-//! Bytes of the bucket that are not what was written.
+//! Bytes of the bucket and of the node's disk that are not what was written.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
+const SCRUB: Duration = Duration::from_secs(60);
+
 struct Mount {
     _process: Process,
     node: Rc<Node>,
@@ -20,8 +22,8 @@ struct Mount {
 impl Mount {
     async fn new(world: &World, machine: &str, bucket: &SimBucket) -> Mount {
         let process = world.machine(machine).process("node");
-        let flush_interval = Duration::from_secs(3600);
-        let options = Options { owner: "damaged".into(), embedded: true, flush_interval, ..Options::default() };
+        let (flush_interval, scrub_interval) = (Duration::from_secs(3600), Some(SCRUB));
+        let options = Options { owner: "damaged".into(), embedded: true, flush_interval, scrub_interval, ..Options::default() };
         let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         Mount { _process: process, node, client }
@@ -57,6 +59,39 @@ impl Mount {
     async fn troubles(&self) -> Vec<String> {
         self.status().await.troubles.into_iter().map(|trouble| trouble.what).collect()
     }
+}
+
+/// Situation: blocks rot on the node's disk that nobody reads. Expectation: the scrub finds them; what
+/// the bucket has is dropped, and comes whole when it is read; what it has not is named.
+#[test]
+fn what_rots_unread_is_found() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let clean = mount.cold("clean", &content(0)).await;
+        assert_eq!(mount.read(clean, 0, content(0).len()).await, Ok(content(0)));
+        mount.client.fsync(clean).await.unwrap();
+        let name = Name::new(b"dirty").unwrap();
+        let dirty = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+        mount.write(dirty, &content(1)).await;
+        mount.client.fsync(dirty).await.unwrap();
+        world.sleep(2 * SCRUB).await;
+        let scrub = mount.status().await.scrub;
+        assert!(scrub.blocks >= 8 && scrub.round_ended.is_some() && (scrub.dropped, scrub.damaged) == (0, 0), "{scrub:?}");
+
+        let disk = world.machine("a").disk("node");
+        for ino in [clean, dirty] {
+            assert_eq!(disk.flip(&format!("store/{:016x}", ino.0), BLOCK_BYTES + 7, 4), Ok(true));
+        }
+        world.sleep(2 * SCRUB).await;
+        let status = mount.status().await;
+        assert!(status.scrub.dropped == 1 && status.scrub.damaged >= 1, "{:?}", status.scrub);
+        assert!(status.troubles.iter().any(|trouble| trouble.what.contains(&format!("inode {dirty} is damaged"))), "{:?}", status.troubles);
+        assert_eq!(mount.read(clean, 0, content(0).len()).await, Ok(content(0)));
+        assert_eq!(mount.read(dirty, BLOCK, BLOCK).await, Err(FsError::Io));
+        assert_eq!(mount.read(dirty, 0, BLOCK).await.unwrap(), content(1)[..BLOCK]);
+    });
 }
 
 /// It goes to the bucket with one request.

@@ -34,6 +34,8 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         space_timeout: args.space_timeout.0,
         bucket_timeout: args.bucket_timeout.0,
         revalidate: (!args.revalidate.0.is_zero()).then_some(args.revalidate.0),
+        scrub_interval: (!args.scrub_interval.0.is_zero()).then_some(args.scrub_interval.0),
+        scrub_bytes_per_sec: args.scrub_rate.0,
         read_ahead_bytes: args.read_ahead.0,
         planted: planted(),
         ..ebb_node::Options::default()
@@ -58,6 +60,10 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     if args.commit_interval.0.is_zero() {
         return Err(Failure::Usage("--commit-interval cannot be zero; --ack=durable forces before every answer".into()));
     }
+    if args.scrub_rate.0 < LEAST_SCRUB_RATE {
+        let least = ebb_cli::units::Bytes(LEAST_SCRUB_RATE);
+        return Err(Failure::Usage(format!("--scrub-rate must be at least {least}; --scrub-interval=0 turns the scrub off")));
+    }
     for (flag, given) in [("--cache-size", args.cache_size), ("--dirty-size", args.dirty_size)] {
         if given.0 < LEAST_CACHE_BYTES {
             return Err(Failure::Usage(format!("{flag} must be at least {}", ebb_cli::units::Bytes(LEAST_CACHE_BYTES))));
@@ -65,6 +71,9 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// What the scrub reads at one time.
+const LEAST_SCRUB_RATE: u64 = 1 << 20;
 
 /// Room for a few requests under way.
 const LEAST_CACHE_BYTES: u64 = 16 << 20;

@@ -457,8 +457,22 @@ pub struct Status {
     pub dirty_files: u64,
     pub dirty_since: Option<Time>,
     pub pending_deletes: u64,
+    pub scrub: ScrubStatus,
     /// What is wrong now, in words, with the time since when.
     pub troubles: Vec<Trouble>,
+}
+
+/// What comparing cached blocks with their checksums has come to, since the node started.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// Read.
+    pub blocks: u64,
+    /// Damaged, and dropped because the bucket has them.
+    pub dropped: u64,
+    /// Damaged or unreadable, and nowhere else.
+    pub damaged: u64,
+    /// When everything had last been read.
+    pub round_ended: Option<Time>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -57,6 +57,7 @@ impl Node {
             dirty_files: dirt.files,
             dirty_since: dirt.since,
             pending_deletes: dirt.deletes,
+            scrub: self.scrub.status(),
             troubles: self.troubles.list().into_iter().chain(self.refused_work().troubles()).collect(),
         }
     }

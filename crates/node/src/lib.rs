@@ -35,6 +35,7 @@ mod recover;
 mod repeat;
 mod replica;
 mod revalidate;
+mod scrub;
 mod seek;
 mod serve;
 mod session;
@@ -67,6 +68,7 @@ use log::LogError;
 use quota::Quotas;
 use replica::Replica;
 use revalidate::Revalidation;
+use scrub::Scrub;
 use session::Attachments;
 use side_by_side::Member;
 use std::cell::{Cell, RefCell};
@@ -102,6 +104,7 @@ pub struct Node {
     flusher: Flusher,
     holes: Holes,
     loans: Loans,
+    scrub: Scrub,
     quotas: Quotas,
     /// Mutations that have no answer yet.
     under_way: RefCell<BTreeSet<TxId>>,

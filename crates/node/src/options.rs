@@ -45,6 +45,10 @@ pub struct Options {
     /// What others do to the bucket is seen at the latest after this time (O-55); `None`: names
     /// that are known are not asked for again.
     pub revalidate: Option<Duration>,
+    /// Everything cached is compared with its checksum once in this time; `None`: only what is read.
+    pub scrub_interval: Option<Duration>,
+    /// Never faster than this.
+    pub scrub_bytes_per_sec: u64,
     /// Most bytes that are read ahead of one sequential reader.
     pub read_ahead_bytes: u64,
     /// Operations after which a snapshot is written, so that a restart has no more to replay.
@@ -77,6 +81,8 @@ impl Default for Options {
             space_timeout: Duration::from_secs(60),
             bucket_timeout: Duration::from_secs(60),
             revalidate: None,
+            scrub_interval: Some(Duration::from_secs(7 * 24 * 3600)),
+            scrub_bytes_per_sec: 32 << 20,
             read_ahead_bytes: 64 << 20,
             snapshot_operations: 200_000,
             segment_bytes: 16 << 20,

@@ -14,6 +14,7 @@ use crate::quota::Quotas;
 use crate::repeat::bytes_of;
 use crate::replica::{Replica, refusal};
 use crate::revalidate::Revalidation;
+use crate::scrub::Scrub;
 use crate::side_by_side::{Member, SideBySide};
 use crate::store::Store;
 use crate::{Node, Options, Planted, random_u128};
@@ -209,6 +210,7 @@ impl Node {
             cache: Cache::default(),
             holes: Holes::default(),
             loans: Loans::default(),
+            scrub: Scrub::default(),
             quotas: Quotas::default(),
             under_way: Default::default(),
             troubles: Default::default(),

@@ -140,6 +140,15 @@ impl Extents {
         runs(self.list(ino, blocks).into_iter().map(|(block, _)| block))
     }
 
+    /// The first present block at or behind this one, of its file or a later one, with those that
+    /// follow it, at most `limit`.
+    pub fn next_resident(&self, from: (Ino, u64), limit: u64) -> Option<(Ino, Range<u64>)> {
+        let mut blocks = self.blocks.range(from..).map(|(at, _)| *at);
+        let (ino, first) = blocks.next()?;
+        let more = (first + 1..first.saturating_add(limit)).zip(blocks).take_while(|(block, at)| *at == (ino, *block)).count();
+        Some((ino, first..first + 1 + more as u64))
+    }
+
     /// Runs of blocks that are present and nowhere else.
     pub fn dirty_runs(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
         runs(self.list(ino, blocks).into_iter().filter(|(_, state)| state.dirty).map(|(block, _)| block))

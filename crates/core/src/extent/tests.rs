@@ -375,3 +375,19 @@ fn eviction_is_asked_for_runs_of_clean_blocks() {
     let chunks: Vec<_> = extents.chunks().map(|chunk| (chunk.chunk, chunk.resident_bytes, chunk.dirty_bytes)).collect();
     assert_eq!(chunks, [(0, 6 * BLOCK_BYTES, BLOCK_BYTES), (1, 4 * BLOCK_BYTES, 0)]);
 }
+
+#[test]
+fn a_scrub_walks_over_everything_that_is_there() {
+    let mut extents = Extents::default();
+    for (ino, first, count) in [(Ino(3), 5, 4), (Ino(3), 100, 1), (Ino(9), 0, 2)] {
+        extents.set_home(ino, "e", 1 << 30);
+        extents.apply(&ExtentCommand::Present { ino, etag: "e".into(), first, sums: vec![0; count] });
+    }
+    let (mut at, mut walked) = ((Ino(0), 0), Vec::new());
+    while let Some((ino, blocks)) = extents.next_resident(at, 3) {
+        at = (ino, blocks.end);
+        walked.push((ino.0, blocks.start, blocks.end));
+    }
+    assert_eq!(walked, [(3, 5, 8), (3, 8, 9), (3, 100, 101), (9, 0, 2)]);
+    assert_eq!(extents.next_resident((Ino(9), u64::MAX), 3), None);
+}

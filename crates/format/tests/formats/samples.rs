@@ -626,6 +626,7 @@ impl Draw {
             dirty_files: self.u64(),
             dirty_since: self.option(Draw::time),
             pending_deletes: self.u64(),
+            scrub: ScrubStatus { blocks: self.u64(), dropped: self.u64(), damaged: self.u64(), round_ended: self.option(Draw::time) },
             troubles: self.list(|draw| Trouble { since: draw.time(), what: draw.text() }),
         }
     }

@@ -123,6 +123,12 @@ pub struct Node {
     /// Most bytes that are read ahead of one sequential reader.
     #[arg(long, value_name = "SIZE", default_value = "64M", env = "EBB_READ_AHEAD")]
     pub read_ahead: Bytes,
+    /// Everything cached is compared with its checksum once in this time; with 0 only what is read.
+    #[arg(long, value_name = "TIME", default_value = "168h", env = "EBB_SCRUB_INTERVAL")]
+    pub scrub_interval: Span,
+    /// Most bytes per second that are read for that.
+    #[arg(long, value_name = "SIZE", default_value = "32M", env = "EBB_SCRUB_RATE")]
+    pub scrub_rate: Bytes,
     /// A read that the bucket does not answer fails after this time.
     #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_BUCKET_TIMEOUT")]
     pub bucket_timeout: Span,

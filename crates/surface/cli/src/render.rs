@@ -3,7 +3,7 @@
 
 use crate::units::{Bytes, Span};
 use crate::{explain, quota};
-use ebb_model::{AdminReply, Status, Time};
+use ebb_model::{AdminReply, ScrubStatus, Status, Time};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -54,6 +54,12 @@ pub fn json(reply: &AdminReply) -> Value {
             "dirty_files": status.dirty_files,
             "dirty_since_secs": status.dirty_since.map(|time| time.secs),
             "pending_deletes": status.pending_deletes,
+            "scrub": {
+                "blocks": status.scrub.blocks,
+                "dropped": status.scrub.dropped,
+                "damaged": status.scrub.damaged,
+                "round_ended_secs": status.scrub.round_ended.map(|time| time.secs),
+            },
             "troubles": status.troubles.iter().map(|trouble| json!({
                 "since_secs": trouble.since.secs,
                 "what": trouble.what,
@@ -95,6 +101,9 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
     }
     let behind = status.log_index.0.saturating_sub(status.durable_index.0);
     writeln!(out, "log       {} operations, {behind} of them not yet safe from a power cut", status.log_index.0)?;
+    let ScrubStatus { blocks, dropped, damaged, round_ended } = &status.scrub;
+    let round = round_ended.map_or_else(|| "not yet everything".into(), |ended| format!("everything {} ago", age(ended, now)));
+    writeln!(out, "scrub     {blocks} blocks, {round}; {dropped} were damaged and are fetched again, {damaged} are lost")?;
     for session in &status.sessions {
         writeln!(out, "client    {} ({} open files)", session.client, session.open_files)?;
     }
