@@ -231,6 +231,7 @@ impl Node {
         }
         node.store.not_forced(doubtful.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (*ino, run))));
         node.store.not_forced_cuts(cuts);
+        node.doubt_void_blocks();
         // What is removed or cut now must not come back with the next power cut.
         node.force_log().await?;
         node.drop_strays().await?;
@@ -256,6 +257,14 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// A write into a block that has no checksum is in the store file before anything of it is in
+    /// the log. Where the process died in between, readers see what nobody else knows of.
+    fn doubt_void_blocks(&self) {
+        let state = self.replica.view();
+        let blocks: Vec<(Ino, Range<u64>)> = state.extents().void_blocks().map(|(ino, block)| (ino, block..block + 1)).collect();
+        self.store.not_forced(blocks.iter().map(|(ino, block)| (*ino, block)));
     }
 
     /// Store files of inodes that are gone, and bytes beyond the end of a file, are what a

@@ -154,6 +154,11 @@ impl Extents {
         runs(self.list(ino, blocks).into_iter().filter(|(_, state)| state.dirty).map(|(block, _)| block))
     }
 
+    /// Blocks without a checksum, in order: they may be overwritten without a word in the log.
+    pub fn void_blocks(&self) -> impl Iterator<Item = (Ino, u64)> {
+        self.blocks.iter().filter(|(_, state)| state.sum.is_none()).map(|(at, _)| *at)
+    }
+
     /// Whether the block is absent and zeros.
     pub fn is_zero(&self, ino: Ino, block: u64) -> bool {
         !self.blocks.contains_key(&(ino, block)) && self.home_bytes(ino, block) == 0
