@@ -35,6 +35,8 @@ pub(crate) type Handler = Rc<dyn Fn(Change) -> PortFuture<'static, ()>>;
 
 pub(crate) struct Caching {
     state: Cell<State>,
+    /// What was cached under an earlier rule may be there still.
+    dropping: Cell<bool>,
     pending: RefCell<Pending>,
     pub(crate) changed: Gate,
     handler: RefCell<Option<Handler>>,
@@ -65,13 +67,20 @@ pub(crate) struct Drops {
 impl Caching {
     pub(crate) fn new(sole: bool) -> Caching {
         let state = if sole { State::Sole } else { State::Shared };
-        Caching { state: Cell::new(state), pending: RefCell::default(), changed: Gate::default(), handler: RefCell::new(None) }
+        Caching {
+            state: Cell::new(state),
+            dropping: Cell::new(false),
+            pending: RefCell::default(),
+            changed: Gate::default(),
+            handler: RefCell::new(None),
+        }
     }
 
+    /// Who is sole again is so once everything has been dropped: others may have been there since.
     pub(crate) fn rule(&self) -> CacheRule {
         match self.state.get() {
-            State::Sole => CacheRule::Sole,
-            State::Fenced | State::Shared => CacheRule::Shared,
+            State::Sole if !self.dropping.get() => CacheRule::Sole,
+            State::Sole | State::Fenced | State::Shared => CacheRule::Shared,
         }
     }
 
@@ -130,8 +139,14 @@ impl Caching {
     }
 
     fn drop_all(&self) {
+        self.dropping.set(true);
         self.pending.borrow_mut().all = true;
         self.changed.changed();
+    }
+
+    /// What was [taken](Caching::take) last has been dropped.
+    pub(crate) fn dropped(&self) {
+        self.dropping.set(self.pending.borrow().all);
     }
 
     pub(crate) fn take(&self) -> Option<Drops> {

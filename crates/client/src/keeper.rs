@@ -344,6 +344,7 @@ async fn drop_caches(shared: Rc<Shared>) {
                 handler(change).await;
             }
         }
+        shared.caching.dropped();
         if drops.answer {
             let patience = Some(shared.options.request_timeout);
             if let Err(error) = shared.ask_patiently(patience, |session| Request::Shared { session }).await {
