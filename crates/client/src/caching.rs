@@ -1,6 +1,6 @@
 //! What the client's user may cache, and what it is told when that ends. As long as
 //! there are no finer leases the whole volume is one (DESIGN §6): a sole client caches
-//! without term, several cache nothing (O-49).
+//! without term, several cache nothing that others may change unseen (O-49, O-50).
 
 use crate::gate::Gate;
 use ebb_model::Ino;
@@ -16,7 +16,8 @@ pub enum CacheRule {
     /// Names, attributes and pages: what ends it comes as a [`Change`], where names and
     /// attributes have no term ([`crate::Client::cache_term`]).
     Sole,
-    /// Nothing: time-outs of zero and direct I/O.
+    /// Names and attributes not at all, and pages only by who asks at every open whether they are
+    /// old: time-outs of zero, and direct I/O or close-to-open (O-49, O-50).
     Shared,
 }
 
@@ -31,7 +32,7 @@ pub enum Change {
 
 /// Drops what [`Change`] says and completes when that is done. Requests of the same user
 /// are served meanwhile, so it may wait for them.
-pub(crate) type Handler = Rc<dyn Fn(Change) -> PortFuture<'static, ()>>;
+pub(crate) type Handler = Rc<dyn Fn(Change, CacheRule) -> PortFuture<'static, ()>>;
 
 pub(crate) struct Caching {
     state: Cell<State>,

@@ -171,12 +171,12 @@ impl Client {
         self.shared.cache_term.get()
     }
 
-    /// `handler` is called for every change that the user's caches cannot know of, one
-    /// after the other; the next comes when its future has completed. When another client
+    /// `handler` is called for every change that the user's caches cannot know of, with the rule
+    /// as it is then, one after the other; the next comes when its future has completed. When another client
     /// attaches the rule is [`CacheRule::Shared`] already when [`Change::All`] is called
     /// for, and the other client waits until that has completed. The future may wait for
     /// other operations of this client.
-    pub fn on_change(&self, handler: impl Fn(Change) -> PortFuture<'static, ()> + 'static) {
+    pub fn on_change(&self, handler: impl Fn(Change, CacheRule) -> PortFuture<'static, ()> + 'static) {
         self.shared.caching.set_handler(Rc::new(handler));
     }
 

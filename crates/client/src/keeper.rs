@@ -341,7 +341,7 @@ async fn drop_caches(shared: Rc<Shared>) {
         let drops = shared.caching.changed.until(|| shared.caching.take()).await;
         if let Some(handler) = shared.caching.handler() {
             for change in drops.changes {
-                handler(change).await;
+                handler(change, shared.caching.rule()).await;
             }
         }
         shared.caching.dropped();

@@ -18,7 +18,7 @@ pub const POLL: Duration = Duration::from_millis(250);
 
 pub async fn status(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
-    output::reply(&node.ask(AdminRequest::Status).await?, target.output)
+    output::reply_on(node.mount.as_ref(), &node.ask(AdminRequest::Status).await?, target.output)
 }
 
 pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
@@ -58,7 +58,8 @@ pub async fn evict(target: Target) -> Result<(), Failure> {
 
 pub async fn explain(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
-    output::reply(&node.ask(AdminRequest::Explain { path: node.path.clone() }).await?, target.output)
+    let reply = node.ask(AdminRequest::Explain { path: node.path.clone() }).await?;
+    output::reply_on(node.mount.as_ref(), &reply, target.output)
 }
 
 pub async fn fsck(target: Target) -> Result<(), Failure> {
@@ -86,6 +87,8 @@ pub struct Asked {
     address: String,
     /// From the root of the volume.
     pub path: Vec<Name>,
+    /// The mount that the path is on, if it is on one.
+    mount: Option<MountRecord>,
 }
 
 impl Asked {
@@ -95,7 +98,7 @@ impl Asked {
         match found {
             Some((record, below)) => Asked::on_mount(target, record, &below),
             None => match address(target) {
-                Some(address) => Ok(Asked { shown: target.to_owned(), address, path: Vec::new() }),
+                Some(address) => Ok(Asked { shown: target.to_owned(), address, path: Vec::new(), mount: None }),
                 None => Err(Failure::Usage(format!("{} is on no mount of ebb, nor is it HOST:PORT of a node", target.display()))),
             },
         }
@@ -111,7 +114,7 @@ impl Asked {
         }
         let path =
             names(&record.subdirectory.join(below)).ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.display())))?;
-        Ok(Asked { shown: target.to_owned(), address: record.control, path })
+        Ok(Asked { shown: target.to_owned(), address: record.control.clone(), path, mount: Some(record) })
     }
 
     pub async fn ask(&self, request: AdminRequest) -> Result<AdminReply, Failure> {

@@ -10,7 +10,7 @@ use crate::{block_on, log, supervisor};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
 use ebb_client::{AttachError, Client, ClientPorts, Loan, LocalLink, WireLink};
-use ebb_fuse::{Mount, MountError, MountOptions, Session, Volume};
+use ebb_fuse::{Consistency, Mount, MountError, MountOptions, Session, Volume};
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
@@ -36,6 +36,7 @@ struct Plan {
     listen: Option<String>,
     /// Files are lent to the kernel where that is safe.
     passthrough: bool,
+    consistency: args::Consistency,
     node: args::Node,
     bucket: args::Bucket,
     run_dir: RunDir,
@@ -97,7 +98,8 @@ impl Plan {
             return Err(Failure::Usage("--listen is for what this mount serves itself: others can mount an ebb:// source as it is".into()));
         }
         let passthrough = args.passthrough == args::Passthrough::Auto;
-        Ok(Plan { text: args.source, source, mountpoint, options, data_dir, listen, passthrough, node, bucket, run_dir })
+        let consistency = args.consistency;
+        Ok(Plan { text: args.source, source, mountpoint, options, data_dir, listen, passthrough, consistency, node, bucket, run_dir })
     }
 
     async fn mount(self, report: &mut Report) -> Result<(), Failure> {
@@ -279,6 +281,7 @@ impl Plan {
             embedded,
             data_dir: self.data_dir.clone(),
             read_only,
+            consistency: self.consistency,
             ending: false,
             left: None,
         }
@@ -298,12 +301,16 @@ impl Plan {
         let read_only = client.is_read_only();
         // Others would have to be let in by whoever reads past the node; who writes, too.
         let passthrough = self.passthrough && read_only && !shared_locks;
-        let options = MountOptions { read_only, shared_locks, passthrough, ..self.options.clone() };
+        let consistency = match self.consistency {
+            args::Consistency::Strong => Consistency::Strong,
+            args::Consistency::CloseToOpen => Consistency::CloseToOpen,
+        };
+        let options = MountOptions { read_only, shared_locks, passthrough, consistency, ..self.options.clone() };
         let mount = Mount::new(&self.mountpoint, &options).map_err(|error| Failure::Failed(error.to_string()))?;
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.display(), error);
         let session = Session::start(mount).await.map_err(failed)?;
         let (notifier, agreed) = (session.notifier(), session.negotiated());
-        let volume = Volume::new(client, root, notifier, agreed, self.options.access, session.passthrough());
+        let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough());
         let mut announced = Ok(());
         let stop = async {
             announced = self.announce(&record, report).await;

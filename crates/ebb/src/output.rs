@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use ebb_cli::args::Output;
+use ebb_cli::places::MountRecord;
 use ebb_cli::render;
 use ebb_model::{AdminReply, Time};
 use ebb_os::OsClock;
@@ -21,6 +22,14 @@ pub fn reply(reply: &AdminReply, output: Output) -> Result<(), Failure> {
     match output.json {
         true => json(&render::json(reply)),
         false => print(&render::text(reply, now())),
+    }
+}
+
+/// Something asked on a mount, which has its own part in the answer.
+pub fn reply_on(mount: Option<&MountRecord>, reply: &AdminReply, output: Output) -> Result<(), Failure> {
+    match output.json {
+        true => json(&render::json_on(mount, reply)),
+        false => print(&render::text_on(mount, reply, now())),
     }
 }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 /// Notes what it is told, with the rule at that time, and takes 50 ms to drop it.
 fn watch(world: &World, client: &Client) -> Rc<RefCell<Vec<(Change, CacheRule)>>> {
     let told = Rc::new(RefCell::new(Vec::new()));
-    let (notes, world, watched) = (told.clone(), world.clone(), client.clone());
-    client.on_change(move |change| {
-        notes.borrow_mut().push((change, watched.cache_rule()));
+    let (notes, world) = (told.clone(), world.clone());
+    client.on_change(move |change, rule| {
+        notes.borrow_mut().push((change, rule));
         world.sleep_ms(50)
     });
     told
@@ -44,7 +44,7 @@ fn requests_are_served_while_caches_are_dropped() {
     let node = Node::new(&world);
     let client = node.attach();
     let used = client.clone();
-    client.on_change(move |_| {
+    client.on_change(move |_, _| {
         let used = used.clone();
         Box::pin(async move { assert_eq!(used.read(Ino(7), 0, 5).await.map(|data| data.len()), Ok(5)) })
     });

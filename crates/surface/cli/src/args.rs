@@ -4,6 +4,7 @@ use crate::units::{Bytes, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use ebb_model::MemberDir;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// A POSIX file system over a bucket or a directory.
@@ -65,6 +66,9 @@ pub struct Mount {
     /// Whether the kernel reads cached files by itself.
     #[arg(long, value_enum, default_value_t = Passthrough::Auto, env = "EBB_PASSTHROUGH")]
     pub passthrough: Passthrough,
+    /// What is seen of what other mounts of the volume write to files.
+    #[arg(long, value_enum, default_value_t = Consistency::Strong, env = "EBB_CONSISTENCY")]
+    pub consistency: Consistency,
     #[command(flatten)]
     pub node: Node,
     #[command(flatten)]
@@ -214,6 +218,27 @@ pub enum Passthrough {
     Auto,
     /// Never: every read that the kernel has not cached comes to ebb.
     Off,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Consistency {
+    /// All of it, at once: while several mounts have the volume every read and write goes to the node.
+    #[default]
+    Strong,
+    /// All that was written before the file was closed there and then opened here: the kernel
+    /// caches bytes of files.
+    CloseToOpen,
+}
+
+impl Consistency {
+    /// As it is set.
+    pub fn name(self) -> &'static str {
+        match self {
+            Consistency::Strong => "strong",
+            Consistency::CloseToOpen => "close-to-open",
+        }
+    }
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,6 +5,7 @@
 //! record; one that could not write everything to the bucket says so in it. A record
 //! whose daemon is gone and says nothing is left by a crash.
 
+use crate::args::Consistency;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -29,6 +30,8 @@ pub struct MountRecord {
     /// The node takes no changes, whatever the kernel would let through.
     #[serde(default)]
     pub read_only: bool,
+    #[serde(default)]
+    pub consistency: Consistency,
     /// The mount is gone and nobody uses it any more. The daemon still writes to the bucket what is
     /// in the data directory, which another one can do as well.
     #[serde(default)]

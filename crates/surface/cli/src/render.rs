@@ -1,12 +1,19 @@
 //! What commands print: text for people, JSON for programs. The JSON is the model's own
 //! data, so that every figure of the text is in it.
 
+use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
 use crate::{explain, quota};
 use ebb_model::{AdminReply, ScrubStatus, Status, Time};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
+
+/// As [`text`], and what the mount on which it was asked adds.
+pub fn text_on(mount: Option<&MountRecord>, reply: &AdminReply, now: Time) -> String {
+    let shown = mount.map(|mount| format!("mount     {}, consistency {}\n", mount.mountpoint.display(), mount.consistency.name()));
+    text(reply, now) + &shown.unwrap_or_default()
+}
 
 pub fn text(reply: &AdminReply, now: Time) -> String {
     let mut out = String::new();
@@ -30,6 +37,15 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
     };
     written.expect("a String takes whatever is written to it");
     out
+}
+
+pub fn json_on(mount: Option<&MountRecord>, reply: &AdminReply) -> Value {
+    let mut value = json(reply);
+    if let (Some(mount), Some(fields)) = (mount, value.as_object_mut()) {
+        let shown = json!({ "mountpoint": mount.mountpoint.to_string_lossy(), "consistency": mount.consistency });
+        fields.insert("mount".into(), shown);
+    }
+    value
 }
 
 pub fn json(reply: &AdminReply) -> Value {

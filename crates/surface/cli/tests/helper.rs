@@ -38,7 +38,7 @@ fn a_helper_is_known_by_its_name() {
 /// Settings become flags, mount options stay together, and what mount(8) says to itself goes.
 #[test]
 fn options_are_settings_and_mount_options() {
-    let table: [(&str, &[&str]); 10] = [
+    let table: [(&str, &[&str]); 11] = [
         ("rw", &["-osuid,dev,rw"]),
         ("rw,cache-size=10G,allow_other", &["--cache-size=10G", "-osuid,dev,rw,allow_other"]),
         ("endpoint=http://h:1/?a=b", &["--endpoint=http://h:1/?a=b", "-osuid,dev,"]),
@@ -49,6 +49,7 @@ fn options_are_settings_and_mount_options() {
             &["-osuid,dev,"],
         ),
         ("rw,user,exec", &["-osuid,dev,rw,noexec,nosuid,nodev,exec"]),
+        ("consistency=close-to-open,ro", &["--consistency=close-to-open", "-osuid,dev,ro"]),
         ("owner", &["-osuid,dev,nosuid,nodev"]),
         ("relatime,nodiratime", &["-osuid,dev,relatime,nodiratime"]),
         (",,unknown=1,,", &["-osuid,dev,unknown=1"]),

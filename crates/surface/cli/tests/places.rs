@@ -1,5 +1,6 @@
 //! Records of mounts: found from any path on the mount, and never taken for another's.
 
+use ebb_cli::args::Consistency;
 use ebb_cli::places::{self, MountRecord, Process, RunDir};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ impl Place {
             embedded: true,
             data_dir: "/data".into(),
             read_only: false,
+            consistency: Consistency::CloseToOpen,
             ending: false,
             left: None,
         };

@@ -1,6 +1,6 @@
 //! Flag, environment, configuration file, default: in that order, and nothing unknown.
 
-use ebb_cli::args::{Ack, Addressing, Member, Mount, TakeOver};
+use ebb_cli::args::{Ack, Addressing, Consistency, Member, Mount, TakeOver};
 use ebb_cli::config::{ConfigError, parse};
 use ebb_cli::{Cli, Command};
 use ebb_model::MemberDir;
@@ -40,6 +40,19 @@ fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
     assert_eq!(set.bucket.endpoint.as_deref(), Some("http://x"));
     assert_eq!(set.options, ["ro"]);
     assert_eq!(set.node.commit_interval.0, Duration::from_secs(1), "what the file does not say keeps its default");
+}
+
+#[test]
+fn mounts_are_strong_unless_they_are_told() {
+    let (_dir, config) = file("consistency = \"close-to-open\"");
+    assert_eq!(mount(&[]).consistency, Consistency::Strong);
+    assert_eq!(mount(&["--config", &config]).consistency, Consistency::CloseToOpen);
+    assert_eq!(mount(&["--config", &config, "--consistency", "strong"]).consistency, Consistency::Strong);
+    assert!(read(&["mount", "s3://b", "/mnt", "--consistency", "eventual"]).is_err());
+    assert!(read(&["serve", "--backing", "s3://b", "--name", "v", "--consistency", "strong"]).is_err(), "it is the mount's own");
+    for value in [Consistency::Strong, Consistency::CloseToOpen] {
+        assert_eq!(mount(&["--consistency", value.name()]).consistency, value);
+    }
 }
 
 #[test]

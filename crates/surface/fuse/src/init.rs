@@ -20,9 +20,6 @@ const WANTED: u64 =
     | init::DO_READDIRPLUS
     // Targets of symbolic links are cached like pages, and dropped like pages.
     | init::CACHE_SYMLINKS
-    // Pages are dropped when we say so, and not whenever mtime looks different:
-    // coherence is ours to decide.
-    | init::EXPLICIT_INVAL_DATA
     // Set-id bits are dropped by the namespace, atomically with the write or change of
     // owner; in exchange the kernel asks for no `security.capability` before every write.
     | init::HANDLE_KILLPRIV_V2
@@ -49,6 +46,8 @@ const WANTED: u64 =
 // ASYNC_DIO             what the kernel reads ahead while a direct write is under way stays in its
 //                       cache, stale, unless it waits for the write
 // AUTO_INVAL_DATA       drops pages on any change of mtime, our own included
+// EXPLICIT_INVAL_DATA   asked for with the mount ([`crate::Consistency`]); without it the kernel drops
+//                       the pages of a file whose length it learns to be another
 // WRITEBACK_CACHE       one SETATTR per created file, no passthrough, times made up by the kernel
 // POSIX_LOCKS, FLOCK_LOCKS   asked for with the mount ([`crate::MountOptions::shared_locks`]);
 //                       without them the kernel keeps locks itself, for the mount alone

@@ -23,6 +23,7 @@ mod mount_options;
 mod mountinfo;
 mod native;
 mod notify;
+mod pages;
 mod passthrough;
 mod reply;
 mod request;
@@ -36,7 +37,7 @@ pub use filesystem::{AttrReply, Caching, EntryReply, Filesystem, Lookup, OpenRep
 pub use init::Negotiated;
 pub use interrupt::Interruption;
 pub use mount::{Mount, MountError, RemountError};
-pub use mount_options::{MountOptions, MountOptionsError};
+pub use mount_options::{Consistency, MountOptions, MountOptionsError};
 pub use notify::{Notification, Notifier, NotifyError};
 pub use passthrough::{Passthrough, PassthroughId, Registered};
 pub use request::{Context, CopyEnd, FlagForm, Handle, LockRequest, Message, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};

@@ -2,7 +2,7 @@
 
 use crate::abi::init;
 use crate::mountinfo::{self, DeviceId, Mounted};
-use crate::{AccessRule, AccessTimes, MountOptions, MountOptionsError, fusermount};
+use crate::{AccessRule, AccessTimes, Consistency, MountOptions, MountOptionsError, fusermount};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -81,6 +81,10 @@ impl Mount {
         let mut wants = if options.shared_locks { init::POSIX_LOCKS | init::FLOCK_LOCKS } else { 0 };
         if options.passthrough {
             wants |= init::PASSTHROUGH;
+        }
+        // Pages are dropped when we say so: coherence is ours to decide.
+        if options.consistency == Consistency::Strong {
+            wants |= init::EXPLICIT_INVAL_DATA;
         }
         Ok(Mount { device, point, read_ahead_bytes: options.read_ahead_bytes, wants })
     }

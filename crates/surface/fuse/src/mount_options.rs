@@ -5,6 +5,18 @@ use ebb_model::MAX_IO_BYTES;
 use std::str::FromStr;
 use thiserror::Error;
 
+/// What somebody who reads a file sees of what others than this mount write to it (O-48). A mount that
+/// is alone sees everything at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Consistency {
+    /// All that they have written: nothing is cached (O-49).
+    #[default]
+    Strong,
+    /// What they had written when they closed it before it was opened here, if not more: pages are
+    /// cached (O-50). Everything but bytes of files is as with `Strong` (O-52).
+    CloseToOpen,
+}
+
 /// What the kernel is told about a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOptions {
@@ -22,6 +34,8 @@ pub struct MountOptions {
     pub exec: bool,
     /// What reading does to access times.
     pub access: AccessRule,
+    /// What is seen of what other mounts write.
+    pub consistency: Consistency,
     /// What `mount` and `df` show as the source.
     pub source: String,
     /// Longest READ; the session's own limit is 1 MiB.
@@ -47,6 +61,7 @@ impl Default for MountOptions {
             dev: false,
             exec: true,
             access: AccessRule::default(),
+            consistency: Consistency::default(),
             source: "ebb".into(),
             max_read_bytes: MAX_IO_BYTES as u32,
             read_ahead_bytes: 4 << 20,

@@ -3,18 +3,20 @@
 use crate::access_times::Readings;
 use crate::lockers::Lockers;
 use crate::native::Native;
+use crate::pages::{Found, Pages};
 use crate::{
-    AccessRule, AttrReply, Caching, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption, LockRequest, Lookup,
-    Negotiated, Notification, Notifier, NotifyError, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
+    AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption,
+    LockRequest, Lookup, Negotiated, Notification, Notifier, NotifyError, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
 use ebb_client::{CacheRule, Change, Client, Loan};
 use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece,
-    Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, Version, VolumeStat, XattrMode,
+    Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -57,7 +59,9 @@ pub struct Volume {
     root: Ino,
     kernel: Negotiated,
     name_ttl: Duration,
+    consistency: Consistency,
     known: Rc<RefCell<Known>>,
+    pages: Rc<Pages>,
     /// Files that are open for reading and writing here, with the number of their opens: they
     /// may be mapped, and a mapping may hold what nobody has been told of.
     mappable: RefCell<BTreeMap<Ino, u64>>,
@@ -74,16 +78,8 @@ pub struct Volume {
     lost: Cell<Option<Instant>>,
 }
 
-/// Inodes that the kernel has references to.
-type Known = BTreeMap<Ino, Reference>;
-
-#[derive(Default)]
-struct Reference {
-    count: u64,
-    /// Of the file when it was last opened, where others may change the bucket: the kernel's
-    /// pages are not older.
-    opened: Option<Version>,
-}
+/// Inodes that the kernel has references to, and how many.
+type Known = BTreeMap<Ino, u64>;
 
 impl Volume {
     /// Serves what is at and below the directory `root`. With `passthrough` the kernel reads
@@ -94,12 +90,23 @@ impl Volume {
         notifier: Notifier,
         kernel: Negotiated,
         access: AccessRule,
+        consistency: Consistency,
         passthrough: Option<Passthrough>,
     ) -> Volume {
         let name_ttl = if kernel.epoch() { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
-        let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, Reference { count: 1, opened: None })])));
-        let (told, telling) = (known.clone(), notifier.clone());
-        client.on_change(move |change| {
+        let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, 1)])));
+        let pages = Rc::new(Pages::default());
+        let (told, of_before, telling) = (known.clone(), pages.clone(), notifier.clone());
+        client.on_change(move |change, rule| {
+            match change {
+                Change::All => of_before.distrust_all(),
+                Change::Inode(ino) => of_before.distrust(ino),
+            }
+            // Nothing is cached but pages, and every open asks for these. The kernel does not take the
+            // length that somebody asks for while it is told.
+            if consistency == Consistency::CloseToOpen && rule == CacheRule::Shared && change != Change::All {
+                return Box::pin(ready(()));
+            }
             let (known, notifier) = (told.clone(), telling.clone());
             Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
         });
@@ -107,7 +114,23 @@ impl Volume {
         let (readings, set_id) = (Readings::new(access), RefCell::default());
         let native = passthrough.filter(|_| client.is_read_only()).map(Native::new);
         let lost = Cell::default();
-        Volume { client, root, kernel, name_ttl, known, mappable, opens, lockers, readings, set_id, native, notifier, lost }
+        Volume {
+            client,
+            root,
+            kernel,
+            name_ttl,
+            consistency,
+            known,
+            pages,
+            mappable,
+            opens,
+            lockers,
+            readings,
+            set_id,
+            native,
+            notifier,
+            lost,
+        }
     }
 
     pub fn client(&self) -> &Client {
@@ -139,6 +162,17 @@ impl Volume {
         self.client.cache_rule() == CacheRule::Sole
     }
 
+    /// Pages, of a file that is opened now. Where others write too the kernel would put what is
+    /// appended where it thinks that the file ends.
+    fn may_cache_pages(&self, flags: OpenFlags) -> bool {
+        self.may_cache() || self.consistency == Consistency::CloseToOpen && !flags.appends()
+    }
+
+    /// What the kernel has cached nobody else changes, unless it is told.
+    fn is_told(&self) -> bool {
+        self.may_cache() && self.client.cache_term().is_none()
+    }
+
     fn attr_ttl(&self) -> Duration {
         if self.may_cache() { self.client.cache_term().unwrap_or(SOLE_TTL) } else { Duration::ZERO }
     }
@@ -168,7 +202,7 @@ impl Volume {
 
     /// An entry that the kernel takes a reference with.
     fn referenced(&self, attr: Attr) -> EntryReply {
-        self.known.borrow_mut().entry(attr.ino).or_default().count += 1;
+        *self.known.borrow_mut().entry(attr.ino).or_default() += 1;
         self.seen(&attr);
         self.entry(attr)
     }
@@ -218,15 +252,14 @@ impl Volume {
         Ok(attr)
     }
 
-    /// Whether the kernel's pages of a file that is being opened are of the content that it has
-    /// now: the node need not have been told in time of what others have put into the bucket.
-    async fn keeps_pages(&self, ino: Ino) -> Result<bool, FsError> {
-        if self.client.cache_term().is_none() {
-            return Ok(true);
+    /// What a file that is being opened is now, where the kernel may have pages of what it was:
+    /// others may change it here, or in the bucket without the node being told in time.
+    async fn find(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Found>, FsError> {
+        if self.is_told() || !self.may_cache_pages(flags) {
+            return Ok(None);
         }
-        let now = self.client.getattr(ino).await?.version;
-        let before = self.known.borrow_mut().get_mut(&ino).and_then(|known| known.opened.replace(now));
-        Ok(before == Some(now))
+        let era = self.pages.era();
+        Ok(Some(Found { version: self.client.getattr(ino).await?.version, era }))
     }
 
     /// What the kernel may read by itself, if this open can be one of those that do.
@@ -243,7 +276,7 @@ impl Volume {
         }
     }
 
-    fn opened(&self, ino: Ino, flags: OpenFlags, keep: bool, loan: Option<Loan>) -> OpenReply {
+    fn opened(&self, ino: Ino, flags: OpenFlags, found: Option<Found>, loan: Option<Loan>) -> OpenReply {
         if flags.reads() && flags.writes() {
             *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
         }
@@ -251,18 +284,21 @@ impl Volume {
         self.opens.set(number);
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
-        let (direct, caching) = match self.may_cache() {
-            true if keep && !unread => (0, Caching::Keep),
-            true => (0, Caching::Fresh),
-            false => (DIRECT, Caching::Direct),
-        };
+        let cached = self.may_cache_pages(flags);
+        let direct = if cached { 0 } else { DIRECT };
         let writes = if flags.writes() { WRITES } else { 0 };
         let unnoted = if noted { 0 } else { UNNOTED };
+        let handle = Handle(number << FLAG_BITS | unnoted | writes | direct);
+        let caching = match cached {
+            true if (self.pages.opened(ino, handle, found) || self.is_told()) && !unread => Caching::Keep,
+            true => Caching::Fresh,
+            false => Caching::Direct,
+        };
         let caching = match &self.native {
             Some(native) => native.open(ino, loan, caching, flags.is_direct()),
             None => caching,
         };
-        OpenReply { handle: Handle(number << FLAG_BITS | unnoted | writes | direct), caching }
+        OpenReply { handle, caching }
     }
 
     /// Attributes that the kernel has cached of an inode, and these pages, are no longer so. It is
@@ -280,7 +316,7 @@ impl Volume {
     /// Drops what the kernel has cached of a file that others may change, and has it written
     /// what was stored through a mapping: locks change hands with all that they protect.
     async fn write_back(&self, ino: Ino, handle: Handle) -> Result<(), Errno> {
-        let caches = handle.0 & DIRECT == 0 || self.mappable.borrow().contains_key(&ino);
+        let caches = handle.0 & DIRECT == 0 || self.pages.of(ino) || self.mappable.borrow().contains_key(&ino);
         if self.may_cache() || !caches {
             return Ok(());
         }
@@ -288,6 +324,22 @@ impl Volume {
             Ok(()) => Ok(()),
             Err(error) => {
                 tracing::error!(%ino, %error, "the kernel does not write back what is mapped");
+                Err(Errno::IO)
+            }
+        }
+    }
+
+    /// Drops pages of a file that a write past the cache has made longer, from where it did so: one
+    /// that was read meanwhile has zeros behind the old end. The kernel takes the file to be longer as
+    /// soon as it has its answer, so it comes first; of such a write it holds no page until then.
+    async fn end_dropped(&self, ino: Ino, end: u64) -> Result<(), Errno> {
+        if !self.pages.of(ino) {
+            return Ok(());
+        }
+        match self.notifier.send(Notification::Inode { ino, bytes: end..u64::MAX }).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::error!(%ino, %error, "the kernel keeps what it should drop");
                 Err(Errno::IO)
             }
         }
@@ -349,10 +401,11 @@ impl Filesystem for Volume {
 
     fn forget(&self, ino: Ino, count: u64) {
         let mut known = self.known.borrow_mut();
-        if let Some(reference) = known.get_mut(&ino) {
-            reference.count = reference.count.saturating_sub(count);
-            if reference.count == 0 {
+        if let Some(references) = known.get_mut(&ino) {
+            *references = references.saturating_sub(count);
+            if *references == 0 {
                 known.remove(&ino);
+                self.pages.forget(ino);
                 self.readings.forget(ino);
                 self.set_id.borrow_mut().remove(&ino);
             }
@@ -413,12 +466,12 @@ impl Filesystem for Volume {
             self.client.close(ino);
             return Err(error.into());
         }
-        let ready = match self.keeps_pages(ino).await {
-            Ok(keep) => self.lend(ino, flags).await.map(|loan| (keep, loan)),
+        let ready = match self.find(ino, flags).await {
+            Ok(found) => self.lend(ino, flags).await.map(|loan| (found, loan)),
             Err(error) => Err(error),
         };
         match ready {
-            Ok((keep, loan)) => Ok(self.opened(ino, flags, keep, loan)),
+            Ok((found, loan)) => Ok(self.opened(ino, flags, found, loan)),
             Err(error) => {
                 self.client.close(ino);
                 Err(error.into())
@@ -432,7 +485,7 @@ impl Filesystem for Volume {
             let made = self.client.make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
                 Ok(attr) => {
-                    let opened = self.opened(attr.ino, flags, true, None);
+                    let opened = self.opened(attr.ino, flags, None, None);
                     return Ok((self.referenced(attr), opened));
                 }
                 Err(FsError::Exists) if !flags.excludes() => {}
@@ -450,6 +503,7 @@ impl Filesystem for Volume {
     }
 
     async fn read(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
+        self.pages.read(ino, handle);
         let data = self.client.read(ino, offset, len_bytes as usize).await?;
         if handle.0 & UNNOTED == 0 {
             self.note_reading(cx, ino).await;
@@ -460,23 +514,24 @@ impl Filesystem for Volume {
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
         let caller = Self::caller(cx);
         // Only the node knows the end of a file that others write too.
-        let written = if mode.append {
-            let written = self.client.append(&caller, ino, data, mode.drop_set_id).await?;
-            // The kernel has put it where it thought that the file ends.
-            if written.offset != offset {
-                self.dropped_later(ino, 0..u64::MAX);
-            }
-            written
-        } else {
-            self.client.write(&caller, ino, offset, data, mode.drop_set_id).await?
+        let written = match mode.append {
+            true => self.client.append(&caller, ino, data, mode.drop_set_id).await?,
+            false => self.client.write(&caller, ino, offset, data, mode.drop_set_id).await?,
         };
+        let past_cache = handle.0 & DIRECT != 0 && !mode.from_cache;
+        if past_cache && self.consistency == Consistency::CloseToOpen {
+            self.end_dropped(ino, offset.min(written.offset)).await?;
+        } else if written.offset != offset {
+            // The kernel has put it where it thought that the file ends.
+            self.dropped_later(ino, 0..u64::MAX);
+        }
         self.readings.changed(ino);
         let known = self.set_id.borrow().get(&ino).copied();
         if known.is_some_and(|known| known != written.attr.mode & SET_ID) {
             self.seen(&written.attr);
             self.dropped_later(ino, 0..0);
         }
-        if mode.force && handle.0 & DIRECT != 0 {
+        if past_cache && mode.force {
             self.client.fsync(ino).await?;
         }
         Ok(written.len_bytes as u32)
@@ -574,7 +629,7 @@ impl Filesystem for Volume {
             attr.is_ok_and(|attr| self.readings.opened(ino, Some(&attr)))
         };
         // Where others may change the bucket the node is to hear of every listing.
-        let keep = self.may_cache() && self.client.cache_term().is_none() && !unread;
+        let keep = self.is_told() && !unread;
         let caching = if keep { Caching::Keep } else { Caching::Fresh };
         Ok(OpenReply { handle: DIRECTORY, caching })
     }
@@ -590,7 +645,7 @@ impl Filesystem for Volume {
             let page = self.client.readdir(self.real(ino), after, limit).await?;
             for (entry, attr) in &page.entries {
                 match entries.push(&entry.name, entry.cookie, &self.entry(attr.clone())) {
-                    Pushed::Added { referenced: true } => self.known.borrow_mut().entry(attr.ino).or_default().count += 1,
+                    Pushed::Added { referenced: true } => *self.known.borrow_mut().entry(attr.ino).or_default() += 1,
                     Pushed::Added { referenced: false } => {}
                     Pushed::Full => return Ok(()),
                 }
@@ -714,7 +769,7 @@ impl Filesystem for Volume {
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let attr = self.client.tmpfile(&Self::caller(cx), self.real(parent), new_mode(cx, mode)).await?;
-        let opened = self.opened(attr.ino, flags, true, None);
+        let opened = self.opened(attr.ino, flags, None, None);
         Ok((self.referenced(attr), opened))
     }
 

@@ -7,7 +7,7 @@ mod memfs;
 mod scripted;
 
 use bytes::Bytes;
-use ebb_fuse::{AccessRule, Context, Filesystem, Mount, Negotiated, OpenFlags, Session, Volume};
+use ebb_fuse::{AccessRule, Consistency, Context, Filesystem, Mount, Negotiated, OpenFlags, Session, Volume};
 use ebb_model::*;
 use harness::{Point, can_mount};
 use std::cell::RefCell;
@@ -61,7 +61,8 @@ fn asked(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<ClientMutat
             Request::GetAttr { .. } => Ok(Reply::Attr(attr())),
             _ => Ok(Reply::Done),
         };
-        let volume = Volume::new(scripted::client(answer).await, Ino::ROOT, session.notifier(), kernel, AccessRule::default(), None);
+        let client = scripted::client(answer).await;
+        let volume = Volume::new(client, Ino::ROOT, session.notifier(), kernel, AccessRule::default(), Consistency::Strong, None);
         work(&volume).await;
     });
     seen.take()

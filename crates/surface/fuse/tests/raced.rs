@@ -7,7 +7,7 @@ mod harness;
 mod memfs;
 mod scripted;
 
-use ebb_fuse::{AccessRule, Mount, Session, Volume};
+use ebb_fuse::{AccessRule, Consistency, Mount, Session, Volume};
 use ebb_model::*;
 use harness::{Point, can_mount};
 use std::cell::Cell;
@@ -92,7 +92,8 @@ fn raced(work: impl FnOnce(&Point)) -> u64 {
             let session = Session::start(mount).await.unwrap();
             let node = Rc::new(Raced { looked: Cell::new(false), size_bytes: size });
             let client = scripted::client(move |request| node.answer(request)).await;
-            let volume = Volume::new(client, Ino::ROOT, session.notifier(), session.negotiated(), AccessRule::default(), None);
+            let (notifier, agreed) = (session.notifier(), session.negotiated());
+            let volume = Volume::new(client, Ino::ROOT, notifier, agreed, AccessRule::default(), Consistency::Strong, None);
             ready.send(()).unwrap();
             session.serve(&volume, async { stopped.await.unwrap_or_default() }, Duration::from_secs(5)).await.unwrap();
         };

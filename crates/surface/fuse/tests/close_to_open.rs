@@ -1,0 +1,265 @@
+//! What the kernel caches of files that others change too, on a real mount over a node that plays
+//! the others.
+
+#![allow(dead_code, reason = "each test binary uses its part of the harness")]
+
+mod harness;
+mod memfs;
+mod scripted;
+
+use bytes::Bytes;
+use ebb_fuse::{AccessRule, Caching, Consistency, Context, Filesystem, Mount, MountOptions, OpenFlags, Session, Volume};
+use ebb_model::*;
+use harness::{Point, can_mount};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+const FILE: Ino = Ino(2);
+
+/// The one file of a node that several mounts have, as whoever changes it has left it.
+struct Content {
+    bytes: Vec<u8>,
+    version: u64,
+    /// How often bytes of it were asked for.
+    reads: usize,
+}
+
+impl Content {
+    fn attr(&self, ino: Ino) -> Attr {
+        let (kind, mode, size_bytes) = match ino {
+            Ino::ROOT => (FileKind::Directory, 0o755, 0),
+            _ => (FileKind::Regular, 0o644, self.bytes.len() as u64),
+        };
+        let time = Time::from_secs(0);
+        let (atime, mtime, ctime, btime) = (time, time, time, time);
+        let version = Version(self.version);
+        Attr { ino, kind, mode, nlink: 1, uid: 0, gid: 0, rdev: 0, size_bytes, hole_bytes: 0, atime, mtime, ctime, btime, version }
+    }
+
+    fn answer(&mut self, request: Request) -> Result<Reply, RpcError> {
+        match request {
+            Request::Attach { .. } => Ok(scripted::attached()),
+            Request::GetAttr { ino } => Ok(Reply::Attr(self.attr(ino))),
+            Request::Lookup { .. } => Ok(Reply::Attr(self.attr(FILE))),
+            Request::GetXattr { .. } => Err(FsError::NoAttribute.into()),
+            Request::Read { offset, len_bytes, .. } => {
+                self.reads += 1;
+                let from = self.bytes.len().min(offset as usize);
+                let to = self.bytes.len().min(from + len_bytes as usize);
+                Ok(Reply::Data(Bytes::copy_from_slice(&self.bytes[from..to])))
+            }
+            Request::Mutate { mutation: ClientMutation::Append { data, .. }, .. } => {
+                let offset = self.bytes.len() as u64;
+                self.bytes.extend_from_slice(&data);
+                self.version += 1;
+                let stamp = Stamp { time: Time::from_secs(0), version: Version(self.version) };
+                let replay = Replay { stamp, ino: None, offset: Some(offset), len_bytes: Some(data.len() as u64) };
+                Ok(Reply::Mutated(Mutated { attr: Some(self.attr(FILE)), index: LogIndex(1), replay }))
+            }
+            Request::Fsync { .. } => Ok(Reply::Forced { durable: LogIndex(1) }),
+            _ => Ok(Reply::Done),
+        }
+    }
+}
+
+/// A mount of such a node.
+struct Shared {
+    content: Arc<Mutex<Content>>,
+    point: Point,
+    stop: Option<oneshot::Sender<()>>,
+    server: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Shared {
+    fn new(consistency: Consistency) -> Shared {
+        let point = Point::new();
+        let content = Arc::new(Mutex::new(Content { bytes: vec![b'a'; 100], version: 1, reads: 0 }));
+        let mount = Mount::new(&point.0, &MountOptions { consistency, ..MountOptions::default() }).unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (ready, started) = std::sync::mpsc::channel();
+        let node = content.clone();
+        let server = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let serving = async {
+                let session = Session::start(mount).await.unwrap();
+                let client = scripted::client(move |request| node.lock().unwrap().answer(request)).await;
+                let (notifier, agreed) = (session.notifier(), session.negotiated());
+                let volume = Volume::new(client, Ino::ROOT, notifier, agreed, AccessRule::default(), consistency, None);
+                ready.send(()).unwrap();
+                session.serve(&volume, async { stopped.await.unwrap_or_default() }, Duration::from_secs(5)).await.unwrap();
+            };
+            tokio::task::LocalSet::new().block_on(&runtime, serving);
+        });
+        started.recv().unwrap();
+        Shared { content, point, stop: Some(stop), server: Some(server) }
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.point.0.join("file")
+    }
+
+    fn node(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap()
+    }
+
+    /// Another mount does it.
+    fn others_write(&self, bytes: &[u8]) {
+        let mut node = self.node();
+        node.bytes = bytes.to_vec();
+        node.version += 1;
+    }
+
+    /// How often the node was asked for bytes by this.
+    fn reads(&self, work: impl FnOnce()) -> usize {
+        let before = self.node().reads;
+        work();
+        self.node().reads - before
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(server) = self.server.take() {
+            let ended = server.join();
+            assert!(std::thread::panicking() || ended.is_ok());
+        }
+    }
+}
+
+/// What has not changed is read once, and what was changed before a file is opened is seen.
+#[test]
+fn an_open_asks_whether_the_file_has_changed() {
+    if !can_mount() {
+        return;
+    }
+    let shared = Shared::new(Consistency::CloseToOpen);
+    assert_eq!(fs::read(shared.file()).unwrap(), [b'a'; 100]);
+    let again = || {
+        for _ in 0..10 {
+            assert_eq!(fs::read(shared.file()).unwrap(), [b'a'; 100]);
+        }
+    };
+    assert_eq!(shared.reads(again), 0);
+    for round in 0..10 {
+        // Of the same length, which tells nothing.
+        shared.others_write(&[b'b' + round; 100]);
+        assert_eq!(fs::read(shared.file()).unwrap(), [b'b' + round; 100]);
+    }
+}
+
+#[test]
+fn strong_caches_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let shared = Shared::new(Consistency::Strong);
+    let file = File::open(shared.file()).unwrap();
+    let mut first = [0];
+    for expected in b'a'..b'k' {
+        shared.others_write(&[expected; 100]);
+        file.read_exact_at(&mut first, 50).unwrap();
+        assert_eq!(first[0], expected);
+    }
+}
+
+/// Situation: somebody has the file open and its last page in the cache, which is zeros behind the
+/// end, and others make the file longer. Danger: the kernel learns of the new length, and shows
+/// those zeros.
+#[test]
+fn what_is_appended_is_never_seen_as_zeros() {
+    if !can_mount() {
+        return;
+    }
+    let shared = Shared::new(Consistency::CloseToOpen);
+    let file = File::open(shared.file()).unwrap();
+    let mut content = vec![b'a'; 100];
+    let mut seen = [0; 8192];
+    for round in 0..50 {
+        let len = file.read_at(&mut seen, 0).unwrap();
+        assert_eq!(seen[..len], content);
+        content.extend_from_slice(&[b'b' + round % 20; 77]);
+        shared.others_write(&content);
+        assert_eq!(file.metadata().unwrap().len(), content.len() as u64);
+    }
+    // And shorter again.
+    for len in [1000, 40, 0] {
+        content.truncate(len);
+        shared.others_write(&content);
+        assert_eq!(file.metadata().unwrap().len(), len as u64);
+        let read = file.read_at(&mut seen, 0).unwrap();
+        assert_eq!(seen[..read], content);
+    }
+}
+
+/// Who has the file open may go on reading what it was, until he opens it again.
+#[test]
+fn an_open_file_may_be_read_as_it_was() {
+    if !can_mount() {
+        return;
+    }
+    let shared = Shared::new(Consistency::CloseToOpen);
+    let file = File::open(shared.file()).unwrap();
+    let mut seen = [0; 100];
+    file.read_exact_at(&mut seen, 0).unwrap();
+    shared.others_write(&[b'b'; 100]);
+    let from_cache = || file.read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(shared.reads(from_cache), 0);
+    assert_eq!(seen, [b'a'; 100]);
+    assert_eq!(fs::read(shared.file()).unwrap(), [b'b'; 100]);
+    file.read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(seen, [b'b'; 100], "the pages are the file's, not the descriptor's");
+}
+
+/// What this mount appends goes where the file ends by then, and no reader sees anything else.
+#[test]
+fn appends_go_past_the_cache() {
+    if !can_mount() {
+        return;
+    }
+    let shared = Shared::new(Consistency::CloseToOpen);
+    let reader = File::open(shared.file()).unwrap();
+    let mut seen = [0; 4096];
+    let mut expected = vec![b'a'; 100];
+    let log = fs::OpenOptions::new().append(true).open(shared.file()).unwrap();
+    for round in 0..20u8 {
+        let len = reader.read_at(&mut seen, 0).unwrap();
+        assert_eq!(seen[..len], expected);
+        expected.extend_from_slice(&[b'x'; 10]);
+        shared.others_write(&expected);
+        std::io::Write::write_all(&mut &log, &[b'0' + round; 10]).unwrap();
+        expected.extend_from_slice(&[b'0' + round; 10]);
+        assert_eq!(shared.node().bytes, expected);
+    }
+}
+
+/// Before 6.6 kernels refuse to map a file with MAP_SHARED that was opened with direct I/O.
+#[test]
+fn files_can_be_mapped_by_every_kernel() {
+    if !can_mount() {
+        return;
+    }
+    let point = Point::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let session = Session::start(Mount::new(&point.0, &MountOptions::default()).unwrap()).await.unwrap();
+        for (consistency, flags, direct) in [
+            (Consistency::Strong, libc::O_RDWR, true),
+            (Consistency::CloseToOpen, libc::O_RDWR, false),
+            (Consistency::CloseToOpen, libc::O_RDWR | libc::O_DIRECT, false),
+            (Consistency::CloseToOpen, libc::O_RDWR | libc::O_APPEND, true),
+        ] {
+            let content = Rc::new(std::cell::RefCell::new(Content { bytes: Vec::new(), version: 1, reads: 0 }));
+            let client = scripted::client(move |request| content.borrow_mut().answer(request)).await;
+            let (notifier, agreed) = (session.notifier(), session.negotiated());
+            let volume = Volume::new(client, Ino::ROOT, notifier, agreed, AccessRule::default(), consistency, None);
+            let cx = Context { unique: 1, uid: 0, gid: 0, pid: 1, umask: 0, resent: false };
+            let opened = volume.open(&cx, FILE, OpenFlags { bits: flags, drop_set_id: false }).await.unwrap();
+            assert_eq!(opened.caching == Caching::Direct, direct, "{consistency:?} {flags:o}");
+        }
+    });
+}
