@@ -332,6 +332,7 @@ impl Volume {
     /// Drops pages of a file that a write past the cache has made longer, from where it did so: one
     /// that was read meanwhile has zeros behind the old end. The kernel takes the file to be longer as
     /// soon as it has its answer, so it comes first; of such a write it holds no page until then.
+    /// (Newer kernels drop such pages too, after that.)
     async fn end_dropped(&self, ino: Ino, end: u64) -> Result<(), Errno> {
         if !self.pages.of(ino) {
             return Ok(());

@@ -20,6 +20,9 @@ use tokio::sync::oneshot;
 
 const FILE: Ino = Ino(2);
 
+/// How long the node thinks before it changes anything.
+const MUTATING: Duration = Duration::from_millis(20);
+
 /// The one file of a node that several mounts have, as whoever changes it has left it.
 struct Content {
     bytes: Vec<u8>,
@@ -86,7 +89,11 @@ impl Shared {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let serving = async {
                 let session = Session::start(mount).await.unwrap();
-                let client = scripted::client(move |request| node.lock().unwrap().answer(request)).await;
+                let pause = |request: &Request| match request {
+                    Request::Mutate { .. } => MUTATING,
+                    _ => Duration::ZERO,
+                };
+                let client = scripted::slow_client(pause, move |request| node.lock().unwrap().answer(request)).await;
                 let (notifier, agreed) = (session.notifier(), session.negotiated());
                 let volume = Volume::new(client, Ino::ROOT, notifier, agreed, AccessRule::default(), consistency, None);
                 ready.send(()).unwrap();
@@ -234,6 +241,35 @@ fn appends_go_past_the_cache() {
         std::io::Write::write_all(&mut &log, &[b'0' + round; 10]).unwrap();
         expected.extend_from_slice(&[b'0' + round; 10]);
         assert_eq!(shared.node().bytes, expected);
+    }
+}
+
+/// Situation: while a record is on its way to the node somebody reads the end of the file, which is
+/// then in the cache with zeros behind it. Danger: the kernel knows without asking that the file is
+/// longer once the record is written, and shows those zeros.
+#[test]
+fn who_reads_during_an_append_sees_it_afterwards() {
+    if !can_mount() {
+        return;
+    }
+    let shared = Shared::new(Consistency::CloseToOpen);
+    let reader = File::open(shared.file()).unwrap();
+    let log = fs::OpenOptions::new().append(true).open(shared.file()).unwrap();
+    let mut seen = [0; 4096];
+    for round in 1..20usize {
+        let before = shared.node().reads;
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| std::io::Write::write_all(&mut &log, b"0123456789").unwrap());
+            let mut during = [0; 4096];
+            while !writer.is_finished() {
+                let len = reader.read_at(&mut during, 0).unwrap();
+                assert!(!during[..len].contains(&0), "zeros in {len} bytes");
+            }
+        });
+        assert!(shared.node().reads > before);
+        let len = reader.read_at(&mut seen, 0).unwrap();
+        assert_eq!(len, 100 + 10 * round);
+        assert!(seen[100..len].chunks(10).all(|record| record == b"0123456789"), "{:?}", &seen[100..len]);
     }
 }
 

@@ -55,12 +55,26 @@ pub fn attached() -> Reply {
 
 /// In a local set of tokio.
 pub async fn client(answer: impl Fn(Request) -> Result<Reply, RpcError> + 'static) -> Client {
+    slow_client(|_| Duration::ZERO, answer).await
+}
+
+/// Of a node that does nothing with a request for as long as `pause` says.
+pub async fn slow_client(
+    pause: impl Fn(&Request) -> Duration + 'static,
+    answer: impl Fn(Request) -> Result<Reply, RpcError> + 'static,
+) -> Client {
+    let answer = Rc::new(answer);
     let world = Rc::new(World(Instant::now(), Cell::new(0)));
     let ports = ClientPorts { clock: world.clone(), entropy: world.clone(), spawn: world };
     let link = LocalLink::new(
         move |request| {
-            let answer = answer(request);
-            Box::pin(async move { answer })
+            let (answer, pause) = (answer.clone(), pause(&request));
+            Box::pin(async move {
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+                answer(request)
+            })
         },
         |_| Box::pin(pending()),
     );
