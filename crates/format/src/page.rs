@@ -31,7 +31,8 @@ pub fn decode(bytes: &[u8]) -> Result<Page, FormatError> {
     if crc32c(content) != u32_at(crc, 0) {
         return Err(FormatError::Checksum { format, offset: 0, what: "the page" });
     }
-    if content[VERSION_AT] != VERSION {
+    // In version 1 every entry of an inode tells all its names, which reads as well.
+    if !(1..=VERSION).contains(&content[VERSION_AT]) {
         return Err(FormatError::Version { format, found: content[VERSION_AT], known: VERSION });
     }
     let page = body::read(format, CONTENT_AT as u64, &content[CONTENT_AT..])?;
@@ -41,7 +42,7 @@ pub fn decode(bytes: &[u8]) -> Result<Page, FormatError> {
 
 /// `magic 8 | version u8 | postcard of Page | crc32c u32 of all before it`
 const MAGIC: &[u8; 8] = b"EBBDIR\0\x01";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const VERSION_AT: usize = 8;
 const CONTENT_AT: usize = 9;
 const CRC_BYTES: usize = 4;

@@ -107,7 +107,7 @@ impl Node {
             entries.extend(probed);
         }
         let scope = if first { Scope::First } else { Scope::Next };
-        let current = self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope }, epoch, progress).await?;
+        let current = self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope, after: None }, epoch, progress).await?;
         if current && self.load_plan(dir) == Some(plan) {
             // Asked again it would be answered in the same way, for ever.
             self.trouble(&format!("load {dir}"), Some(format!("directory {dir} cannot be listed: the bucket tells of it what cannot be")));
@@ -150,7 +150,7 @@ impl Node {
 
     pub(crate) async fn install_name(&self, dir: Ino, name: &Name, found: Found) -> Result<bool, RpcError> {
         let Found { entries, page, epoch } = found;
-        let listing = Listing { dir, entries: &entries, page: page.as_deref(), scope: Scope::Name(name) };
+        let listing = Listing { dir, entries: &entries, page: page.as_deref(), scope: Scope::Name(name), after: None };
         self.install(listing, epoch, LoadProgress::Unchanged).await
     }
 
@@ -246,11 +246,11 @@ impl Node {
                         let above = ino.counter().checked_add(LOST_IDS).filter(|_| awaits);
                         above.map_or(ino, |counter| Ino::new(ino.incarnation(), ino.slot(), counter))
                     };
-                    let found = state.backing().interpret(state.namespace(), &listing, &mut draw);
+                    let rest = Listing { after: upto.as_ref(), ..listing };
+                    let found = state.backing().interpret(state.namespace(), &rest, &mut draw);
                     not_shown = found.not_shown;
-                    let (mut entries, hidden) = (found.entries, found.hidden);
                     // In the order of names.
-                    entries.retain(|entry| upto.as_ref().is_none_or(|upto| entry.name > *upto));
+                    let (mut entries, hidden) = (found.entries, found.hidden);
                     let fitting = fitting(&entries);
                     more = fitting < entries.len();
                     entries.truncate(fitting);

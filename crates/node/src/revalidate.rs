@@ -160,7 +160,7 @@ impl Node {
             {
                 let _guard = self.loads.lock(dir, Mode::Exclusive).await;
                 let progress = if after.is_some() { LoadProgress::Unchanged } else { LoadProgress::Complete };
-                let listing = Listing { dir, entries: &entries, page: None, scope: Scope::Next };
+                let listing = Listing { dir, entries: &entries, page: None, scope: Scope::Next, after: None };
                 if !self.install(listing, epoch, progress).await? {
                     return Ok(());
                 }

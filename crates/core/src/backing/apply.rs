@@ -1,6 +1,7 @@
 //! What the log says about the bucket.
 
 use super::follow::{below, first_name};
+use super::page::names_told;
 use super::*;
 use crate::extent::Extents;
 use crate::namespace::Change;
@@ -85,8 +86,9 @@ impl Backing {
         let Some(prefix) = self.prefix_of(namespace, dir) else { return Vec::new() };
         let names_before = namespace.last_cookie(dir);
         let mut missing = false;
+        let told = names_told(entries);
         for entry in entries {
-            missing |= !self.install_entry(namespace, extents, dir, &prefix, entry, owner, stamp);
+            missing |= !self.install_entry(namespace, extents, dir, &prefix, entry, &told, owner, stamp);
         }
         // Whoever has listed a complete directory is told that there is more.
         let grown = self.is_complete(dir) && namespace.last_cookie(dir) != names_before;
@@ -157,6 +159,7 @@ impl Backing {
         dir: Ino,
         prefix: &str,
         entry: &Installed,
+        told: &BTreeMap<Ino, &[(Ino, Name)]>,
         owner: (u32, u32),
         stamp: Stamp,
     ) -> bool {
@@ -215,19 +218,20 @@ impl Backing {
             }
             InstalledKind::Recorded(_) => {}
         }
-        let names = record.as_ref().map_or(&[][..], |record| &record.links);
+        let of_record = record.as_ref().map_or(&[][..], |record| &record.links);
+        let names = told.get(ino).copied().unwrap_or(of_record);
         self.note_names(namespace, *ino, names, (dir, name));
         true
     }
 
     /// `seen` is one of all `names` of the inode.
     fn note_names(&mut self, namespace: &Namespace, ino: Ino, names: &[(Ino, Name)], seen: (Ino, &Name)) {
-        let known = match self.unseen.remove(&ino) {
+        let mut rest = match self.unseen.remove(&ino) {
             Some(known) => known,
             None if namespace.inode(ino).is_some_and(|inode| inode.links.len() == 1) => names.to_vec(),
             None => return,
         };
-        let rest: Vec<_> = known.into_iter().filter(|(parent, name)| (*parent, name) != seen).collect();
+        rest.retain(|(parent, name)| (*parent, name) != seen);
         if !rest.is_empty() {
             self.unseen.insert(ino, rest);
         }

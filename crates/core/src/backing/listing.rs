@@ -1,5 +1,6 @@
 //! From what the bucket lists and what the directory's page says to names.
 
+use super::page::{names_told, telling};
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,11 +27,14 @@ impl Listed {
     }
 }
 
+#[derive(Clone, Copy)]
 pub struct Listing<'a> {
     pub dir: Ino,
     pub entries: &'a [Listed],
     pub page: Option<&'a DirectoryPage>,
     pub scope: Scope<'a>,
+    /// Names up to this one have been installed.
+    pub after: Option<&'a Name>,
 }
 
 /// How far the entries say all.
@@ -110,16 +114,18 @@ impl Backing {
             names.found.retain(|name, _| name == asked || Some(name) == beside.as_ref());
             names.not_shown = 0;
         }
+        let told = listing.page.map(|page| names_told(&page.entries)).unwrap_or_default();
         let mut drawn = BTreeSet::new();
         let mut entries = Vec::new();
-        for mut entry in names.found.into_values() {
-            match self.identity(namespace, (listing.dir, &prefix), &entry, &drawn) {
-                Identity::Known(ino) => entry.ino = ino,
-                Identity::New => entry.ino = draw(),
+        for entry in names.found.into_values().filter(|entry| listing.after.is_none_or(|after| entry.name > *after)) {
+            let ino = match self.identity(namespace, (listing.dir, &prefix), &entry, &drawn) {
+                Identity::Known(ino) => ino,
+                Identity::New => draw(),
                 Identity::Claimed => continue,
-            }
-            drawn.insert(entry.ino);
-            entries.push(entry);
+            };
+            let is_first = drawn.insert(ino);
+            let names = told.get(&entry.ino).filter(|_| is_first);
+            entries.push(Installed { ino, ..telling(entry, names) });
         }
         let hidden = match listing.scope {
             Scope::First | Scope::Name(_) => hidden.into_iter().map(String::from).collect(),
@@ -141,7 +147,7 @@ impl Backing {
             }
         }
         let Some(record) = &entry.record else { return Identity::New };
-        let is_shared = record.links.len() > 1;
+        let is_shared = !record.links.is_empty();
         let fits = match namespace.inode(entry.ino) {
             Some(_) => is_awaited(entry.ino),
             None => entry.ino.incarnation() <= namespace.incarnation && (is_shared || !drawn.contains(&entry.ino)),

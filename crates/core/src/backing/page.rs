@@ -2,7 +2,7 @@
 
 use super::follow::below;
 use super::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Backing {
     /// The page as it is to be written. `old` is the page in the bucket where
@@ -12,14 +12,19 @@ impl Backing {
         let parent = inode.links.first().and_then(|link| Some((link.parent, link_name(namespace, link)?.clone())));
         let prefix = self.prefix_of(namespace, dir)?;
         let mut entries = BTreeMap::new();
+        let mut told = BTreeSet::new();
+        for (_, name) in namespace.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX))) {
+            if let Some(entry) = self.entry(namespace, dir, &prefix, name, &mut told) {
+                entries.insert(name.clone(), entry);
+            }
+        }
         if let Some(old) = old.filter(|_| !self.is_complete(dir)) {
+            let names = names_told(&old.entries);
             let unseen =
                 |entry: &&Installed| namespace.dentry(dir, &entry.name).is_none() && !self.removed.contains_key(&(dir, entry.name.clone()));
-            entries.extend(old.entries.iter().filter(unseen).map(|entry| (entry.name.clone(), entry.clone())));
-        }
-        for (_, name) in namespace.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX))) {
-            if let Some(entry) = self.entry(namespace, dir, &prefix, name) {
-                entries.insert(name.clone(), entry);
+            for entry in old.entries.iter().filter(unseen) {
+                let names = names.get(&entry.ino).filter(|_| told.insert(entry.ino));
+                entries.insert(entry.name.clone(), telling(entry.clone(), names));
             }
         }
         let mut hidden: Vec<String> = below(&self.hidden, dir, String::new()).into_iter().map(|(_, segment)| segment).collect();
@@ -28,12 +33,13 @@ impl Backing {
             hidden.sort_unstable();
             hidden.dedup();
         }
-        let record = self.installed_record(namespace, dir)?;
+        let record = self.installed_record(namespace, dir, usize::MAX)?;
         Some(DirectoryPage { dir, parent, record, hidden, entries: entries.into_values().collect() })
     }
 
     /// `None` for what an object or prefix says well enough, or will say once it is there.
-    fn entry(&self, namespace: &Namespace, dir: Ino, prefix: &str, name: &Name) -> Option<Installed> {
+    /// `told` are inodes of which another entry tells all names.
+    fn entry(&self, namespace: &Namespace, dir: Ino, prefix: &str, name: &Name, told: &mut BTreeSet<Ino>) -> Option<Installed> {
         let Dentry { ino, kind, .. } = namespace.dentry(dir, name)?;
         let inode = namespace.inode(ino)?;
         let listed = format!("{prefix}{}", keys::segment_of(name));
@@ -61,19 +67,18 @@ impl Backing {
                 InstalledKind::Recorded(Make::Special { kind, rdev: inode.attr.rdev })
             }
         };
-        Some(Installed { name: name.clone(), ino, what, record: self.installed_record(namespace, ino) })
+        let most_links = if told.insert(ino) { usize::MAX } else { 1 };
+        Some(Installed { name: name.clone(), ino, what, record: self.installed_record(namespace, ino, most_links) })
     }
 
-    fn installed_record(&self, namespace: &Namespace, ino: Ino) -> Option<InstalledRecord> {
+    fn installed_record(&self, namespace: &Namespace, ino: Ino, most_links: usize) -> Option<InstalledRecord> {
         let inode = namespace.inode(ino)?;
         let attr = &inode.attr;
         let seen = inode.links.iter().filter_map(|link| Some((link.parent, link_name(namespace, link)?.clone())));
         // Of names that are not all known the primary one is at the home, not here.
-        let mut links: Vec<_> = self.unseen_names(ino).to_vec();
-        links.extend(seen);
-        if links.len() < 2 {
-            links.clear();
-        }
+        let unseen = self.unseen_names(ino);
+        let has_several = unseen.len() + inode.links.len() > 1;
+        let links = unseen.iter().cloned().chain(seen).take(if has_several { most_links } else { 0 }).collect();
         Some(InstalledRecord {
             mode: attr.mode,
             nlink: attr.nlink,
@@ -87,4 +92,28 @@ impl Backing {
             links,
         })
     }
+}
+
+/// All names of the inodes that have several, as one entry of each tells them: were they in every
+/// entry, a page would have as many of them as the square of what it is about. The other entries
+/// have the primary name alone.
+pub(super) fn names_told(entries: &[Installed]) -> BTreeMap<Ino, &[(Ino, Name)]> {
+    let mut told = BTreeMap::new();
+    for entry in entries {
+        if let Some(record) = entry.record.as_ref().filter(|record| record.links.len() > 1) {
+            told.entry(entry.ino).or_insert(&record.links[..]);
+        }
+    }
+    told
+}
+
+/// The entry of an inode with several names gets all of them, or is left with the primary one.
+pub(super) fn telling(mut entry: Installed, names: Option<&&[(Ino, Name)]>) -> Installed {
+    if let Some(record) = entry.record.as_mut().filter(|record| !record.links.is_empty()) {
+        match names {
+            Some(names) => record.links = names.to_vec(),
+            None => record.links.truncate(1),
+        }
+    }
+    entry
 }

@@ -137,7 +137,7 @@ impl World {
             next = Ino(next.0 + 1);
             drawn
         };
-        let found = self.partition.backing().interpret(namespace, &Listing { dir, entries, page, scope }, draw);
+        let found = self.partition.backing().interpret(namespace, &Listing { dir, entries, page, scope, after: None }, draw);
         let stamp = Stamp { time: Time::from_secs(4), version: self.partition.next_version() };
         let inos: Vec<Ino> = found.entries.iter().map(|entry| entry.ino).collect();
         self.log(BackingCommand::Install { dir, epoch, entries: found.entries, hidden: found.hidden, owner: (0, 0), progress, stamp });
