@@ -123,8 +123,9 @@ impl Backing {
                 Identity::New => draw(),
                 Identity::Claimed => continue,
             };
-            let is_first = drawn.insert(ino);
-            let names = told.get(&entry.ino).filter(|_| is_first);
+            // Of one that is here the names have been told.
+            let is_new = drawn.insert(ino) && namespace.inode(ino).is_none();
+            let names = told.get(&entry.ino).filter(|_| is_new);
             entries.push(Installed { ino, ..telling(entry, names) });
         }
         let hidden = match listing.scope {

@@ -3,6 +3,7 @@
 use crate::place::Place;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 
 const FILES: usize = 2000;
 
@@ -32,5 +33,37 @@ fn who_renames_what_a_directory_shows_comes_to_the_end() {
         assert_eq!(shown.len(), FILES);
     }
     assert_eq!(fs::read_dir(&dir).unwrap().count(), FILES);
+    place.umount();
+}
+
+/// Situation: a file has many names in one directory and one in another, and the cache is lost.
+/// Danger: a page tells all of them with each, and is too large to be of use; or some of them are
+/// another file afterwards. Expectation: all are there, of one file, which can lose one of them.
+#[test]
+fn many_names_of_one_file_come_back_from_the_bucket() {
+    let place = Place::new();
+    place.mount();
+    let (dir, other) = (place.path("mnt/dir"), place.path("mnt/other"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    fs::write(dir.join("name"), b"content").unwrap();
+    for number in 1..FILES {
+        fs::hard_link(dir.join("name"), dir.join(format!("name-{number}"))).unwrap();
+    }
+    fs::hard_link(dir.join("name"), other.join("name")).unwrap();
+    place.umount();
+    let pages = fs::read_dir(place.path("backing/.ebb/d")).unwrap();
+    let page_bytes: u64 = pages.map(|page| page.unwrap().metadata().unwrap().len()).sum();
+    assert!(page_bytes < FILES as u64 * 300, "{page_bytes} bytes of pages");
+    place.drop_cache();
+
+    place.mount();
+    let ino = fs::metadata(other.join("name")).unwrap().ino();
+    fs::remove_file(dir.join("name-7")).unwrap();
+    let names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().metadata().unwrap()).collect();
+    assert_eq!(names.len(), FILES - 1);
+    assert!(names.iter().all(|name| (name.ino(), name.nlink()) == (ino, FILES as u64)));
+    assert_eq!(fs::read(dir.join("name-9")).unwrap(), b"content");
+    place.ebb(&["fsck", "mnt"]).good();
     place.umount();
 }
