@@ -110,50 +110,11 @@ impl Node {
         }
         true
     }
-
-    /// Proves the invariants of the state and reads every cached block against its checksum.
-    async fn fsck(self: &Rc<Self>) -> Result<FsckReport, RpcError> {
-        let (mut report, files) = {
-            let state = self.replica.view();
-            let problems = [state.check(), self.advisory.borrow().check()].concat();
-            let report = FsckReport { inodes: state.namespace().len() as u64, blocks: 0, problems };
-            (report, state.extents().files().map(|(ino, _)| ino).collect::<Vec<_>>())
-        };
-        for (ino, error) in self.store.failed() {
-            report.problems.push(format!("inode {ino}: its bytes could not be forced to disk: {error}"));
-        }
-        for ino in files {
-            let _guard = self.locks.lock(ino, crate::locks::Mode::Shared).await;
-            let blocks: Vec<(u64, u32)> = {
-                let state = self.replica.view();
-                let size = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
-                let chunks = 0..size.div_ceil(CHUNK_BYTES);
-                let blocks = chunks.flat_map(|chunk| state.extents().chunk_blocks(ino, chunk));
-                blocks.filter_map(|(block, state)| Some((block, state.sum?))).collect()
-            };
-            for (block, sum) in blocks {
-                report.blocks += 1;
-                let data = self.store.read(ino, block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
-                match data {
-                    Ok(data) if ebb_format::crc32c(&data) == sum => {}
-                    Ok(_) => report.problems.push(format!("inode {ino}: block {block} on the node's disk is not what was written")),
-                    Err(error) => report.problems.push(format!("inode {ino}: block {block} cannot be read: {error}")),
-                }
-            }
-        }
-        let all = report.problems.len();
-        if all > MAX_PROBLEMS {
-            report.problems.truncate(MAX_PROBLEMS);
-            report.problems.push(format!("and {} more", all - MAX_PROBLEMS));
-        }
-        Ok(report)
-    }
 }
 
 /// What is listed in one answer, so that it fits a frame.
 const MAX_DIRTY_ITEMS: u32 = 8192;
 const MAX_LIST_BYTES: usize = 512 << 10;
-const MAX_PROBLEMS: usize = 1000;
 
 pub(crate) fn path_bytes(path: &[Name]) -> bytes::Bytes {
     path.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/').into()

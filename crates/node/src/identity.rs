@@ -20,13 +20,18 @@ pub enum IdentityError {
 
 /// The identity of the data directory; a new one gets one.
 pub async fn load_or_create(disk: &dyn Disk, entropy: &dyn Entropy) -> Result<Identity, IdentityError> {
+    if let Some(known) = load(disk).await? {
+        return Ok(known);
+    }
+    let fresh = Identity { node: random_u128(entropy), serves: None };
+    store(disk, &fresh).await?;
+    Ok(fresh)
+}
+
+pub async fn load(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
     match disk.open(PATH, OpenMode::Existing).await {
-        Ok(file) => Ok(identity::decode(&file.read_at(0, MAX_BYTES).await?)?),
-        Err(DiskError::NotFound { .. }) => {
-            let fresh = Identity { node: random_u128(entropy), serves: None };
-            store(disk, &fresh).await?;
-            Ok(fresh)
-        }
+        Ok(file) => Ok(Some(identity::decode(&file.read_at(0, MAX_BYTES).await?)?)),
+        Err(DiskError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

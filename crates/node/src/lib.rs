@@ -17,6 +17,7 @@ mod fallocate;
 mod fetch;
 mod flush;
 mod force;
+mod fsck;
 pub mod head;
 mod holes;
 mod identity;
@@ -45,6 +46,7 @@ mod store;
 mod troubles;
 pub mod wire;
 
+pub use fsck::fsck;
 pub use life::Stopped;
 pub use options::Options;
 pub use planted::Planted;

@@ -52,6 +52,8 @@ pub enum OpenError {
     State(#[from] Inconsistent),
     #[error("the snapshot of the data directory holds what cannot be: {0}")]
     Snapshot(#[from] FormatError),
+    #[error("no volume was ever served from this data directory")]
+    Unused,
     #[error("the log of the data directory lacks the snapshot that it builds on")]
     NoSnapshot,
     #[error("the data directory holds another volume ({there}) than {backing}: give this one a data directory of its own")]
@@ -177,7 +179,8 @@ impl Node {
 
         let (log, recovery) = recover_log(&ports, &serves, &options).await?;
         let recovered = log.written();
-        let fresh = is_empty(&recovery);
+        // Nothing was ever acknowledged here: the first snapshot comes before that.
+        let fresh = recovery.is_empty();
         let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
         let Replayed { partition, doubtful, unforced, holes, cuts } = match fresh {
             true => {
@@ -359,7 +362,7 @@ fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator<Item = Vec
 }
 
 /// Blocks by file that a power cut may have taken back.
-type Doubtful = BTreeMap<Ino, Vec<Range<u64>>>;
+pub(crate) type Doubtful = BTreeMap<Ino, Vec<Range<u64>>>;
 
 /// What the volume lives in.
 struct Backing {
@@ -427,11 +430,6 @@ async fn recover_log(ports: &Ports, serves: &Serves, options: &Options) -> Resul
     Ok((log, recovery))
 }
 
-/// Nothing was ever acknowledged here: the first snapshot comes before that.
-fn is_empty(recovery: &Recovery) -> bool {
-    recovery.snapshot.is_none() && recovery.commands.last() == LogIndex(0)
-}
-
 /// Whether what is in the data directory may go on as `serves`.
 async fn claim(ports: &Ports, identity: &Identity, serves: &Serves, owns: bool) -> Result<(), OpenError> {
     let Some(before) = &identity.serves else { return Ok(()) };
@@ -455,8 +453,8 @@ async fn supersede(ports: &Ports, node: u128, before: &Serves, now: &Serves) -> 
 
 /// Files, directories and deletes in the data directory that have not reached the bucket.
 async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
-    let (_, recovery) = recover_log(ports, serves, &Options::default()).await?;
-    if is_empty(&recovery) {
+    let recovery = Log::read(ports.disk.clone(), VolumeId(serves.cluster.0)).await?;
+    if recovery.is_empty() {
         return Ok(0);
     }
     let Replayed { partition, .. } = replay(recovery).await?;
@@ -510,9 +508,9 @@ async fn empty(ports: &Ports, bucket: Option<&dyn Bucket>, serves: &Serves, opti
 }
 
 /// What the log holds, and which bytes it speaks of that no later sync covers.
-struct Replayed {
-    partition: Partition,
-    doubtful: Doubtful,
+pub(crate) struct Replayed {
+    pub partition: Partition,
+    pub doubtful: Doubtful,
     unforced: Unforced,
     /// Blocks that became holes since the snapshot.
     holes: Vec<(Ino, Range<u64>)>,
@@ -520,7 +518,7 @@ struct Replayed {
     cuts: BTreeMap<Ino, u64>,
 }
 
-async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
+pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
     let Some(snapshot) = recovery.snapshot else { return Err(OpenError::NoSnapshot) };
     let mut partition = Partition::from_items(items(snapshot).await?)?;
     let mut unforced = Unforced::default();

@@ -88,7 +88,12 @@ impl Store {
     pub async fn open(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         disk.create_dir(DIRECTORY).await?;
         disk.sync_dir("").await?;
-        Ok(Store { disk, state: RefCell::default(), failing: Signal::default() })
+        Ok(Store::found(disk))
+    }
+
+    /// The store files that there are, to be looked at.
+    pub fn found(disk: Rc<dyn Disk>) -> Store {
+        Store { disk, state: RefCell::default(), failing: Signal::default() }
     }
 
     /// These blocks were written by an earlier run, which may not have forced them.

@@ -2,6 +2,7 @@
 
 use crate::place::Place;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn a_mount_says_what_it_does() {
@@ -56,6 +57,45 @@ fn fsck_finds_what_has_rotted() {
     let found = place.ebb(&["fsck", "mnt"]);
     assert_eq!(found.status, 1, "{found:?}");
     assert!(found.out.contains("NOT CLEAN"), "{found:?}");
+}
+
+/// Situation: a daemon has died, and nobody has its data directory open. Expectation: fsck says how it
+/// is, changes nothing there, and finds what has rotted; of one that is in use it says by whom.
+#[test]
+fn a_data_directory_is_checked_without_its_node() {
+    let place = Place::new();
+    place.ebb(&["fsck", "data"]).refused(2, "is on no mount");
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    fs::write(place.path("mnt/d/file"), vec![7; 1 << 20]).unwrap();
+    fs::File::open(place.path("mnt/d/file")).unwrap().sync_all().unwrap();
+    place.ebb(&["fsck", "data"]).refused(1, "in use");
+    place.kill("mnt");
+    let before = contents(&place.path("data"));
+    let found = place.ebb(&["fsck", "data", "--json"]).good().json();
+    assert_eq!((&found["problems"], &found["blocks"]), (&serde_json::json!([]), &16.into()));
+    assert!(contents(&place.path("data")) == before, "something was changed");
+
+    let store = fs::read_dir(place.path("data/store")).unwrap().next().unwrap().unwrap().path();
+    std::os::unix::fs::FileExt::write_all_at(&fs::OpenOptions::new().write(true).open(store).unwrap(), b"rot", 500_000).unwrap();
+    let found = place.ebb(&["fsck", "data"]);
+    assert_eq!(found.status, 1, "{found:?}");
+    assert!(found.out.contains("/d/file") && found.out.contains("block 7 on the node's disk is not what was written"), "{found:?}");
+}
+
+/// Every file of a directory, but for the lock, which says who looked last.
+fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(contents(&path)),
+            false if path.ends_with("LOCK") => {}
+            false => found.push((path.clone(), fs::read(path).unwrap())),
+        }
+    }
+    found.sort();
+    found
 }
 
 /// What would be lost changes with fsync, flush and evict, and `ebb explain` follows.

@@ -45,18 +45,26 @@ impl Log {
             (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&options.segment_bytes)
                 && options.segment_bytes.is_multiple_of(SEGMENT_HEADER_BYTES as u64)
         );
-        let boot_id = disk.boot_id();
-        let mut found = scan(&*disk, options.volume).await?;
-        let (start, last) = judge(&found, boot_id);
-        let (snapshot, damaged) = choose_snapshot(&*disk, options.volume, &found, last).await?;
-        let after = snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
-        let generations = found.segments.iter().map(|used| used.generation).collect();
-        let commands = Commands::new(disk.clone(), generations, std::mem::take(&mut found.cuts), after, last);
-        let recovery = Recovery { start, snapshot, commands, damaged, incarnation: found.tail.as_ref().map(|tail| tail.incarnation) };
-
-        let log = begin(disk, spawn, options, boot_id, found, start, last).await?;
+        let (recovery, found) = read(&disk, options.volume).await?;
+        let log = begin(disk, spawn, options, found, recovery.start, recovery.commands.last()).await?;
         Ok((log, recovery))
     }
+
+    /// Reads and judges everything as [`Log::recover`] does, and changes nothing.
+    pub async fn read(disk: Rc<dyn Disk>, volume: VolumeId) -> Result<Recovery, LogError> {
+        Ok(read(&disk, volume).await?.0)
+    }
+}
+
+async fn read(disk: &Rc<dyn Disk>, volume: VolumeId) -> Result<(Recovery, Scan), LogError> {
+    let mut found = scan(&**disk, volume).await?;
+    let (start, last) = judge(&found, disk.boot_id());
+    let (snapshot, damaged) = choose_snapshot(&**disk, volume, &found, last).await?;
+    let after = snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
+    let generations = found.segments.iter().map(|used| used.generation).collect();
+    let commands = Commands::new(disk.clone(), generations, std::mem::take(&mut found.cuts), after, last);
+    let incarnation = found.tail.as_ref().map(|tail| tail.incarnation);
+    Ok((Recovery { start, snapshot, commands, damaged, incarnation }, found))
 }
 
 /// How the last run ended, and the index of the last command that counts.
@@ -122,11 +130,11 @@ async fn begin(
     disk: Rc<dyn Disk>,
     spawn: Rc<dyn Spawn>,
     options: Options,
-    boot_id: u128,
     found: Scan,
     start: Start,
     last: LogIndex,
 ) -> Result<Log, LogError> {
+    let boot_id = disk.boot_id();
     if start == Start::First {
         disk.create_dir(LOG_DIR).await?;
         disk.create_dir(SNAPSHOT_DIR).await?;

@@ -35,6 +35,8 @@ pub enum Command {
     /// Drop clean cached bytes at or below PATH.
     Evict(Target),
     /// Prove every invariant of a mounted volume and read every cached block against its checksum.
+    ///
+    /// PATH may be a data directory too, while no node has it open. Nothing in it is changed.
     Fsck(Target),
     /// Say where the bytes of PATH are, and what survives which failure right now.
     Explain(Target),
