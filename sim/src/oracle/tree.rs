@@ -265,7 +265,10 @@ impl Tree {
             }
             if !node.smeared.is_empty() {
                 node.content = Content::from_bytes(&seen.content);
-                node.smeared.clear();
+                // What was on its way to the disk may still get there, until others are forced over it.
+                for content in std::mem::take(&mut node.smeared) {
+                    add_new(&mut node.unforced, &content);
+                }
             }
         }
         Ok(())
