@@ -52,6 +52,9 @@ impl Node {
                 continue;
             }
             let _growth = if keep_size { None } else { self.grow_to(order, ino, size, end)? };
+            // What would be refused with its zeros in place is refused now.
+            self.replica.view().namespace().permit_bytes(ino, what == Allocation::Zero)?;
+            let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
             if zeroes {
                 self.force_rest(ino, span.clone()).await?;
                 self.preserve_zeroed(ino, span).await?;

@@ -205,6 +205,11 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::SetXattr { ino, name, value, mode } => {
+                // Flags forbid writes: none is half done while they change.
+                let _guard = match *name == *InodeFlags::ATTRIBUTE {
+                    true => Some(self.locks.lock(ino, Mode::Exclusive).await),
+                    false => None,
+                };
                 self.order(&order, |_| Mutation::SetXattr { ino, name, value, mode }).await
             }
             ClientMutation::SetAcl { ino, class, value, drop_set_gid } => {
@@ -240,8 +245,8 @@ impl Node {
 
     /// Puts the bytes in the store file, then commits that they are there (O-78). Bytes
     /// whose commit fails are not seen: an absent block stays absent, and a present one
-    /// is read up to the old size, or is the target of an overwrite whose outcome the
-    /// writer was told is an error.
+    /// is read up to the old size, or is the target of an overwrite that only a failing
+    /// disk can refuse by then.
     pub(crate) async fn write(
         self: &Rc<Self>,
         order: &Order,
@@ -293,6 +298,11 @@ impl Node {
         let remote: Vec<Range<u64>> = missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect();
         if !remote.is_empty() {
             return Ok(Written::Missing(remote));
+        }
+        // What would be refused with its bytes in place is refused now.
+        let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
+        if len_bytes > 0 {
+            self.replica.view().namespace().permit_bytes(ino, false)?;
         }
         for fill in missing {
             let Range { start, end } = fill.range();

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub struct Attachments {
     table: RefCell<BTreeMap<SessionId, Attachment>>,
     opens: RefCell<BTreeMap<Ino, BTreeMap<SessionId, u32>>>,
+    /// Sessions for which bytes are being overwritten, and how often.
+    overwriting: RefCell<BTreeMap<SessionId, u32>>,
     connections: Cell<u64>,
 }
 
@@ -83,6 +85,23 @@ impl Attachment {
     }
 }
 
+/// Keeps a session from ending.
+pub struct Overwrite<'a> {
+    attachments: &'a Attachments,
+    session: SessionId,
+}
+
+impl Drop for Overwrite<'_> {
+    fn drop(&mut self) {
+        let mut overwriting = self.attachments.overwriting.borrow_mut();
+        let Some(count) = overwriting.get_mut(&self.session) else { return };
+        *count -= 1;
+        if *count == 0 {
+            overwriting.remove(&self.session);
+        }
+    }
+}
+
 impl Attachments {
     pub fn insert(&self, session: SessionId, now: Duration, read_only: bool, shares: bool) {
         self.enter(session, Attachment::new(now, read_only, shares));
@@ -115,8 +134,23 @@ impl Attachments {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.awaited)
     }
 
-    /// From now on the session is not renewed. False if somebody else is about to close it.
+    /// Bytes that can be read are about to be overwritten for the session. Until the guard is dropped
+    /// it does not end: its mutation would be refused, and the bytes be there all the same. `None`
+    /// if it has ended, or is about to.
+    pub fn overwrite(&self, session: SessionId) -> Option<Overwrite<'_>> {
+        if self.table.borrow().get(&session).is_none_or(|attachment| attachment.ending) {
+            return None;
+        }
+        *self.overwriting.borrow_mut().entry(session).or_insert(0) += 1;
+        Some(Overwrite { attachments: self, session })
+    }
+
+    /// From now on the session is not renewed. False if somebody else is about to close it, or
+    /// something of it is half done.
     pub fn begin_end(&self, session: SessionId) -> bool {
+        if self.overwriting.borrow().contains_key(&session) {
+            return false;
+        }
         match self.table.borrow_mut().get_mut(&session) {
             Some(attachment) => !std::mem::replace(&mut attachment.ending, true),
             None => true,

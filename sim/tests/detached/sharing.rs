@@ -1,6 +1,8 @@
 //! Several clients at one time.
 
 use super::*;
+use futures_util::future::select;
+use std::pin::pin;
 
 /// Two clients write one file in turn, and connections break again and again: each sees
 /// what the other was last answered, and nothing happens twice.
@@ -138,6 +140,37 @@ fn a_session_that_cannot_be_closed_is_closed_later() {
         assert_eq!(gone.map(|attr| attr.nlink), Err(FsError::Stale));
         assert!(server.is_alive());
     });
+}
+
+/// Situation: a copy waits for the bucket, its client dies, and its session ends meanwhile. Danger: the
+/// bytes come, are put over those of the file, and the copy is refused after that. Expectation:
+/// the file is what it was.
+#[test]
+fn what_a_dead_client_had_asked_for_overwrites_nothing() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            let node = Options { session_term: Duration::from_secs(5), ..options() };
+            serve_with(&world, node).await;
+            let (left, dying) = attach(&world, "left").await;
+            let (right, other) = attach(&world, "right").await;
+            let prepared = left.call(async move {
+                let (source, _) = make(&dying, 20).await;
+                dying.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+                dying.admin(AdminRequest::Evict { path: vec![] }).await.unwrap();
+                let (target, content) = make(&dying, 3).await;
+                (dying, source, target, content)
+            });
+            let (dying, source, target, content) = prepared.await.expect("the client lives");
+            world.bucket().vanish_for(Duration::from_secs(20));
+            let asked = left.call(async move { dying.copy(&Caller::ROOT, (source, 0), (target, 10), 100, false).await });
+            select(pin!(asked), pin!(world.sleep(Duration::from_secs(1)))).await;
+            left.kill();
+            world.sleep(Duration::from_secs(60)).await;
+            let seen = right.call(async move { other.read(target, 0, 1000).await }).await.expect("the client lives");
+            assert_eq!(seen, Ok(content));
+        });
+    }
 }
 
 /// A client leaves, and the power is cut. The next one does not wait for it.

@@ -27,10 +27,7 @@ impl Namespace {
             return Err(FsError::Invalid);
         }
         let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
-        let flags = inode.flags();
-        if flags.has(InodeFlags::IMMUTABLE) || flags.has(InodeFlags::APPEND) && what == Allocation::Zero {
-            return Err(FsError::NotPermitted);
-        }
+        self.permit_bytes(ino, what == Allocation::Zero)?;
 
         let inode = self.inode_mut(ino);
         if drop_set_id || !is_privileged(caller) {

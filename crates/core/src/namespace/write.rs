@@ -5,6 +5,14 @@ use super::{Change, Namespace};
 use ebb_model::*;
 
 impl Namespace {
+    /// Refuses what the flags of a file forbid to do with its bytes. Who overwrites them in place asks
+    /// before. `zeroes`: they are to become zeros.
+    pub fn permit_bytes(&self, ino: Ino, zeroes: bool) -> Result<(), FsError> {
+        let flags = self.inode(ino).ok_or(FsError::Stale)?.flags();
+        let forbidden = flags.has(InodeFlags::IMMUTABLE) || zeroes && flags.has(InodeFlags::APPEND);
+        if forbidden { Err(FsError::NotPermitted) } else { Ok(()) }
+    }
+
     /// Rights are those of the descriptor and were checked when it was opened: a file may be
     /// written by who has it open, whatever its mode is now. `span` is offset and length; to
     /// write nothing changes nothing.
@@ -26,9 +34,7 @@ impl Namespace {
         if len_bytes == 0 {
             return Ok(inode.attr.clone());
         }
-        if inode.flags().has(InodeFlags::IMMUTABLE) {
-            return Err(FsError::NotPermitted);
-        }
+        self.permit_bytes(ino, false)?;
         let inode = self.inode_mut(ino);
         let privileges = (inode.attr.mode, inode.xattrs.len());
         if drop_set_id || !is_privileged(caller) {

@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 
 const GETFLAGS: u64 = 0x8008_6601;
@@ -160,5 +160,29 @@ fn they_outlive_the_cache_and_are_no_attributes() {
     assert_eq!(flags(&file), IMMUTABLE | NO_DUMP);
     assert_eq!(set_flags(&file, 0), None);
     fs::remove_file(&file).unwrap();
+    place.umount();
+}
+
+/// Situation: a file that is open to write becomes immutable. Expectation: writes are refused, and
+/// nothing of them is there: on the mount, and in the object.
+#[test]
+fn what_is_refused_changes_nothing() {
+    let place = Place::new();
+    place.mount();
+    let path = place.path("mnt/file");
+    fs::write(&path, [1; 1000]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    assert_eq!(set_flags(&path, IMMUTABLE), None);
+    assert_eq!(errno(file.write_at(&[2; 100], 10)), Some(libc::EPERM));
+    assert_eq!(punch(&file), Some(libc::EPERM));
+    assert_eq!(set_flags(&path, APPEND), None);
+    assert_eq!(punch(&file), Some(libc::EPERM));
+    place.ebb(&["flush", "mnt"]).good();
+    assert!(fs::read(place.path("backing/file")).unwrap() == [1; 1000]);
+    assert_eq!(set_flags(&path, 0), None);
+    drop(file);
+    place.umount();
+    place.mount();
+    assert!(fs::read(&path).unwrap() == [1; 1000]);
     place.umount();
 }
