@@ -25,7 +25,7 @@ pub struct Damage {
     pub what: String,
 }
 
-fn content_of(key: &str) -> String {
+fn subject_of(key: &str) -> String {
     format!("content of {key}")
 }
 
@@ -120,7 +120,7 @@ impl Node {
                 let mut damaged = self.damaged.borrow_mut();
                 if damaged.len() < MAX_TROUBLES || damaged.contains_key(key) {
                     damaged.insert(key.to_owned(), at);
-                    self.trouble(&content_of(key), Some(what.clone()));
+                    self.trouble(&subject_of(key), Some(what.clone()));
                 }
                 return Err(BucketError::Corrupt { what });
             }
@@ -134,7 +134,7 @@ impl Node {
         let mut damaged = self.damaged.borrow_mut();
         if damaged.get(key).is_some_and(|at| range.contains(at)) {
             damaged.remove(key);
-            self.trouble(&content_of(key), None);
+            self.trouble(&subject_of(key), None);
         }
     }
 
