@@ -147,7 +147,14 @@ fn what_has_rotted_in_the_bucket_is_not_shown() {
         assert!(sent.is_err(), "{sent:?}");
         mount.write(ino, &content(7)).await;
         mount.flush_and_evict().await;
+        assert_eq!(mount.troubles().await, Vec::<String>::new());
         assert_eq!(mount.read(ino, 0, content(7).len()).await, Ok(content(7)));
+
+        mount.flush_and_evict().await;
+        bucket.rot("file", 5);
+        assert_eq!(mount.read(ino, 0, 1).await, Err(FsError::Io));
+        mount.client.unlink(&Caller::ROOT, Ino::ROOT, &Name::new(b"file").unwrap()).await.unwrap();
+        mount.flush_and_evict().await;
         assert_eq!(mount.troubles().await, Vec::<String>::new());
     });
 }

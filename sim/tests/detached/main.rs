@@ -9,7 +9,7 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig;
-use ebb_sim::{Process, World};
+use ebb_sim::{DiskFaults, FaultPlan, Process, Rate, Slowness, World};
 use std::rc::Rc;
 use std::time::Duration;
 

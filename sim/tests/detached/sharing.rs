@@ -173,6 +173,43 @@ fn what_a_dead_client_had_asked_for_overwrites_nothing() {
     }
 }
 
+/// Situation: a client dies, and its session runs out while the disk is slow with what it had asked for.
+/// Expectation: all of the write is there or nothing of it.
+#[test]
+fn a_session_outlives_what_is_half_done_for_it() {
+    for seed in 0..40 {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            let node = Options { session_term: Duration::from_secs(5), ..options() };
+            serve_with(&world, node).await;
+            let (left, dying) = attach(&world, "left").await;
+            let (right, other) = attach(&world, "right").await;
+            let made = left.call(async move {
+                let (target, content) = make(&dying, 3).await;
+                dying.fsync(target).await.unwrap();
+                let version = dying.getattr(target).await.unwrap().version;
+                (dying, target, content, version)
+            });
+            let (dying, target, old, version) = made.await.expect("the client lives");
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(8) };
+            world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+            let asked = left.call(async move { dying.write(&Caller::ROOT, target, 5, Bytes::from_static(b"new"), false).await });
+            select(pin!(asked), pin!(world.sleep(Duration::from_secs(1)))).await;
+            left.kill();
+            world.sleep(Duration::from_secs(120)).await;
+            world.set_faults(FaultPlan::default());
+            world.sleep(Duration::from_secs(60)).await;
+            let seen = right.call(async move { (other.getattr(target).await.unwrap(), other.read(target, 0, 1000).await.unwrap()) });
+            let (attr, seen) = seen.await.expect("the client lives");
+            let mut expected = old.to_vec();
+            if attr.version > version {
+                expected[5..8].copy_from_slice(b"new");
+            }
+            assert_eq!(seen, expected, "seed {seed}");
+        });
+    }
+}
+
 /// A client leaves, and the power is cut. The next one does not wait for it.
 #[test]
 fn nobody_waits_after_a_power_cut_for_a_client_that_had_left() {
