@@ -13,6 +13,7 @@ mod name;
 mod quota;
 mod request;
 mod shown;
+mod stats;
 mod time;
 
 pub use attr::*;
@@ -26,4 +27,5 @@ pub use member::*;
 pub use name::*;
 pub use quota::*;
 pub use request::*;
+pub use stats::*;
 pub use time::*;

@@ -154,6 +154,74 @@ impl Request {
             _ => None,
         }
     }
+
+    /// By which it is counted.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Request::Attach { .. } => "attach",
+            Request::Detach { .. } => "detach",
+            Request::Renew { .. } => "renew",
+            Request::Shared { .. } => "shared",
+            Request::Lookup { .. } => "lookup",
+            Request::GetAttr { .. } => "get-attr",
+            Request::ReadLink { .. } => "read-link",
+            Request::ReadDir { .. } => "read-dir",
+            Request::GetXattr { .. } => "get-xattr",
+            Request::ListXattr { .. } => "list-xattr",
+            Request::Access { .. } => "access",
+            Request::StatFs { .. } => "stat-fs",
+            Request::Open { .. } => "open",
+            Request::Close { .. } => "close",
+            Request::Read { .. } => "read",
+            Request::Mutate { mutation, .. } => mutation.name(),
+            Request::Fsync { .. } => "fsync",
+            Request::SyncFs { .. } => "sync-fs",
+            Request::Admin(_) => "admin",
+            Request::Seek { .. } => "seek",
+            Request::Lock { .. } => "lock",
+            Request::EndWait { .. } => "end-wait",
+            Request::TestLock { .. } => "test-lock",
+            Request::Reclaim { .. } => "reclaim",
+        }
+    }
+
+    /// The inode that it is about, or the directory whose names.
+    pub fn subject(&self) -> Option<Ino> {
+        match *self {
+            Request::Lookup { parent: ino, .. }
+            | Request::GetAttr { ino }
+            | Request::ReadLink { ino }
+            | Request::ReadDir { dir: ino, .. }
+            | Request::GetXattr { ino, .. }
+            | Request::ListXattr { ino }
+            | Request::Access { ino, .. }
+            | Request::StatFs { ino }
+            | Request::Open { ino, .. }
+            | Request::Close { ino, .. }
+            | Request::Read { ino, .. }
+            | Request::Fsync { ino, .. }
+            | Request::Seek { ino, .. }
+            | Request::TestLock { ino, .. }
+            | Request::Reclaim { ino, .. } => Some(ino),
+            Request::Mutate { ref mutation, .. } => mutation.inode().or_else(|| mutation.directories().next()),
+            Request::Attach { .. }
+            | Request::Detach { .. }
+            | Request::Renew { .. }
+            | Request::Shared { .. }
+            | Request::SyncFs { .. }
+            | Request::Admin(_)
+            | Request::Lock { .. }
+            | Request::EndWait { .. } => None,
+        }
+    }
+
+    /// Bytes of files that it carries.
+    pub fn data_bytes(&self) -> u64 {
+        match self {
+            Request::Mutate { mutation: ClientMutation::Write { data, .. } | ClientMutation::Append { data, .. }, .. } => data.len() as u64,
+            _ => 0,
+        }
+    }
 }
 
 /// What [`Mutation`] is before the leader has chosen ids and holders.
@@ -245,6 +313,26 @@ pub enum ClientMutation {
 }
 
 impl ClientMutation {
+    /// By which it is counted.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ClientMutation::Make { .. } => "make",
+            ClientMutation::Link { .. } => "link",
+            ClientMutation::Unlink { .. } => "unlink",
+            ClientMutation::Rmdir { .. } => "rmdir",
+            ClientMutation::Rename { .. } => "rename",
+            ClientMutation::SetAttr { .. } => "set-attr",
+            ClientMutation::SetXattr { .. } => "set-xattr",
+            ClientMutation::RemoveXattr { .. } => "remove-xattr",
+            ClientMutation::Write { .. } => "write",
+            ClientMutation::Append { .. } => "append",
+            ClientMutation::Fallocate { .. } => "fallocate",
+            ClientMutation::Copy { .. } => "copy",
+            ClientMutation::Tmpfile { .. } => "tmpfile",
+            ClientMutation::SetAcl { .. } => "set-acl",
+        }
+    }
+
     /// What it makes is open as by [`Request::Open`].
     pub fn opens(&self) -> bool {
         matches!(self, ClientMutation::Make { open: true, .. } | ClientMutation::Tmpfile { .. })
@@ -427,6 +515,8 @@ pub enum AdminRequest {
     ListQuotas {
         path: Vec<Name>,
     },
+    /// What the node has counted since it started.
+    Stats,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -438,6 +528,7 @@ pub enum AdminReply {
     Fsck(FsckReport),
     Explained(Explained),
     Quotas(Vec<QuotaStatus>),
+    Stats(NodeStats),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

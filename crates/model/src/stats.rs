@@ -1,0 +1,305 @@
+//! What is counted, as it is told: of one operation how often, how many bytes, how long.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use thiserror::Error;
+
+/// How long something took, each time. Times are put into buckets whose bounds are an eighth of a
+/// power of two apart, so what is read from it is at most an eighth too long, and it has one size
+/// whatever it has counted. Bucket `n` holds what took longer than [`Histogram::bound`] of `n - 1`
+/// and no longer than that of `n`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(into = "Sparse", try_from = "Sparse")]
+pub struct Histogram {
+    buckets: Box<[u64; BUCKETS]>,
+    sum_ns: u64,
+    most_ns: u64,
+}
+
+/// Buckets of a power of two.
+const STEPS: u64 = 8;
+const STEP_BITS: u32 = STEPS.trailing_zeros();
+
+/// The last one takes all that is longer than 2^40 ns, which is 18 minutes.
+const BUCKETS: usize = (((40 - STEP_BITS) as u64 * STEPS) + STEPS + 1) as usize;
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { buckets: Box::new([0; BUCKETS]), sum_ns: 0, most_ns: 0 }
+    }
+}
+
+impl Histogram {
+    pub fn record(&mut self, took: Duration) {
+        let ns = nanos(took);
+        let bucket = &mut self.buckets[index(ns)];
+        *bucket = bucket.saturating_add(1);
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.most_ns = self.most_ns.max(ns);
+    }
+
+    pub fn merge(&mut self, other: &Histogram) {
+        for (to, from) in self.buckets.iter_mut().zip(other.buckets.iter()) {
+            *to = to.saturating_add(*from);
+        }
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.most_ns = self.most_ns.max(other.most_ns);
+    }
+
+    /// What was counted after `before`, an earlier state of the same histogram. The longest of it is
+    /// known as well as any other time: by its bucket.
+    pub fn since(&self, before: &Histogram) -> Histogram {
+        let mut buckets = self.buckets.clone();
+        for (now, then) in buckets.iter_mut().zip(before.buckets.iter()) {
+            *now = now.saturating_sub(*then);
+        }
+        let longest = buckets.iter().rposition(|count| *count > 0).map_or(0, bound_ns);
+        Histogram { buckets, sum_ns: self.sum_ns.saturating_sub(before.sum_ns), most_ns: self.most_ns.min(longest) }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns)
+    }
+
+    pub fn most(&self) -> Duration {
+        Duration::from_nanos(self.most_ns)
+    }
+
+    /// The time within which this part of all was done, from 0 to 1; zero of nothing.
+    pub fn quantile(&self, part: f64) -> Duration {
+        let rank = (self.count() as f64 * part.clamp(0.0, 1.0)).ceil().max(1.0);
+        let mut seen = 0u64;
+        for (index, count) in self.buckets.iter().enumerate() {
+            seen = seen.saturating_add(*count);
+            if seen as f64 >= rank {
+                return Duration::from_nanos(bound_ns(index).min(self.most_ns));
+            }
+        }
+        self.most()
+    }
+
+    /// How many took no longer than `2^power` ns; exact, as these are bounds of buckets.
+    pub fn within(&self, power: u32) -> u64 {
+        let last = index(1u64.checked_shl(power).unwrap_or(u64::MAX));
+        self.buckets[..=last].iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The bucket of a time. Below [`STEPS`] each nanosecond has its own.
+fn index(ns: u64) -> usize {
+    // Bounds belong to the bucket below them.
+    let below = ns.saturating_sub(1);
+    let power = below.checked_ilog2().unwrap_or(0);
+    let index = match power < STEP_BITS {
+        true => below,
+        false => u64::from(power - STEP_BITS) * STEPS + (below >> (power - STEP_BITS)),
+    };
+    (index as usize).min(BUCKETS - 1)
+}
+
+/// The longest time of a bucket; of the last one there is none.
+fn bound_ns(index: usize) -> u64 {
+    let index = index as u64;
+    match index {
+        _ if index + 1 >= BUCKETS as u64 => u64::MAX,
+        0..STEPS => index + 1,
+        _ => (index % STEPS + STEPS + 1) << (index / STEPS - 1),
+    }
+}
+
+/// A histogram as it travels: the buckets that are not empty.
+#[derive(Clone, Serialize, Deserialize)]
+struct Sparse {
+    sum_ns: u64,
+    most_ns: u64,
+    buckets: Vec<(u16, u64)>,
+}
+
+#[derive(Debug, Error)]
+#[error("a histogram has no bucket {0}")]
+struct NoBucket(u16);
+
+impl From<Histogram> for Sparse {
+    fn from(histogram: Histogram) -> Sparse {
+        let Histogram { buckets, sum_ns, most_ns } = histogram;
+        let buckets = (0u16..).zip(buckets.iter()).filter(|(_, count)| **count > 0).map(|(index, count)| (index, *count)).collect();
+        Sparse { sum_ns, most_ns, buckets }
+    }
+}
+
+impl TryFrom<Sparse> for Histogram {
+    type Error = NoBucket;
+
+    fn try_from(sparse: Sparse) -> Result<Histogram, NoBucket> {
+        let mut histogram = Histogram { sum_ns: sparse.sum_ns, most_ns: sparse.most_ns, ..Histogram::default() };
+        for (index, count) in sparse.buckets {
+            *histogram.buckets.get_mut(usize::from(index)).ok_or(NoBucket(index))? = count;
+        }
+        Ok(histogram)
+    }
+}
+
+/// What is counted of requests of one kind.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// How long each took until it was answered; how many there were.
+    pub time: Histogram,
+    /// Of those, the ones that were answered with an error.
+    pub errors: u64,
+    /// Content that was carried: of files, or of objects.
+    pub bytes: u64,
+}
+
+impl Tally {
+    pub fn record(&mut self, took: Duration, failed: bool, bytes: u64) {
+        self.time.record(took);
+        self.errors = self.errors.saturating_add(u64::from(failed));
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    pub fn since(&self, before: &Tally) -> Tally {
+        Tally {
+            time: self.time.since(&before.time),
+            errors: self.errors.saturating_sub(before.errors),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
+/// A [`Tally`] under the name of what was counted.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Counted {
+    pub name: String,
+    pub tally: Tally,
+}
+
+/// Tallies of several kinds of requests. Only the first of a kind allocates.
+#[derive(Default, Debug)]
+pub struct Tallies(BTreeMap<&'static str, Tally>);
+
+impl Tallies {
+    pub fn record(&mut self, name: &'static str, took: Duration, failed: bool, bytes: u64) {
+        self.0.entry(name).or_default().record(took, failed, bytes);
+    }
+
+    pub fn counted(&self) -> Vec<Counted> {
+        self.0.iter().map(|(name, tally)| Counted { name: (*name).to_owned(), tally: tally.clone() }).collect()
+    }
+}
+
+/// What each was after `before`; what had nothing since is left out.
+pub fn counted_since(now: &[Counted], before: &[Counted]) -> Vec<Counted> {
+    let then = |name: &str| before.iter().find(|other| other.name == name);
+    let since = now.iter().map(|counted| match then(&counted.name) {
+        Some(then) => Counted { name: counted.name.clone(), tally: counted.tally.since(&then.tally) },
+        None => counted.clone(),
+    });
+    since.filter(|counted| counted.tally.time.count() > 0).collect()
+}
+
+/// What a mount has counted.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MountStats {
+    /// For how long.
+    pub uptime_ms: u64,
+    /// Requests of the kernel by operation, under the kernel's names: what it answered from its own
+    /// caches never came.
+    pub operations: Vec<Counted>,
+}
+
+/// What a node has counted.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeStats {
+    /// For how long.
+    pub uptime_ms: u64,
+    /// Requests of all its clients.
+    pub requests: Vec<Counted>,
+    pub reads: ReadStats,
+    /// Requests to the bucket, or to all of them if the volume has several. That an object is not
+    /// there or not the one that was meant is an answer, not an error.
+    pub bucket: Vec<Counted>,
+}
+
+/// Where the bytes that clients read were when they were asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ReadStats {
+    /// Reads that nothing had to be fetched for.
+    pub from_cache: u64,
+    /// Reads that waited for the bucket.
+    pub from_bucket: u64,
+    pub cache_bytes: u64,
+    pub bucket_bytes: u64,
+    /// Of holes.
+    pub zero_bytes: u64,
+}
+
+impl ReadStats {
+    pub fn since(&self, before: &ReadStats) -> ReadStats {
+        ReadStats {
+            from_cache: self.from_cache.saturating_sub(before.from_cache),
+            from_bucket: self.from_bucket.saturating_sub(before.from_bucket),
+            cache_bytes: self.cache_bytes.saturating_sub(before.cache_bytes),
+            bucket_bytes: self.bucket_bytes.saturating_sub(before.bucket_bytes),
+            zero_bytes: self.zero_bytes.saturating_sub(before.zero_bytes),
+        }
+    }
+}
+
+impl MountStats {
+    pub fn since(&self, before: &MountStats) -> MountStats {
+        MountStats {
+            uptime_ms: self.uptime_ms.saturating_sub(before.uptime_ms),
+            operations: counted_since(&self.operations, &before.operations),
+        }
+    }
+}
+
+impl NodeStats {
+    pub fn since(&self, before: &NodeStats) -> NodeStats {
+        NodeStats {
+            uptime_ms: self.uptime_ms.saturating_sub(before.uptime_ms),
+            requests: counted_since(&self.requests, &before.requests),
+            reads: self.reads.since(&before.reads),
+            bucket: counted_since(&self.bucket, &before.bucket),
+        }
+    }
+}
+
+/// Keeps what may happen all the time from filling a log: so many lines in a while, then none.
+#[derive(Default, Debug)]
+pub struct LogBudget {
+    since: Duration,
+    told: u32,
+    left_out: u64,
+}
+
+impl LogBudget {
+    const LINES: u32 = 10;
+    const WHILE: Duration = Duration::from_secs(10);
+
+    /// Whether there is room for a line at `now`, a time that never goes back; then also how many
+    /// had none since the last one.
+    pub fn take(&mut self, now: Duration) -> Option<u64> {
+        if now.saturating_sub(self.since) >= LogBudget::WHILE {
+            (self.since, self.told) = (now, 0);
+        }
+        if self.told == LogBudget::LINES {
+            self.left_out += 1;
+            return None;
+        }
+        self.told += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests;
