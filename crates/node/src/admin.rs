@@ -30,6 +30,7 @@ impl Node {
             AdminRequest::SetQuota { path, limits } => self.set_quota(&path, limits).await,
             AdminRequest::Quotas { path } => self.quotas_of(&path).await,
             AdminRequest::ListQuotas { path } => self.list_quotas(&path).await,
+            AdminRequest::Stats => Ok(AdminReply::Stats(self.stats())),
         }
     }
 

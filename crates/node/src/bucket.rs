@@ -72,7 +72,7 @@ impl Node {
         let subject = self.subject("bucket reads", side);
         loop {
             let left = deadline.saturating_sub(self.ports.clock.monotonic()) + slow_body;
-            let answer = match select(ask(), self.ports.clock.sleep(left)).await {
+            let answer = match self.waiting("the bucket", select(ask(), self.ports.clock.sleep(left))).await {
                 Either::Left((answer, _)) => answer,
                 Either::Right(_) => Err(BucketError::Unavailable { what: format!("no answer to {what} {key} in time"), retry_after: None }),
             };
@@ -93,7 +93,7 @@ impl Node {
             if self.ports.clock.monotonic() + pause >= deadline || self.is_stopping() {
                 return Err(error);
             }
-            self.ports.clock.sleep(pause).await;
+            self.waiting("the bucket", self.ports.clock.sleep(pause)).await;
         }
     }
 

@@ -98,7 +98,7 @@ impl Node {
             }
             let progress = Box::pin(self.flusher.progress.wait());
             self.flusher.urge();
-            match select(progress, self.ports.clock.sleep(deadline - now)).await {
+            match self.waiting("room for dirty bytes", select(progress, self.ports.clock.sleep(deadline - now))).await {
                 Either::Left(_) | Either::Right(_) => {}
             }
         }

@@ -81,7 +81,7 @@ impl Node {
         };
         for outcome in awaited {
             // One that was given up says nothing: whoever waits plans again.
-            outcome.await.unwrap_or(Ok(()))?;
+            self.waiting("the bucket", outcome).await.unwrap_or(Ok(()))?;
         }
         Ok(())
     }

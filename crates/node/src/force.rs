@@ -41,7 +41,7 @@ impl Node {
         }
         let upto = self.replica.log().written();
         let all_back = !self.attachments.awaits_any();
-        let synced = self.store.sync(Some(ino)).await.map_err(|error| {
+        let synced = self.waiting("the node's disk", self.store.sync(Some(ino))).await.map_err(|error| {
             tracing::error!(%ino, %error, "fsync failed");
             RpcError::Refused(FsError::Io)
         })?;
@@ -54,7 +54,7 @@ impl Node {
 
     /// Forces every command so far, which says nothing of the bytes that commands speak of.
     pub(crate) async fn force_log(&self) -> Result<LogIndex, RpcError> {
-        let durable = self.replica.log().force().await.map_err(refusal)?;
+        let durable = self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)?;
         if let Err(error) = self.store.drop_doomed(durable).await {
             // The space comes back with the next start, which removes what nobody knows.
             self.trouble("disk", Some(format!("a file of the cache could not be removed: {error}")));

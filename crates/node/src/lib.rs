@@ -42,6 +42,7 @@ mod serve;
 mod session;
 pub mod side_by_side;
 mod signal;
+mod stats;
 mod store;
 mod troubles;
 pub mod wire;
@@ -73,6 +74,7 @@ use revalidate::Revalidation;
 use scrub::Scrub;
 use session::Attachments;
 use side_by_side::Member;
+use stats::Counters;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -108,6 +110,7 @@ pub struct Node {
     loans: Loans,
     scrub: Scrub,
     quotas: Quotas,
+    counters: Counters,
     /// Mutations that have no answer yet.
     under_way: RefCell<BTreeSet<TxId>>,
     troubles: Troubles,

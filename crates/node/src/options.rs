@@ -51,6 +51,8 @@ pub struct Options {
     pub scrub_bytes_per_sec: u64,
     /// Most bytes that are read ahead of one sequential reader.
     pub read_ahead_bytes: u64,
+    /// Requests that take this long are told of in the log; `None`: none are.
+    pub slow_operation: Option<Duration>,
     /// Operations after which a snapshot is written, so that a restart has no more to replay.
     pub snapshot_operations: u64,
     pub segment_bytes: u64,
@@ -84,6 +86,7 @@ impl Default for Options {
             scrub_interval: Some(Duration::from_secs(7 * 24 * 3600)),
             scrub_bytes_per_sec: 32 << 20,
             read_ahead_bytes: 64 << 20,
+            slow_operation: Some(Duration::from_secs(1)),
             snapshot_operations: 200_000,
             segment_bytes: 16 << 20,
             planted: None,

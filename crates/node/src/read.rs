@@ -22,6 +22,9 @@ impl Node {
                 let size = state.namespace().attr(ino)?.file_bytes()?;
                 state.extents().plan_read(ino, wanted.clone(), size)
             };
+            if attempt == 0 {
+                self.counters.read(&plan);
+            }
             let remote: Vec<Range<u64>> = plan.iter().filter(|part| part.source == Source::Remote).map(|part| part.range.clone()).collect();
             if remote.is_empty() {
                 match self.gather(ino, &plan).await? {

@@ -16,6 +16,7 @@ use crate::replica::{Replica, refusal};
 use crate::revalidate::Revalidation;
 use crate::scrub::Scrub;
 use crate::side_by_side::{Member, SideBySide};
+use crate::stats::Counters;
 use crate::store::Store;
 use crate::{Node, Options, Planted, random_u128};
 use ebb_core::backing::page_key;
@@ -25,7 +26,7 @@ use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
 use ebb_format::{FormatError, page, snapshot};
 use ebb_model::*;
-use ebb_ports::{Bucket, BucketError, DiskError, Ports};
+use ebb_ports::{Bucket, BucketError, CountedBucket, DiskError, Ports};
 use futures_util::future::{Either, select};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,7 +101,10 @@ impl Node {
 
     async fn open_over(ports: Ports, root: Option<Rc<dyn Bucket>>, members: Vec<Member>, options: Options) -> Result<Rc<Node>, OpenError> {
         ports.disk.lock()?;
-        let mut members = members::in_order(members)?;
+        let asked: Rc<RefCell<Tallies>> = Rc::default();
+        let counted = |bucket| -> Rc<dyn Bucket> { Rc::new(CountedBucket::new(bucket, ports.clock.clone(), asked.clone())) };
+        let root = root.map(counted);
+        let mut members = members::in_order(members.into_iter().map(|member| member.within(counted)).collect())?;
         let mut identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
         if identity.serves.as_ref().is_some_and(|serves| serves.members != members::describe(&members)) {
             identity = rearrange(&ports, identity).await?;
@@ -109,7 +113,7 @@ impl Node {
             members::check_free(root, &members).await?;
         }
         let Some(root) = root.clone().filter(|_| !options.read_only) else {
-            let backing = Backing::of(root, members);
+            let backing = Backing::of(root, members, asked);
             return Node::recover(ports, backing, options, identity, None).await;
         };
         let candidate = Candidate {
@@ -137,7 +141,7 @@ impl Node {
                 give_back(&tenure).await;
                 return Err(refused);
             }
-            let backing = Backing::of(Some(root), members);
+            let backing = Backing::of(Some(root), members, asked.clone());
             let members = backing.members.clone();
             let recovering = Node::recover(ports.clone(), backing, options, identity, Some(tenure));
             match select(pin!(recovering), pin!(members::keep(&members))).await {
@@ -161,7 +165,7 @@ impl Node {
         tenure: Option<Rc<Tenure>>,
     ) -> Result<Rc<Node>, OpenError> {
         let serves = serves(&ports, &backing, tenure.as_deref(), &identity);
-        let Backing { bucket, members } = backing;
+        let Backing { bucket, members, asked } = backing;
         let known = identity.serves.as_ref();
         if let Err(refused) = claim(&ports, &identity, &serves, tenure.is_some()).await {
             if let Some(tenure) = tenure {
@@ -215,6 +219,7 @@ impl Node {
             loans: Loans::default(),
             scrub: Scrub::default(),
             quotas: Quotas::default(),
+            counters: Counters::new(ports.clock.monotonic(), asked),
             under_way: Default::default(),
             troubles: Default::default(),
             damaged: Default::default(),
@@ -369,12 +374,14 @@ struct Backing {
     /// All of them as one.
     bucket: Option<Rc<dyn Bucket>>,
     members: Rc<[Member]>,
+    /// Requests to all of them.
+    asked: Rc<RefCell<Tallies>>,
 }
 
 impl Backing {
-    fn of(root: Option<Rc<dyn Bucket>>, members: Vec<Member>) -> Backing {
+    fn of(root: Option<Rc<dyn Bucket>>, members: Vec<Member>, asked: Rc<RefCell<Tallies>>) -> Backing {
         let members: Rc<[Member]> = members.into();
-        Backing { bucket: root.map(|root| SideBySide::over(root, members.clone())), members }
+        Backing { bucket: root.map(|root| SideBySide::over(root, members.clone())), members, asked }
     }
 }
 
@@ -403,7 +410,7 @@ async fn rearrange(ports: &Ports, identity: Identity) -> Result<Identity, OpenEr
 }
 
 fn serves(ports: &Ports, backing: &Backing, tenure: Option<&Tenure>, identity: &Identity) -> Serves {
-    let Backing { bucket, members } = backing;
+    let Backing { bucket, members, .. } = backing;
     let members = members::describe(members);
     let backing = bucket.as_ref().map_or_else(|| "no bucket".into(), |bucket| bucket.describe());
     match (tenure, &identity.serves) {

@@ -17,7 +17,7 @@ impl Node {
     /// half-way between log and state.
     pub fn handle(self: &Rc<Self>, request: Request) -> PortFuture<'static, Result<Reply, RpcError>> {
         let node = self.clone();
-        let mut answering = Box::pin(async move { node.answer(request).await });
+        let mut answering = Box::pin(async move { node.answer_counted(request).await });
         if let Some(answer) = (&mut answering).now_or_never() {
             return Box::pin(ready(answer));
         }
@@ -34,8 +34,9 @@ impl Node {
         self.attachments.next_notice(session).await
     }
 
-    async fn answer(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
-        if self.is_stopping() && !matches!(request, Request::Detach { .. } | Request::Close { .. } | Request::Admin(AdminRequest::Status)) {
+    pub(crate) async fn answer(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
+        let asks = matches!(request, Request::Admin(AdminRequest::Status | AdminRequest::Stats));
+        if self.is_stopping() && !asks && !matches!(request, Request::Detach { .. } | Request::Close { .. }) {
             return Err(RpcError::NotServing("the node is stopping".into()));
         }
         let shows = matches!(

@@ -7,11 +7,13 @@
 
 mod bucket;
 mod clock;
+mod counted;
 mod disk;
 mod net;
 
 pub use bucket::*;
 pub use clock::*;
+pub use counted::*;
 pub use disk::*;
 pub use net::*;
 

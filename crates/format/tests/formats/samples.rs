@@ -117,6 +117,7 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::SetQuota { limits: None, .. }), .. } => "end-quota",
     Message::Request { request: Request::Admin(AdminRequest::Quotas { .. }), .. } => "quotas",
     Message::Request { request: Request::Admin(AdminRequest::ListQuotas { .. }), .. } => "list-quotas",
+    Message::Request { request: Request::Admin(AdminRequest::Stats), .. } => "stats",
     Message::Reply { reply: Reply::Attached(_), .. } => "reply-attached",
     Message::Reply { reply: Reply::Done, .. } => "reply-done",
     Message::Reply { reply: Reply::Attr(_), .. } => "reply-attr",
@@ -135,6 +136,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Fsck(_)), .. } => "reply-fsck",
     Message::Reply { reply: Reply::Admin(AdminReply::Explained(_)), .. } => "reply-explained",
     Message::Reply { reply: Reply::Admin(AdminReply::Quotas(_)), .. } => "reply-quotas",
+    Message::Reply { reply: Reply::Admin(AdminReply::Stats(_)), .. } => "reply-stats",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Reply { reply: Reply::Lock(LockAnswer::Granted), .. } => "reply-lock-granted",
     Message::Reply { reply: Reply::Lock(LockAnswer::Waiting), .. } => "reply-lock-waiting",
@@ -605,6 +607,7 @@ impl Draw {
             Request::Admin(AdminRequest::SetQuota { path: self.list(Draw::name), limits: None }),
             Request::Admin(AdminRequest::Quotas { path: self.list(Draw::name) }),
             Request::Admin(AdminRequest::ListQuotas { path: self.list(Draw::name) }),
+            Request::Admin(AdminRequest::Stats),
         ]);
         all
     }
@@ -719,7 +722,27 @@ impl Draw {
             Reply::Conflict(None),
             Reply::Conflict(Some(LockConflict { piece: self.lock_piece(), pid: self.u32() })),
             Reply::Admin(AdminReply::Quotas(self.list(Draw::quota_status))),
+            Reply::Admin(AdminReply::Stats(NodeStats {
+                uptime_ms: self.u64(),
+                requests: self.list(Draw::counted),
+                reads: ReadStats {
+                    from_cache: self.u64(),
+                    from_bucket: self.u64(),
+                    cache_bytes: self.u64(),
+                    bucket_bytes: self.u64(),
+                    zero_bytes: self.u64(),
+                },
+                bucket: self.list(Draw::counted),
+            })),
         ]
+    }
+
+    fn counted(&mut self) -> Counted {
+        let mut tally = Tally::default();
+        for _ in 0..3 {
+            tally.record(std::time::Duration::from_nanos(self.u64()), self.flag(), u64::from(self.u32()));
+        }
+        Counted { name: self.text(), tally }
     }
 
     fn errors(&mut self) -> Vec<RpcError> {

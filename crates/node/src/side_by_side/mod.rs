@@ -50,6 +50,11 @@ impl Member {
         &self.bucket
     }
 
+    /// The same with another bucket around its own.
+    pub(crate) fn within(self, wrap: impl FnOnce(Rc<dyn Bucket>) -> Rc<dyn Bucket>) -> Member {
+        Member { bucket: wrap(self.bucket), ..self }
+    }
+
     pub(crate) fn tenure(&self) -> Option<&Rc<Tenure>> {
         self.tenure.as_ref()
     }

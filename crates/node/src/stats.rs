@@ -1,0 +1,134 @@
+//! What a node counts, and what it says of requests that take long.
+
+use crate::Node;
+use ebb_core::extent::{Segment, Source};
+use ebb_model::*;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+#[derive(Default)]
+pub struct Counters {
+    began: Duration,
+    requests: RefCell<Tallies>,
+    reads: Cell<ReadStats>,
+    /// Shared with what counts them.
+    bucket: Rc<RefCell<Tallies>>,
+    /// What the request that is being worked on at this moment has waited for.
+    waits: RefCell<Option<Waits>>,
+    slow: RefCell<LogBudget>,
+}
+
+/// For what, and how long. Takes no memory for a request that waits for nothing.
+type Waits = Vec<(&'static str, Duration)>;
+
+impl Counters {
+    pub fn new(began: Duration, bucket: Rc<RefCell<Tallies>>) -> Counters {
+        Counters { began, bucket, ..Counters::default() }
+    }
+
+    /// A client reads this, of which nothing has been fetched for it yet.
+    pub fn read(&self, plan: &[Segment]) {
+        let mut reads = self.reads.get();
+        let mut remote = false;
+        for Segment { source, range } in plan {
+            let bytes = range.end - range.start;
+            match source {
+                Source::Local => reads.cache_bytes += bytes,
+                Source::Zero => reads.zero_bytes += bytes,
+                Source::Remote => {
+                    reads.bucket_bytes += bytes;
+                    remote = true;
+                }
+            }
+        }
+        if remote {
+            reads.from_bucket += 1
+        } else {
+            reads.from_cache += 1
+        }
+        self.reads.set(reads);
+    }
+
+    fn waited(&self, what: &'static str, took: Duration) {
+        let mut current = self.waits.borrow_mut();
+        let Some(waits) = current.as_mut() else { return };
+        match waits.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, total)) => *total += took,
+            None => waits.push((what, took)),
+        }
+    }
+}
+
+impl Node {
+    /// Waits, and notes of the request on whose behalf what for.
+    pub(crate) async fn waiting<T>(&self, what: &'static str, wait: impl Future<Output = T>) -> T {
+        let began = self.ports.clock.monotonic();
+        let done = wait.await;
+        self.counters.waited(what, self.ports.clock.monotonic().saturating_sub(began));
+        done
+    }
+
+    /// Answers a request, counts it, and says so where that took long.
+    pub(crate) async fn answer_counted(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
+        let (name, subject, sent_bytes) = (request.name(), request.subject(), request.data_bytes());
+        let may_last = matches!(request, Request::Admin(_) | Request::Attach { .. });
+        let began = self.ports.clock.monotonic();
+        let (answer, waits) = self.noting_waits(self.answer(request)).await;
+        let now = self.ports.clock.monotonic();
+        let took = now.saturating_sub(began);
+        let bytes = match &answer {
+            Ok(Reply::Data(data)) => data.len() as u64,
+            Ok(_) => sent_bytes,
+            Err(_) => 0,
+        };
+        self.counters.requests.borrow_mut().record(name, took, answer.is_err(), bytes);
+        if !may_last && self.options.slow_operation.is_some_and(|limit| took >= limit) {
+            self.tell_slow(name, subject, took, &waits, now);
+        }
+        answer
+    }
+
+    /// Requests of several clients take turns on this thread: what one of them waits for is noted
+    /// while it is being polled, and only then.
+    async fn noting_waits<T>(&self, work: impl Future<Output = T>) -> (T, Waits) {
+        let mut work = pin!(work);
+        let mut waits = Waits::new();
+        let done = poll_fn(|cx| {
+            let outer = self.counters.waits.replace(Some(std::mem::take(&mut waits)));
+            let polled = work.as_mut().poll(cx);
+            waits = self.counters.waits.replace(outer).unwrap_or_default();
+            polled
+        });
+        let done = done.await;
+        (done, waits)
+    }
+
+    fn tell_slow(&self, request: &str, subject: Option<Ino>, took: Duration, waits: &Waits, now: Duration) {
+        let Some(left_out) = self.counters.slow.borrow_mut().take(now) else { return };
+        let known = subject.and_then(|ino| self.replica.view().namespace().path_of(ino));
+        let path = known.map(|path| format!("/{}", String::from_utf8_lossy(&crate::admin::path_bytes(&path))));
+        let waited: Vec<String> = waits.iter().map(|(what, time)| format!("{} ms for {what}", time.as_millis())).collect();
+        tracing::warn!(
+            request,
+            inode = subject.map(|ino| ino.to_string()),
+            path,
+            took_ms = took.as_millis() as u64,
+            waited = waited.join(", "),
+            left_out,
+            "a slow request"
+        );
+    }
+
+    pub(crate) fn stats(&self) -> NodeStats {
+        let uptime = self.ports.clock.monotonic().saturating_sub(self.counters.began);
+        NodeStats {
+            uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+            requests: self.counters.requests.borrow().counted(),
+            reads: self.counters.reads.get(),
+            bucket: self.counters.bucket.borrow().counted(),
+        }
+    }
+}
