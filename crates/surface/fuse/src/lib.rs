@@ -9,6 +9,7 @@ pub mod abi;
 
 mod access_times;
 mod buffer;
+mod counters;
 mod device;
 mod dir_buffer;
 mod dispatch;
@@ -31,6 +32,7 @@ mod session;
 mod volume;
 
 pub use access_times::{AccessRule, AccessTimes};
+pub use counters::Counters;
 pub use dir_buffer::{DirBuffer, Pushed};
 pub use errno::Errno;
 pub use filesystem::{AttrReply, Caching, EntryReply, Filesystem, Lookup, OpenReply};

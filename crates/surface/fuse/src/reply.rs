@@ -1,6 +1,7 @@
 //! Replies in the kernel's layout, and the duty to give one.
 
 use crate::abi::fopen;
+use crate::counters::{Arrival, Counters};
 use crate::device::Device;
 use crate::request::{EXTENDED, FlagForm};
 use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, PassthroughId, abi};
@@ -15,14 +16,15 @@ use zerocopy::{Immutable, IntoBytes};
 /// has panicked) it answers EIO, so no caller ever waits for ever.
 pub(crate) struct Responder {
     device: Rc<Device>,
+    counters: Rc<Counters>,
     unique: u64,
-    opcode: u32,
+    request: Arrival,
     answered: bool,
 }
 
 impl Responder {
-    pub fn new(device: Rc<Device>, unique: u64, opcode: u32) -> Responder {
-        Responder { device, unique, opcode, answered: false }
+    pub fn new(device: Rc<Device>, counters: Rc<Counters>, unique: u64, request: Arrival) -> Responder {
+        Responder { device, counters, unique, request, answered: false }
     }
 
     pub fn error(mut self, errno: Errno) {
@@ -49,18 +51,23 @@ impl Responder {
 
     fn send(&mut self, error: i32, body: &[u8]) {
         self.answered = true;
+        self.write(error, body);
+        self.counters.answered(&self.request, error, body.len());
+    }
+
+    fn write(&self, error: i32, body: &[u8]) {
         let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + body.len()) as u32, error, unique: self.unique };
         let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
         let parts = if body.is_empty() { &parts[..1] } else { &parts[..] };
         let Err(failure) = self.device.write(parts) else { return };
-        let operation = abi::opcode_name(self.opcode);
+        let operation = abi::opcode_name(self.request.opcode);
         match failure.raw_os_error() {
             // The caller was killed before the answer, or the mount is gone: nobody waits.
             Some(libc::ENOENT | libc::ENODEV) => debug!(operation, "nobody waits for the reply"),
             _ if error == 0 => {
                 // The kernel has refused the reply and keeps the caller waiting.
                 error!(operation, %failure, "the kernel does not take a reply");
-                self.send(-libc::EIO, &[]);
+                self.write(-libc::EIO, &[]);
             }
             _ => error!(operation, %failure, "the kernel does not take an error reply"),
         }

@@ -5,6 +5,7 @@
 //! in flight.
 
 use crate::buffer::{BufferPool, SHARED_FROM_BYTES, share};
+use crate::counters::{Arrival, Counters};
 use crate::device::{Device, Received};
 use crate::init::{Answer, negotiate};
 use crate::interrupt::Interrupts;
@@ -58,6 +59,7 @@ pub struct Session {
     point: MountPoint,
     negotiated: Negotiated,
     notifier: Notifier,
+    counters: Rc<Counters>,
 }
 
 impl Session {
@@ -69,7 +71,7 @@ impl Session {
         point.place.set_read_ahead(read_ahead_bytes);
         let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
         debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
-        Ok(Session { device, point, negotiated, notifier })
+        Ok(Session { device, point, negotiated, notifier, counters: Rc::new(Counters::new()) })
     }
 
     pub fn negotiated(&self) -> Negotiated {
@@ -81,6 +83,11 @@ impl Session {
         self.negotiated.has(abi::init::PASSTHROUGH).then(|| Passthrough::new(Arc::downgrade(&self.device.shared())))
     }
 
+    /// Of the requests that it serves.
+    pub fn counters(&self) -> Rc<Counters> {
+        self.counters.clone()
+    }
+
     pub fn notifier(&self) -> Notifier {
         self.notifier.clone()
     }
@@ -90,7 +97,7 @@ impl Session {
     /// to `patience`.
     pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
         // In this order: whenever this future is dropped, the device goes before the mount point.
-        let Session { point, device, notifier: _, negotiated } = self;
+        let Session { point, device, notifier: _, negotiated, counters } = self;
         let desk = Desk { interrupts: Interrupts::default(), hears_closes: negotiated.has(abi::init::POSIX_LOCKS) };
         let pool = BufferPool::default();
         let mut buffer = pool.take();
@@ -133,12 +140,13 @@ impl Session {
                     Err(Rejected::Silent) => continue,
                     Err(Rejected::Answer { unique, opcode, errno }) => {
                         debug!(operation = abi::opcode_name(opcode), ?errno, "request refused");
-                        Responder::new(device.clone(), unique, opcode).error(errno);
+                        Responder::new(device.clone(), counters.clone(), unique, Arrival::now(opcode, None, 0)).error(errno);
                         continue;
                     }
                 };
                 let cost = cost_bytes(&request.operation);
-                let reply = Responder::new(device.clone(), request.context.unique, request.opcode);
+                let arrival = Arrival::now(request.opcode, Some(request.ino), sent_bytes(&request.operation));
+                let reply = Responder::new(device.clone(), counters.clone(), request.context.unique, arrival);
                 spare.set(Some(dispatch::serve(fs, request, reply, &desk).map(move |()| cost)));
                 // Whoever is not ready is polled again by `in_flight`, with a waker that wakes.
                 match spare.as_mut().as_pin_mut().map(|handler| handler.poll(&mut TaskContext::from_waker(Waker::noop()))) {
@@ -239,6 +247,11 @@ fn cost_bytes(operation: &Operation) -> usize {
         Operation::ReadDir { limit_bytes, .. } => *limit_bytes as usize,
         _ => 0,
     }
+}
+
+/// Of files, that come with a request.
+fn sent_bytes(operation: &Operation) -> usize {
+    if let Operation::Write { data, .. } = operation { data.len() } else { 0 }
 }
 
 /// A handler that has to wait.

@@ -1,0 +1,66 @@
+//! What is counted of a mount's requests, and what is said of those that take long.
+
+use crate::abi;
+use ebb_model::{Ino, LogBudget, MountStats, Tallies};
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+pub struct Counters {
+    began: Instant,
+    operations: RefCell<Tallies>,
+    /// Requests that take this long are told of in the log.
+    slow: Cell<Option<Duration>>,
+    budget: RefCell<LogBudget>,
+}
+
+/// A request that has no answer yet.
+pub(crate) struct Arrival {
+    pub opcode: u32,
+    /// `None` if the request could not be read.
+    pub ino: Option<Ino>,
+    /// Of files, that it brought with it.
+    pub sent_bytes: usize,
+    began: Instant,
+}
+
+impl Arrival {
+    pub fn now(opcode: u32, ino: Option<Ino>, sent_bytes: usize) -> Arrival {
+        Arrival { opcode, ino, sent_bytes, began: Instant::now() }
+    }
+}
+
+impl Counters {
+    pub(crate) fn new() -> Counters {
+        Counters { began: Instant::now(), operations: RefCell::default(), slow: Cell::new(None), budget: RefCell::default() }
+    }
+
+    /// From now on.
+    pub fn tell_slower_than(&self, limit: Option<Duration>) {
+        self.slow.set(limit);
+    }
+
+    pub fn stats(&self) -> MountStats {
+        let uptime_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        MountStats { uptime_ms, operations: self.operations.borrow().counted() }
+    }
+
+    pub(crate) fn answered(&self, request: &Arrival, error: i32, body_bytes: usize) {
+        let now = Instant::now();
+        let took = now.saturating_duration_since(request.began);
+        let bytes = match request.opcode {
+            _ if error != 0 => 0,
+            abi::READ => body_bytes,
+            _ => request.sent_bytes,
+        };
+        let operation = abi::opcode_name(request.opcode);
+        self.operations.borrow_mut().record(operation, took, error != 0, bytes as u64);
+        // Whoever waits for a lock waits for others, not for us.
+        if request.opcode != abi::SETLKW && self.slow.get().is_some_and(|limit| took >= limit) {
+            let told = self.budget.borrow_mut().take(now.saturating_duration_since(self.began));
+            if let Some(left_out) = told {
+                let took_ms = took.as_millis() as u64;
+                tracing::warn!(operation, inode = request.ino.map(tracing::field::display), took_ms, error, left_out, "a slow operation");
+            }
+        }
+    }
+}
