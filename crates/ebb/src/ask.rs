@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
-use crate::source::names;
+use crate::source::{Source, names};
 use ebb_cli::args::{LsDirty, Target};
 use ebb_cli::places::{MountRecord, RunDir};
 use ebb_client::{ClientPorts, Link, WireLink};
@@ -101,7 +101,7 @@ pub struct Asked {
     /// From the root of the volume.
     pub path: Vec<Name>,
     /// The mount that the path is on, if it is on one.
-    mount: Option<MountRecord>,
+    pub mount: Option<MountRecord>,
 }
 
 impl Asked {
@@ -115,6 +115,26 @@ impl Asked {
                 None => Err(Failure::Usage(format!("{} is on no mount of ebb, nor is it HOST:PORT of a node", target.display()))),
             },
         }
+    }
+
+    /// The mount of this machine, where there is just one.
+    pub fn only_mount() -> Result<Asked, Failure> {
+        let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        let records = run_dir.records().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        let mut alive: Vec<MountRecord> = records.into_iter().filter(|record| record.daemon.is_alive()).collect();
+        match (alive.pop(), alive.is_empty()) {
+            (None, _) => Err(Failure::Usage("nothing is mounted: say which node by HOST:PORT".into())),
+            (Some(record), true) => Asked::on_mount(&record.mountpoint.clone(), record, Path::new("")),
+            (Some(last), false) => {
+                let all = alive.iter().chain([&last]).map(|record| record.mountpoint.display().to_string());
+                Err(Failure::Usage(format!("say which mount: {}", all.collect::<Vec<_>>().join(", "))))
+            }
+        }
+    }
+
+    /// What was asked for, as people call it.
+    pub fn shown(&self) -> String {
+        self.shown.display().to_string()
     }
 
     fn on_mount(target: &Path, record: MountRecord, below: &Path) -> Result<Asked, Failure> {
@@ -144,9 +164,12 @@ impl Asked {
     }
 }
 
-/// `HOST:PORT`, unless a file has that name.
+/// `HOST:PORT`, unless a file has that name, or the one of `ebb://HOST:PORT/VOLUME`.
 fn address(target: &Path) -> Option<String> {
     let text = target.to_str()?;
+    if let Ok(Source::Served { address, .. }) = Source::parse(text) {
+        return Some(address);
+    }
     let (host, port) = text.rsplit_once(':')?;
     let is_address = !host.is_empty() && port.parse::<u16>().is_ok() && std::fs::symlink_metadata(target).is_err();
     is_address.then(|| text.to_owned())

@@ -6,6 +6,7 @@ mod daemon;
 mod failure;
 mod helper;
 mod host;
+mod http;
 mod log;
 mod mount;
 mod output;
@@ -16,6 +17,7 @@ mod serve;
 mod settings;
 mod signals;
 mod source;
+mod stats;
 mod supervisor;
 mod umount;
 
@@ -58,6 +60,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => block_on(serve::run(args)),
         Command::Umount(args) => block_on(umount::run(args)),
         Command::Status(target) => block_on(ask::status(target)),
+        Command::Stats(args) => block_on(stats::run(args)),
         Command::LsDirty(args) => block_on(ask::list_dirty(args)),
         Command::Flush(target) => block_on(ask::flush(target)),
         Command::Evict(target) => block_on(ask::evict(target)),

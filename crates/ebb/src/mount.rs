@@ -3,6 +3,7 @@
 use crate::daemon::{self, Report};
 use crate::failure::Failure;
 use crate::host::{self, Elsewhere, Host};
+use crate::http::{Listener, Told};
 use crate::settings;
 use crate::signals::Signals;
 use crate::source::Source;
@@ -104,6 +105,7 @@ impl Plan {
 
     async fn mount(self, report: &mut Report) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
+        self.run_dir.sweep().map_err(|error| Failure::of("the run directory cannot be used", error))?;
         match &self.source {
             Source::Storage { url } => self.embedded(url, report, &mut signals).await,
             Source::Served { address, volume, subdirectory } => self.detached(address, volume, subdirectory, report, &mut signals).await,
@@ -174,7 +176,6 @@ impl Plan {
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<MountRecord, Failure> {
-        self.run_dir.sweep().map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let control = format!("unix:{}", self.run_dir.socket().display());
         let listener = node.ports().net.listen(&control).await.map_err(|error| Failure::of("cannot listen for other commands", error))?;
         node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
@@ -200,7 +201,7 @@ impl Plan {
         let client = Client::attach(Rc::new(link), ClientPorts::from(node.ports()), options).await;
         let client = client.map_err(|error| Failure::of(&self.text, error))?;
         let record = self.record(control, true, client.is_read_only());
-        let outcome = self.serve(client.clone(), Ino::ROOT, record, report, signals).await;
+        let outcome = self.serve(client.clone(), Ino::ROOT, record, Some(node.clone()), report, signals).await;
         if let Err(error) = client.detach(DETACH_PATIENCE).await {
             tracing::error!(%error, "what was acknowledged could not be made safe from a power cut");
         }
@@ -250,7 +251,10 @@ impl Plan {
         signals: &mut Signals,
     ) -> Result<(), Failure> {
         let outcome = match directory(&client, subdirectory).await {
-            Ok(root) => self.serve(client.clone(), root, self.record(address.into(), false, client.is_read_only()), report, signals).await,
+            Ok(root) => {
+                let record = self.record(address.into(), false, client.is_read_only());
+                self.serve(client.clone(), root, record, None, report, signals).await
+            }
             Err(failure) => Err(failure),
         };
         let detached = tokio::select! {
@@ -277,6 +281,7 @@ impl Plan {
             source: self.text.clone(),
             daemon: Process::this(),
             control,
+            counters: Some(self.run_dir.counters_socket()),
             subdirectory,
             embedded,
             data_dir: self.data_dir.clone(),
@@ -293,6 +298,7 @@ impl Plan {
         client: Client,
         root: Ino,
         record: MountRecord,
+        node: Option<Rc<Node>>,
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<MountRecord, Failure> {
@@ -306,9 +312,19 @@ impl Plan {
             args::Consistency::CloseToOpen => Consistency::CloseToOpen,
         };
         let options = MountOptions { read_only, shared_locks, passthrough, consistency, ..self.options.clone() };
+        let metrics = match &self.node.metrics {
+            Some(address) => Some(Listener::at_address(&address.0).await?),
+            None => None,
+        };
         let mount = Mount::new(&self.mountpoint, &options).map_err(|error| Failure::Failed(error.to_string()))?;
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.display(), error);
         let session = Session::start(mount).await.map_err(failed)?;
+        let counters = session.counters();
+        counters.tell_slower_than(settings::slow_operation(&self.node));
+        let told = Told { mount: Some(counters), node };
+        let socket =
+            Listener::at_path(self.run_dir.counters_socket()).map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        [Some(socket), metrics].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
         let (notifier, agreed) = (session.notifier(), session.negotiated());
         let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough());
         let mut announced = Ok(());

@@ -3,6 +3,7 @@
 use crate::daemon::Report;
 use crate::failure::Failure;
 use crate::host::Host;
+use crate::http::{Listener, Told};
 use crate::signals::Signals;
 use crate::{host, log, output, settings, supervisor};
 use ebb_cli::{args, places};
@@ -14,6 +15,10 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     }
     log::to_stderr(args.node.log);
     let mut signals = Signals::listen()?;
+    let metrics = match &args.node.metrics {
+        Some(address) => Some(Listener::at_address(&address.0).await?),
+        None => None,
+    };
     let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&args.backing));
     let options = settings::node(&args.node, &args.name, &data_dir, false);
     let listen = Some(args.listen.as_str());
@@ -21,6 +26,9 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
         Host::Here(node) => node,
         Host::Elsewhere(there) => return Err(Failure::Failed(format!("{} is served at {}: mount that", args.backing, there.address))),
     };
+    if let Some(metrics) = metrics {
+        metrics.answer(Told { mount: None, node: Some(node.clone()) });
+    }
     output::print(&format!("serving {} over {}\n", node.address(), args.backing))?;
     supervisor::ready();
     tokio::select! {

@@ -6,6 +6,7 @@ use ebb_cli::args;
 use ebb_node::Planted;
 use ebb_node::head::TakeOver;
 use std::path::Path;
+use std::time::Duration;
 
 /// `data_dir` is where the node keeps its state, for people who ask whose a volume is.
 pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -> ebb_node::Options {
@@ -37,9 +38,15 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         scrub_interval: (!args.scrub_interval.0.is_zero()).then_some(args.scrub_interval.0),
         scrub_bytes_per_sec: args.scrub_rate.0,
         read_ahead_bytes: args.read_ahead.0,
+        slow_operation: slow_operation(args),
         planted: planted(),
         ..ebb_node::Options::default()
     }
+}
+
+/// What is slow enough to be told of.
+pub fn slow_operation(args: &args::Node) -> Option<Duration> {
+    (!args.slow_operation.0.is_zero()).then_some(args.slow_operation.0)
 }
 
 /// A bug that `cargo xtask powercut --planted` is to find. No release has the feature.

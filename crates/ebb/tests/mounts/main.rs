@@ -25,4 +25,5 @@ mod quota;
 mod refused;
 mod session;
 mod side_by_side;
+mod stats;
 mod switch;

@@ -6,6 +6,7 @@ use clap_complete::Shell;
 use ebb_model::MemberDir;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// A POSIX file system over a bucket or a directory.
 #[derive(Parser, Debug)]
@@ -28,6 +29,8 @@ pub enum Command {
     Umount(Umount),
     /// Show what a mount or node does, and what is wrong.
     Status(Target),
+    /// Show how fast a mount or node answers, and from where: operations, reads, requests to the bucket.
+    Stats(Stats),
     /// List what has not reached the bucket, oldest first.
     LsDirty(LsDirty),
     /// Write everything dirty at or below PATH to the bucket, and wait for it.
@@ -161,6 +164,13 @@ pub struct Node {
     /// Group of objects that ebb has not written (group id).
     #[arg(long, value_name = "GID", env = "EBB_GID")]
     pub gid: Option<u32>,
+    /// Requests that take this long are told of in the log, with what they waited for; with 0 none
+    /// are. Waits for locks do not count.
+    #[arg(long, value_name = "TIME", default_value = "1s", env = "EBB_SLOW_OPERATION")]
+    pub slow_operation: Span,
+    /// Answer GET /metrics there, for Prometheus; a port alone is one of 127.0.0.1.
+    #[arg(long, value_name = "[HOST:]PORT", env = "EBB_METRICS")]
+    pub metrics: Option<MetricsAddress>,
     /// What is logged: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "EBB_LOG")]
     pub log: tracing::Level,
@@ -202,6 +212,22 @@ pub struct Member {
     pub profile: Option<String>,
     pub addressing: Option<Addressing>,
     pub anonymous: bool,
+}
+
+/// `HOST:PORT`, never without a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MetricsAddress(pub String);
+
+impl FromStr for MetricsAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MetricsAddress, String> {
+        let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
+        match port.parse::<u16>() {
+            Ok(_) if !host.is_empty() => Ok(MetricsAddress(format!("{host}:{port}"))),
+            _ => Err(format!("{text:?} is no address: write PORT or HOST:PORT; 0.0.0.0:PORT is every address of this machine")),
+        }
+    }
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -309,6 +335,22 @@ pub struct SetQuota {
     /// Most files, directories, links and all else, each counted once.
     #[arg(long, value_name = "N")]
     pub inodes: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+pub struct Stats {
+    /// A path on a mount, HOST:PORT of a node that serves, or ebb://HOST:PORT/VOLUME. Not needed
+    /// where there is one mount.
+    pub path: Option<PathBuf>,
+    /// What is counted in one table; with 0 all since the start, in one table.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: Span,
+    /// Tables to show; the default is to go on until interrupted.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Print a JSON document per table, one a line.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -8,10 +8,12 @@ pub mod config;
 mod explain;
 pub mod helper;
 pub mod member;
+pub mod metrics;
 pub mod page;
 pub mod places;
 mod quota;
 pub mod render;
+pub mod stats;
 pub mod units;
 
 pub use args::{Cli, Command};

@@ -22,6 +22,9 @@ pub struct MountRecord {
     pub daemon: Process,
     /// `host:port` or `unix:/path` of the node that serves it.
     pub control: String,
+    /// The socket at which the mount tells what it has counted, over HTTP.
+    #[serde(default)]
+    pub counters: Option<PathBuf>,
     /// The directory of the volume that is mounted; empty for its root.
     pub subdirectory: PathBuf,
     /// The node lives in the daemon, and so does what has not reached the bucket.
@@ -132,11 +135,17 @@ impl RunDir {
         self.path.join(format!("{}.sock", std::process::id()))
     }
 
+    /// Where its mount tells what it has counted.
+    pub fn counters_socket(&self) -> PathBuf {
+        self.path.join(format!("{}.counters.sock", std::process::id()))
+    }
+
     /// Removes the sockets of daemons that were killed.
     pub fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
-            let pid = path.file_stem().and_then(OsStr::to_str).and_then(|stem| stem.parse().ok());
+            let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.split('.').next());
+            let pid = name.and_then(|pid| pid.parse().ok());
             let dead = path.extension() == Some("sock".as_ref()) && pid.is_some_and(|pid| start_of(pid).is_none());
             if dead && let Err(error) = fs::remove_file(&path) {
                 // Another daemon that starts now may have been faster.

@@ -3,7 +3,7 @@
 
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
-use crate::{explain, quota};
+use crate::{explain, quota, stats};
 use ebb_model::{AdminReply, ScrubStatus, Status, Time};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -32,6 +32,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
             problems.and_then(|()| writeln!(out, "{} inodes, {} blocks checked: {verdict}", report.inodes, report.blocks))
         }
         AdminReply::Explained(explained) => explain::write(&mut out, explained, now),
+        AdminReply::Stats(node) => stats::write_node(&mut out, node),
         AdminReply::Quotas(quotas) if quotas.is_empty() => writeln!(out, "no quota"),
         AdminReply::Quotas(quotas) => quotas.iter().try_for_each(|status| writeln!(out, "{}", quota::line(status))),
     };
@@ -97,6 +98,7 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Fsck(report) => json!({ "inodes": report.inodes, "blocks": report.blocks, "problems": report.problems }),
         AdminReply::Explained(explained) => explain::json(explained),
         AdminReply::Quotas(quotas) => quotas.iter().map(quota::json).collect(),
+        AdminReply::Stats(node) => stats::node_json(node),
     }
 }
 

@@ -24,6 +24,7 @@ impl Place {
             mountpoint,
             source: "s3://bucket".into(),
             daemon: Process::this(),
+            counters: None,
             control: "unix:/run/x".into(),
             subdirectory: PathBuf::new(),
             embedded: true,

@@ -165,3 +165,17 @@ fn every_setting_has_a_variable() {
 fn paths_stay_as_they_are_given() {
     assert_eq!(mount(&["--data", "../d"]).node.data, Some(PathBuf::from("../d")));
 }
+
+#[test]
+fn metrics_are_of_this_machine_unless_it_is_said() {
+    let (_dir, config) = file("metrics = 9180\nslow-operation = \"250ms\"");
+    let plain = mount(&[]);
+    assert_eq!((plain.node.metrics, plain.node.slow_operation.0), (None, Duration::from_secs(1)));
+    let set = mount(&["--config", &config]);
+    assert_eq!((set.node.metrics.unwrap().0.as_str(), set.node.slow_operation.0), ("127.0.0.1:9180", Duration::from_millis(250)));
+    assert_eq!(mount(&["--metrics", "0.0.0.0:1"]).node.metrics.unwrap().0, "0.0.0.0:1");
+    assert_eq!(mount(&["--metrics", "[::1]:1"]).node.metrics.unwrap().0, "[::1]:1");
+    for wrong in ["", "host", "host:", ":9180", "host:port", "1:99999"] {
+        assert!(read(&["mount", "s3://b", "/mnt", "--metrics", wrong]).is_err(), "{wrong:?}");
+    }
+}

@@ -1,0 +1,99 @@
+//! `ebb stats`: what a mount and its node count, from one moment to the next.
+
+use crate::ask::Asked;
+use crate::failure::Failure;
+use crate::{http, output};
+use ebb_cli::{args, stats};
+use ebb_model::{AdminReply, AdminRequest, MountStats, NodeStats};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::time::Instant;
+
+/// Puts the cursor to the top of a terminal and clears what is below.
+const FROM_THE_TOP: &str = "\x1b[H\x1b[J";
+
+pub async fn run(args: args::Stats) -> Result<(), Failure> {
+    if args.interval.0.is_zero() && args.count.is_some_and(|count| count > 1) {
+        return Err(Failure::Usage("--interval 0 is all since the start: there is one table of it".into()));
+    }
+    let asked = match &args.path {
+        Some(path) => Asked::of(path)?,
+        None => Asked::only_mount()?,
+    };
+    let show = |sample: &Sample| sample.show(&asked, args.json);
+    let mut before = Sample::take(&asked).await?;
+    if args.interval.0.is_zero() {
+        return show(&before);
+    }
+    let mut tables = 0;
+    let mut due = Instant::now();
+    while args.count != Some(tables) {
+        due += args.interval.0;
+        tokio::time::sleep_until(due.into()).await;
+        let now = Sample::take(&asked).await?;
+        show(&now.since(&before))?;
+        before = now;
+        tables += 1;
+    }
+    Ok(())
+}
+
+/// What was counted up to a moment, or between two.
+struct Sample {
+    mount: Option<MountStats>,
+    /// A mount is shown without its node where that does not answer.
+    node: Result<NodeStats, Failure>,
+}
+
+impl Sample {
+    async fn take(asked: &Asked) -> Result<Sample, Failure> {
+        let mount = match asked.mount.as_ref().and_then(|record| Some((record, record.counters.as_deref()?))) {
+            Some((record, socket)) => {
+                Some(http::mount_stats(socket).await.map_err(|error| Failure::of(record.mountpoint.display(), error))?)
+            }
+            None => None,
+        };
+        let node = match asked.ask(AdminRequest::Stats).await {
+            Ok(AdminReply::Stats(stats)) => Ok(stats),
+            Ok(_) => Err(Failure::Failed("a reply of the wrong kind".into())),
+            Err(failure) => Err(failure),
+        };
+        match (&mount, node) {
+            (None, Err(failure)) => Err(failure),
+            (_, node) => Ok(Sample { mount, node }),
+        }
+    }
+
+    /// What has started anew meanwhile has counted from there.
+    fn since(&self, before: &Sample) -> Sample {
+        let mount = self.mount.as_ref().map(|now| match &before.mount {
+            Some(then) if then.uptime_ms <= now.uptime_ms => now.since(then),
+            _ => now.clone(),
+        });
+        let node = self.node.as_ref().map_err(Clone::clone).map(|now| match &before.node {
+            Ok(then) if then.uptime_ms <= now.uptime_ms => now.since(then),
+            _ => now.clone(),
+        });
+        Sample { mount, node }
+    }
+
+    fn show(&self, asked: &Asked, as_json: bool) -> Result<(), Failure> {
+        let (mount, node) = (self.mount.as_ref(), self.node.as_ref().ok());
+        let missing = self.node.as_ref().err().and_then(Failure::text);
+        if as_json {
+            let mut told = stats::json(mount, node);
+            if let Some(fields) = told.as_object_mut() {
+                fields.insert("of".into(), asked.shown().into());
+                fields.insert("node_error".into(), json!(missing));
+            }
+            return output::print(&format!("{told}\n"));
+        }
+        let ms = mount.map(|mount| mount.uptime_ms).or(node.map(|node| node.uptime_ms)).unwrap_or(0);
+        let top = if std::io::stdout().is_terminal() { FROM_THE_TOP } else { "" };
+        let mut text = format!("{top}{} in {:.1} s\n{}", asked.shown(), ms as f64 / 1e3, stats::text(mount, node));
+        if let Some(why) = missing {
+            text += &format!("node              cannot be asked: {why}\n");
+        }
+        output::print(&(text + "\n"))
+    }
+}
