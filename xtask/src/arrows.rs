@@ -24,9 +24,10 @@ const RULES: &[Rule] = &[
     Rule { name: "ebb-bucket", uses: &["ebb-model", "ebb-ports"], tests: &["ebb-bucket", "ebb-s3-server"] },
     Rule { name: "ebb-fuse", uses: &["ebb-client", "ebb-model"], tests: &["ebb-ports"] },
     Rule { name: "ebb-cli", uses: &["ebb-model"], tests: &[] },
+    Rule { name: "ebb-bench", uses: &[], tests: &[] },
     Rule {
         name: "ebb",
-        uses: &["ebb-bucket", "ebb-cli", "ebb-client", "ebb-fuse", "ebb-model", "ebb-node", "ebb-os", "ebb-ports"],
+        uses: &["ebb-bench", "ebb-bucket", "ebb-cli", "ebb-client", "ebb-fuse", "ebb-model", "ebb-node", "ebb-os", "ebb-ports"],
         tests: &["ebb-s3-server"],
     },
     Rule { name: "ebb-sim", uses: &["ebb-client", "ebb-core", "ebb-format", "ebb-model", "ebb-node", "ebb-ports"], tests: &["ebb-bucket"] },
@@ -36,7 +37,7 @@ const RULES: &[Rule] = &[
         tests: &[],
     },
     Rule { name: "ebb-s3-server", uses: &["ebb-bucket", "ebb-ports"], tests: &[] },
-    Rule { name: "xtask", uses: &["ebb-cli", "ebb-fuse", "ebb-fuzz", "ebb-model", "ebb-sim"], tests: &[] },
+    Rule { name: "xtask", uses: &["ebb-bench", "ebb-cli", "ebb-fuse", "ebb-fuzz", "ebb-model", "ebb-sim"], tests: &[] },
 ];
 
 pub fn run() -> Outcome<()> {

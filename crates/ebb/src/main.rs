@@ -1,6 +1,7 @@
 //! The ebb binary: wires adapters into node, client and surface.
 
 mod ask;
+mod bench;
 mod busy;
 mod daemon;
 mod failure;
@@ -67,6 +68,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Explain(target) => block_on(ask::explain(target)),
         Command::Quota(command) => block_on(quota::run(command)),
         Command::Fsck(target) => block_on(ask::fsck(target)),
+        Command::Bench(args) => block_on(bench::run(args)),
         Command::Version(output) => output::version(output),
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -2,12 +2,11 @@
 //! servers have.
 
 use super::place::{Column, Places};
-use crate::rng::Rng;
 use crate::{Outcome, tool};
+use ebb_bench::Rng;
+use ebb_bench::work::{self, Durability, PAGE_BYTES, READ_BYTES, SMALL_BYTES, Stop, WRITE_BYTES};
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,9 +16,6 @@ pub const LARGE_BYTES: u64 = 512 << 20;
 pub const SMALL_FILES: usize = 1000;
 /// Files that each thread creates.
 pub const CREATES: usize = 4000;
-const SMALL_BYTES: usize = 4096;
-const PAGE_BYTES: usize = 4096;
-const WRITE_BYTES: usize = 1 << 20;
 /// Processes that read one object from the store.
 const CLIENTS: u64 = 8;
 /// What is repeated is repeated for at least this long.
@@ -27,7 +23,7 @@ const SPAN: Duration = Duration::from_secs(1);
 
 /// 128 KiB after 128 KiB, bytes in the page cache: MB/s.
 pub fn read_sequential(places: &mut Places, column: Column) -> Outcome<f64> {
-    let (file, mut buffer) = (warm(places, column)?, vec![0; 128 << 10]);
+    let (file, mut buffer) = (warm(places, column)?, vec![0; READ_BYTES]);
     repeat(|| Ok(read_all(&file, &mut buffer)? as f64 / 1e6))
 }
 
@@ -35,11 +31,8 @@ pub fn read_sequential(places: &mut Places, column: Column) -> Outcome<f64> {
 pub fn read_random(places: &mut Places, column: Column) -> Outcome<f64> {
     const AT_ONCE: usize = 1000;
     let (file, mut rng) = (warm(places, column)?, Rng(4096));
-    let mut buffer = [0; PAGE_BYTES];
     repeat(|| {
-        for _ in 0..AT_ONCE {
-            file.read_exact_at(&mut buffer, rng.below(LARGE_BYTES / PAGE_BYTES as u64) * PAGE_BYTES as u64)?;
-        }
+        work::read_random(&file, LARGE_BYTES, AT_ONCE, &mut rng, &Stop::default())?;
         Ok(AT_ONCE as f64 / 1e3)
     })
 }
@@ -85,17 +78,11 @@ pub fn create_four(places: &mut Places, column: Column) -> Outcome<f64> {
 
 /// Create, write 4 KiB, close, all in one directory: thousands a second.
 fn create(root: &Path, threads: usize) -> Outcome<f64> {
-    let name = |worker: usize, n: usize| root.join(format!("create-{worker}-{n}"));
+    let stop = Stop::default();
     let began = Instant::now();
-    std::thread::scope(|scope| {
-        let work = |worker| move || (0..CREATES).try_for_each(|n| File::create_new(name(worker, n))?.write_all(&[7; SMALL_BYTES]));
-        let workers: Vec<_> = (0..threads).map(|worker| scope.spawn(work(worker))).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
-    })?;
+    work::create(root, threads, CREATES, Durability::Unforced, &stop)?;
     let rate = (threads * CREATES) as f64 / 1e3 / began.elapsed().as_secs_f64();
-    for worker in 0..threads {
-        (0..CREATES).try_for_each(|n| fs::remove_file(name(worker, n)))?;
-    }
+    (0..threads).try_for_each(|worker| work::unlink(&work::small(root, worker, CREATES), &stop))?;
     Ok(rate)
 }
 
@@ -103,7 +90,7 @@ fn create(root: &Path, threads: usize) -> Outcome<f64> {
 pub fn stat(places: &mut Places, column: Column) -> Outcome<f64> {
     let paths = small(places, column)?;
     let work = || {
-        paths.iter().try_for_each(|path| fs::symlink_metadata(path).map(drop))?;
+        work::stat(&paths, &Stop::default())?;
         Ok(paths.len() as f64 / 1e3)
     };
     work()?;
@@ -113,9 +100,8 @@ pub fn stat(places: &mut Places, column: Column) -> Outcome<f64> {
 /// Open, read, close of small files whose bytes the kernel has: thousands a second.
 pub fn open_read(places: &mut Places, column: Column) -> Outcome<f64> {
     let paths = small(places, column)?;
-    let mut buffer = [0; SMALL_BYTES];
-    let mut work = || {
-        paths.iter().try_for_each(|path| File::open(path)?.read_exact_at(&mut buffer, 0))?;
+    let work = || {
+        work::read_small(&paths, &Stop::default())?;
         Ok(paths.len() as f64 / 1e3)
     };
     work()?;
@@ -195,23 +181,13 @@ fn small(places: &mut Places, column: Column) -> Outcome<Vec<PathBuf>> {
 }
 
 fn write_large(path: &Path) -> Outcome<()> {
-    let mut file = File::create_new(path)?;
-    let block = Rng(1).bytes(WRITE_BYTES);
-    for _ in 0..LARGE_BYTES / WRITE_BYTES as u64 {
-        file.write_all(&block)?;
-    }
-    file.sync_all()?;
-    Ok(())
+    Ok(work::write_stream(path, LARGE_BYTES, Durability::Forced, &Stop::default())?)
 }
 
 fn read_all(file: &File, buffer: &mut [u8]) -> Outcome<u64> {
-    let mut at = 0;
-    loop {
-        match file.read_at(buffer, at)? {
-            0 if at == LARGE_BYTES => return Ok(at),
-            0 => return Err(format!("{at} bytes of {LARGE_BYTES}").into()),
-            len => at += len as u64,
-        }
+    match work::read_stream(file, buffer, &Stop::default())? {
+        LARGE_BYTES => Ok(LARGE_BYTES),
+        len => Err(format!("{len} bytes of {LARGE_BYTES}").into()),
     }
 }
 

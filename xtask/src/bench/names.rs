@@ -1,8 +1,9 @@
 //! Work with names and attributes: listings, and programs that make and remove trees.
 
 use super::place::{Column, Places};
-use crate::rng::Rng;
 use crate::{Outcome, tool};
+use ebb_bench::Rng;
+use ebb_bench::work::{self, Stop};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -64,11 +65,7 @@ pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
 }
 
 fn list(directory: &Path) -> Outcome<()> {
-    let mut listed = 0;
-    for entry in fs::read_dir(directory)? {
-        fs::symlink_metadata(entry?.path())?;
-        listed += 1;
-    }
+    let listed = work::list(directory, &Stop::default())?;
     if listed == ENTRIES { Ok(()) } else { Err(format!("{listed} entries of {ENTRIES}").into()) }
 }
 

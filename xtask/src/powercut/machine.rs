@@ -35,7 +35,7 @@ impl Boot {
 
     /// The machine boots again.
     pub fn again(&self, rng: &mut Rng) -> Outcome<()> {
-        let id = (u128::from(rng.next()) << 64) | u128::from(rng.next());
+        let id = (u128::from(rng.draw()) << 64) | u128::from(rng.draw());
         let hex = format!("{id:032x}");
         let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
         Ok(fs::write(&self.file, parts.join("-") + "\n")?)

@@ -45,7 +45,7 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
     trial::run(&place.0)?;
     println!("{rounds} power cuts each of {}, seed {seed}", shapes.iter().map(|shape| shape.name()).collect::<Vec<_>>().join(", "));
     for shape in shapes {
-        let mut site = Site::new(shape, &binaries, &boot, Rng(rng.next()))?;
+        let mut site = Site::new(shape, &binaries, &boot, Rng(rng.draw()))?;
         if planted {
             site.rig.store.environment.push(("EBB_PLANTED", "skipped-fsync".into()));
             // A client that lives on makes up for it.
@@ -226,7 +226,7 @@ impl Site<'_> {
     }
 
     fn come_back(&mut self) -> Outcome<()> {
-        self.tally.disk += self.layer.come_back(self.rng.next())?;
+        self.tally.disk += self.layer.come_back(self.rng.draw())?;
         self.tally.cuts += 1;
         self.boot.again(&mut self.rng)
     }

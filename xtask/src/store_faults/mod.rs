@@ -110,7 +110,7 @@ pub fn run(faults: &[Fault], seconds: u64, seed: u64, release: bool) -> Outcome<
 fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<String> {
     let mut rng = Rng(seed);
     let endpoint = rig.store.endpoint().ok_or("there is no endpoint")?;
-    let (proxy, endpoint) = Proxy::before(endpoint, rng.next())?;
+    let (proxy, endpoint) = Proxy::before(endpoint, rng.draw())?;
     rig.store.environment.retain(|(name, _)| *name != "EBB_ENDPOINT");
     let settings = [("EBB_ENDPOINT", endpoint), ("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())];
     rig.store.environment.extend(settings);

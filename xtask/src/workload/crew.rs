@@ -17,7 +17,7 @@ impl Crew {
     /// Each in a directory of its own below `root`.
     pub fn new(root: &Path, mix: Mix, rng: &mut Rng) -> Outcome<Crew> {
         let forces = Arc::new(Forces::of(WORKERS));
-        let worker = |number| Worker::new(root, number, mix, rng.next(), forces.clone());
+        let worker = |number| Worker::new(root, number, mix, rng.draw(), forces.clone());
         Ok(Crew((0..WORKERS).map(worker).collect::<Outcome<_>>()?))
     }
 

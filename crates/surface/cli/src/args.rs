@@ -41,6 +41,8 @@ pub enum Command {
     ///
     /// PATH may be a data directory too, while no node has it open. Nothing in it is changed.
     Fsck(Target),
+    /// Measure the file system that PATH is on, whatever it is: small files, a large one, names.
+    Bench(Bench),
     /// Say where the bytes of PATH are, and what survives which failure right now.
     Explain(Target),
     /// Limit how much may be below a directory, and show how much is.
@@ -351,6 +353,23 @@ pub struct Stats {
     /// Print a JSON document per table, one a line.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// A directory. All work is done in a new one below it, which is removed in the end.
+    pub path: PathBuf,
+    /// Small files.
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub files: u32,
+    /// Bytes of the large file.
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    pub size: Bytes,
+    /// Threads, where there are several.
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Args, Debug)]
