@@ -1,13 +1,15 @@
-//! What is counted, over HTTP: `/metrics` for Prometheus, `/counters` for `ebb stats`.
+//! What is counted, over HTTP: `/metrics` for Prometheus, and to the user whose mount it is
+//! `/counters` for `ebb stats` and `/profile` for `ebb profile`.
 //!
 //! One GET a connection, from whoever reaches the address; nothing can be changed over it.
 
 use crate::failure::Failure;
 use ebb_cli::metrics;
-use ebb_fuse::Counters;
-use ebb_model::{AdminReply, AdminRequest, MountStats, Reply, Request};
+use ebb_fuse::{Counters, ProfileUnderWay};
+use ebb_model::{AdminReply, AdminRequest, MountStats, Profile, Reply, Request};
 use ebb_node::Node;
 use std::cell::Cell;
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -21,10 +23,10 @@ const MOST_CONNECTIONS: usize = 16;
 /// Longest head of a request.
 const MOST_HEAD_BYTES: usize = 8 << 10;
 
-/// Longest answer of a mount to `ebb stats`.
-const MOST_ANSWER_BYTES: u64 = 4 << 20;
+/// Longest answer of a mount: that of a profile has most.
+const MOST_ANSWER_BYTES: u64 = 32 << 20;
 
-/// A connection that is not over by then is closed.
+/// Whoever takes longer to ask or to be answered is hung up on.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Pause after a failed accept, so that running out of descriptors does not run hot.
@@ -42,23 +44,37 @@ struct Page {
     body: String,
 }
 
+/// Over which way somebody asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// Anybody who reaches the address of `--metrics`.
+    Address,
+    /// The user whose mount it is.
+    Socket,
+}
+
+enum Answer {
+    Page(Page),
+    /// What is done from now on.
+    Profile(Rc<Counters>),
+    Nothing,
+}
+
 impl Told {
-    async fn page(&self, path: &str) -> Option<Page> {
-        match (path, &self.mount) {
-            ("/metrics", _) => {
+    async fn page(&self, path: &str, from: From) -> Answer {
+        match (path, from, &self.mount) {
+            ("/metrics", ..) => {
                 let mount = self.mount.as_ref().map(|counters| counters.stats());
                 let node = match &self.node {
                     Some(node) => counted_by(node).await,
                     None => None,
                 };
                 let node = node.as_ref().map(|(stats, status)| (stats, status));
-                Some(Page { kind: metrics::CONTENT_TYPE, body: metrics::text(mount.as_ref(), node) })
+                Answer::Page(Page { kind: metrics::CONTENT_TYPE, body: metrics::text(mount.as_ref(), node) })
             }
-            ("/counters", Some(mount)) => {
-                let body = serde_json::to_string(&mount.stats()).expect("numbers and names are always JSON");
-                Some(Page { kind: "application/json", body })
-            }
-            _ => None,
+            ("/counters", From::Socket, Some(mount)) => Answer::Page(Page { kind: "application/json", body: json(&mount.stats()) }),
+            ("/profile", From::Socket, Some(mount)) => Answer::Profile(mount.clone()),
+            _ => Answer::Nothing,
         }
     }
 }
@@ -116,8 +132,8 @@ impl Listener {
         let open = Rc::new(Cell::new(0));
         loop {
             let accepted = match &self {
-                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| start(stream, &told, &open)),
-                Listener::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| start(stream, &told, &open)),
+                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| start(stream, &told, &open, From::Address)),
+                Listener::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| start(stream, &told, &open, From::Socket)),
             };
             if let Err(error) = accepted {
                 tracing::warn!(%error, "a connection for metrics could not be accepted");
@@ -127,40 +143,73 @@ impl Listener {
     }
 }
 
-fn start(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, told: &Told, open: &Rc<Cell<usize>>) {
+fn start(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, told: &Told, open: &Rc<Cell<usize>>, from: From) {
     if open.get() == MOST_CONNECTIONS {
         return;
     }
     open.set(open.get() + 1);
     let (told, open) = (told.clone(), open.clone());
     tokio::task::spawn_local(async move {
-        match tokio::time::timeout(PATIENCE, exchange(stream, &told)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics was lost"),
-            Err(_) => tracing::debug!("a connection for metrics took too long"),
+        if let Err(error) = exchange(stream, &told, from).await {
+            tracing::debug!(%error, "a connection for metrics was lost");
         }
         open.set(open.get() - 1);
     });
 }
 
-async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, told: &Told) -> io::Result<()> {
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, told: &Told, from: From) -> io::Result<()> {
     let mut head = Vec::new();
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if head.len() >= MOST_HEAD_BYTES {
-            return answer(&mut stream, "431 Request Header Fields Too Large", None, true).await;
-        }
-        if stream.read_buf(&mut head).await? == 0 {
-            return Ok(());
-        }
+    if !in_time(read_head(&mut stream, &mut head)).await? {
+        return Ok(());
     }
-    match asked(&head) {
-        None => answer(&mut stream, "400 Bad Request", None, true).await,
-        Some((method, path)) => match (method, told.page(path).await) {
-            ("GET" | "HEAD", Some(page)) => answer(&mut stream, "200 OK", Some(&page), method == "GET").await,
-            ("GET" | "HEAD", None) => answer(&mut stream, "404 Not Found", None, method == "GET").await,
-            _ => answer(&mut stream, "405 Method Not Allowed", None, true).await,
+    let (status, page, with_body) = match asked(&head) {
+        _ if head_end(&head).is_none() => ("431 Request Header Fields Too Large", None, true),
+        None => ("400 Bad Request", None, true),
+        Some((method, path)) => match (method, told.page(path, from).await) {
+            ("GET", Answer::Profile(counters)) => return profile(&mut stream, &counters).await,
+            ("GET" | "HEAD", Answer::Page(page)) => ("200 OK", Some(page), method == "GET"),
+            ("GET" | "HEAD", Answer::Nothing) => ("404 Not Found", None, method == "GET"),
+            _ => ("405 Method Not Allowed", None, true),
         },
+    };
+    in_time(answer(&mut stream, status, page, with_body)).await
+}
+
+async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Reads up to the end of the head, or until it is too long; false if the other side has closed before.
+async fn read_head(stream: &mut (impl AsyncRead + Unpin), head: &mut Vec<u8>) -> io::Result<bool> {
+    while head_end(head).is_none() && head.len() < MOST_HEAD_BYTES {
+        if stream.read_buf(head).await? == 0 {
+            return Ok(false);
+        }
     }
+    Ok(true)
+}
+
+/// Where the body begins.
+fn head_end(message: &[u8]) -> Option<usize> {
+    message.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4)
+}
+
+/// Takes a profile from now until the other side closes its half of the connection, or is gone.
+async fn profile(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), counters: &Rc<Counters>) -> io::Result<()> {
+    let Some(under_way) = ProfileUnderWay::begin(counters) else { return in_time(answer(stream, "409 Conflict", None, true)).await };
+    in_time(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")).await?;
+    let mut more = [0; 64];
+    while stream.read(&mut more).await? > 0 {}
+    let body = json(&under_way.end());
+    in_time(async {
+        stream.write_all(body.as_bytes()).await?;
+        stream.shutdown().await
+    })
+    .await
+}
+
+fn json(told: &impl serde::Serialize) -> String {
+    serde_json::to_string(told).expect("numbers and names are always JSON")
 }
 
 /// Method and path of the first line, if it is one of HTTP/1.
@@ -172,9 +221,8 @@ fn asked(head: &[u8]) -> Option<(&str, &str)> {
     well_formed.then(|| (method, target.split('?').next().unwrap_or(target)))
 }
 
-async fn answer(stream: &mut (impl AsyncWrite + Unpin), status: &str, page: Option<&Page>, with_body: bool) -> io::Result<()> {
-    let refusal = format!("{status}\n");
-    let (kind, body) = page.map_or(("text/plain", refusal.as_str()), |page| (page.kind, page.body.as_str()));
+async fn answer(stream: &mut (impl AsyncWrite + Unpin), status: &str, page: Option<Page>, with_body: bool) -> io::Result<()> {
+    let Page { kind, body } = page.unwrap_or_else(|| Page { kind: "text/plain", body: format!("{status}\n") });
     let length = body.len();
     let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
@@ -186,18 +234,47 @@ async fn answer(stream: &mut (impl AsyncWrite + Unpin), status: &str, page: Opti
 
 /// Asks a mount for what it has counted.
 pub async fn mount_stats(socket: &Path) -> io::Result<MountStats> {
-    let asking = async {
-        let mut stream = UnixStream::connect(socket).await?;
-        stream.write_all(b"GET /counters HTTP/1.1\r\nHost: ebb\r\nConnection: close\r\n\r\n").await?;
-        let mut answer = Vec::new();
-        stream.take(MOST_ANSWER_BYTES).read_to_end(&mut answer).await?;
-        let body_at = answer.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4);
-        match body_at {
-            Some(at) if answer.starts_with(b"HTTP/1.1 200 ") => Ok(serde_json::from_slice(&answer[at..])?),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it gives another answer")),
-        }
-    };
-    tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    in_time(async { read_json(ask(socket, "/counters").await?).await }).await
+}
+
+/// A profile that a mount takes.
+pub struct Profiling(UnixStream);
+
+impl Profiling {
+    /// It has begun when this returns.
+    pub async fn begin(socket: &Path) -> io::Result<Profiling> {
+        in_time(ask(socket, "/profile")).await.map(Profiling)
+    }
+
+    pub async fn end(mut self) -> io::Result<Profile> {
+        in_time(async {
+            self.0.shutdown().await?;
+            read_json(self.0).await
+        })
+        .await
+    }
+}
+
+/// Sends a request, and gives the connection once the head of a good answer has come.
+async fn ask(socket: &Path, path: &str) -> io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: ebb\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+    // Byte by byte: what follows is not to be taken.
+    let mut head = Vec::new();
+    while head_end(&head).is_none() && head.len() <= MOST_HEAD_BYTES {
+        head.push(stream.read_u8().await?);
+    }
+    match head.get(..b"HTTP/1.1 200".len()) {
+        Some(b"HTTP/1.1 200") => Ok(stream),
+        Some(b"HTTP/1.1 409") => Err(io::Error::new(io::ErrorKind::ResourceBusy, "a profile of it is being taken already")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it gives another answer")),
+    }
+}
+
+async fn read_json<T: serde::de::DeserializeOwned>(stream: UnixStream) -> io::Result<T> {
+    let mut body = Vec::new();
+    stream.take(MOST_ANSWER_BYTES).read_to_end(&mut body).await?;
+    Ok(serde_json::from_slice(&body)?)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod log;
 mod mount;
 mod output;
 mod predecessor;
+mod profile;
 mod progress;
 mod quota;
 mod serve;
@@ -62,6 +63,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Umount(args) => block_on(umount::run(args)),
         Command::Status(target) => block_on(ask::status(target)),
         Command::Stats(args) => block_on(stats::run(args)),
+        Command::Profile(args) => block_on(profile::run(args)),
         Command::LsDirty(args) => block_on(ask::list_dirty(args)),
         Command::Flush(target) => block_on(ask::flush(target)),
         Command::Evict(target) => block_on(ask::evict(target)),

@@ -517,18 +517,32 @@ pub enum AdminRequest {
     },
     /// What the node has counted since it started.
     Stats,
+    /// The first names of inodes, at most [`MAX_PATHS`].
+    Paths {
+        inos: Vec<Ino>,
+    },
 }
+
+/// Of [`AdminRequest::Paths`]: so many of the longest paths that programs can use fit a frame.
+pub const MAX_PATHS: usize = 128;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AdminReply {
     Status(Status),
     Dirty(Vec<DirtyItem>),
-    Flushed { files: u64, bytes: u64 },
-    Evicted { bytes: u64 },
+    Flushed {
+        files: u64,
+        bytes: u64,
+    },
+    Evicted {
+        bytes: u64,
+    },
     Fsck(FsckReport),
     Explained(Explained),
     Quotas(Vec<QuotaStatus>),
     Stats(NodeStats),
+    /// From the root of the volume, in the order asked; `None` of what has no name or is not known.
+    Paths(Vec<Option<Bytes>>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! What is counted, as it is told: of one operation how often, how many bytes, how long.
 
+use crate::Ino;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -227,6 +228,28 @@ pub struct NodeStats {
     /// Requests to the bucket, or to all of them if the volume has several. That an object is not
     /// there or not the one that was meant is an answer, not an error.
     pub bucket: Vec<Counted>,
+}
+
+/// What a mount's requests came to from one moment to another.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Profile {
+    pub took_ms: u64,
+    pub lines: Vec<Profiled>,
+    /// Requests about more inodes than are told apart.
+    pub left_out: u64,
+}
+
+/// Requests of one kind about one inode: for names about their directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Profiled {
+    /// As the kernel calls it: what is mounted is [`Ino::ROOT`] there.
+    pub ino: Ino,
+    pub operation: String,
+    pub count: u64,
+    pub errors: u64,
+    pub bytes: u64,
+    pub sum_us: u64,
+    pub most_us: u64,
 }
 
 /// Where the bytes that clients read were when they were asked for.

@@ -30,6 +30,7 @@ impl Node {
             AdminRequest::SetQuota { path, limits } => self.set_quota(&path, limits).await,
             AdminRequest::Quotas { path } => self.quotas_of(&path).await,
             AdminRequest::ListQuotas { path } => self.list_quotas(&path).await,
+            AdminRequest::Paths { inos } => Ok(AdminReply::Paths(self.paths(&inos))),
             AdminRequest::Stats => Ok(AdminReply::Stats(self.stats())),
         }
     }
@@ -79,6 +80,18 @@ impl Node {
             fits
         };
         oldest.map(item).take_while(fits).collect()
+    }
+
+    /// Names can be nested deeper than a path can be used: what does not fit is left out.
+    fn paths(&self, inos: &[Ino]) -> Vec<Option<bytes::Bytes>> {
+        let state = self.replica.view();
+        let mut room = MAX_LIST_BYTES;
+        let path = |ino: &Ino| {
+            let path = path_bytes(&state.namespace().path_of(*ino)?);
+            room = room.checked_sub(path.len())?;
+            Some(path)
+        };
+        inos.iter().take(MAX_PATHS).map(path).collect()
     }
 
     /// The inode at a path from the root.

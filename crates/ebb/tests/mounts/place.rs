@@ -179,6 +179,14 @@ impl Place {
         self.children[child].wait().unwrap().code().unwrap_or(-1)
     }
 
+    /// Ends a started command, and gives its exit status and what it has printed.
+    pub fn output(&mut self, child: usize, signal: i32) -> (i32, String) {
+        let status = self.signal(child, signal);
+        let mut out = String::new();
+        self.children[child].stdout.as_mut().unwrap().read_to_string(&mut out).unwrap();
+        (status, out)
+    }
+
     /// Waits for a started command to end by itself, and gives its exit status.
     pub fn ended(&mut self, child: usize) -> i32 {
         let began = Instant::now();

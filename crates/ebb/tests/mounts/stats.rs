@@ -210,3 +210,74 @@ fn a_slow_operation_is_told_of() {
     assert!(!log.contains("GETATTR"), "{log}");
     place.umount();
 }
+
+/// Situation: a program works on a mount, while others do elsewhere on it. Expectation: its profile has
+/// what was done by file and operation, what was done before is not in it, and it ends with the program.
+#[test]
+fn a_profile_tells_files_apart() {
+    let place = Place::new();
+    place.mount();
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    fs::write(place.path("mnt/d/before"), "x").unwrap();
+    let work = "cp /bin/true mnt/d/copy && echo x > mnt/gone && rm mnt/gone && echo done";
+    let done = place.ebb(&["profile", "mnt", "--json", "--", "sh", "-c", work]).good();
+    let (said, profile) = done.out.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!(said, "done");
+    let profile: Value = serde_json::from_str(profile).unwrap();
+    let lines = profile["lines"].as_array().unwrap();
+    let find = |path: Option<&str>, operation: &str| {
+        lines.iter().find(|line| line["path"].as_str() == path && line["operation"] == operation).unwrap_or_else(|| panic!("{profile:#}"))
+    };
+    let length = fs::metadata("/bin/true").unwrap().len();
+    assert_eq!(find(Some("d/copy"), "WRITE")["bytes"], length);
+    assert_eq!((&find(Some("d"), "CREATE")["count"], &find(Some(""), "UNLINK")["count"]), (&1.into(), &1.into()));
+    assert_eq!(find(None, "WRITE")["bytes"], 2, "it has no name any more");
+    assert!(!lines.iter().any(|line| line["path"] == "d/before"), "{profile:#}");
+    let table = place.ebb(&["profile", "mnt", "--top", "1", "--", "touch", "mnt/d/before"]).good().out;
+    assert!(table.contains("requests in") && table.contains("lines more"), "{table}");
+
+    // What the program says is said on.
+    let failed = place.ebb(&["profile", "mnt", "--", "sh", "-c", "exit 3"]);
+    assert!(failed.status == 1 && failed.err.contains("exit status: 3") && failed.out.contains("requests in"), "{failed:?}");
+    place.ebb(&["profile", "mnt", "--", "no such program"]).refused(1, "no such program");
+    place.ebb(&["profile", "backing", "--for", "1s"]).refused(2, "is on no mount");
+    assert_eq!(place.ebb(&["profile", "mnt"]).status, 2);
+    place.umount();
+}
+
+/// Situation: somebody watches, and another one wants to; the first one is killed. Expectation: there is
+/// one at a time, and none is left behind; an interrupt ends one early and shows what there is.
+#[test]
+fn one_profile_is_taken_at_a_time() {
+    let mut place = Place::new();
+    let (_node, address) = serve(&mut place, "127.0.0.1:0");
+    // A directory of the volume is the root of the mount.
+    place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt2", "--data", "client2"]).good();
+    fs::create_dir(place.path("mnt2/sub")).unwrap();
+    place.ebb(&["mount", &format!("ebb://{address}/volume/sub"), "mnt", "--data", "client"]).good();
+    let first = place.start_silent(&["profile", "mnt", "--for", "1h"]);
+    until("the first one has begun", || {
+        let other = place.ebb(&["profile", "mnt", "--for", "0"]);
+        other.status == 1 && other.err.contains("being taken already")
+    });
+    place.signal(first, libc::SIGKILL);
+    until("the first one is over", || place.ebb(&["profile", "mnt", "--for", "0"]).status == 0);
+
+    let (socket, path) = (place.record("mnt").counters.unwrap(), place.path("mnt/file"));
+    let interrupted = place.start_silent(&["profile", "mnt", "--for", "1h", "--json"]);
+    until("it has begun", || {
+        // It watches once nobody else can.
+        let mut asked = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        asked.write_all(b"GET /profile HTTP/1.1\r\n\r\n").unwrap();
+        asked.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        asked.read_to_string(&mut answer).unwrap();
+        answer.starts_with("HTTP/1.1 409 ")
+    });
+    fs::write(path, "xyz").unwrap();
+    let (status, out) = place.output(interrupted, libc::SIGINT);
+    let profile: Value = serde_json::from_str(&out).unwrap();
+    let lines = profile["lines"].as_array().unwrap();
+    let has = |path: &str, operation: &str| lines.iter().any(|line| line["path"] == path && line["operation"] == operation);
+    assert!(status == 0 && has("sub", "CREATE") && has("sub/file", "WRITE"), "{profile:#}");
+}

@@ -118,6 +118,7 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::Quotas { .. }), .. } => "quotas",
     Message::Request { request: Request::Admin(AdminRequest::ListQuotas { .. }), .. } => "list-quotas",
     Message::Request { request: Request::Admin(AdminRequest::Stats), .. } => "stats",
+    Message::Request { request: Request::Admin(AdminRequest::Paths { .. }), .. } => "paths",
     Message::Reply { reply: Reply::Attached(_), .. } => "reply-attached",
     Message::Reply { reply: Reply::Done, .. } => "reply-done",
     Message::Reply { reply: Reply::Attr(_), .. } => "reply-attr",
@@ -137,6 +138,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Explained(_)), .. } => "reply-explained",
     Message::Reply { reply: Reply::Admin(AdminReply::Quotas(_)), .. } => "reply-quotas",
     Message::Reply { reply: Reply::Admin(AdminReply::Stats(_)), .. } => "reply-stats",
+    Message::Reply { reply: Reply::Admin(AdminReply::Paths(_)), .. } => "reply-paths",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Reply { reply: Reply::Lock(LockAnswer::Granted), .. } => "reply-lock-granted",
     Message::Reply { reply: Reply::Lock(LockAnswer::Waiting), .. } => "reply-lock-waiting",
@@ -608,6 +610,7 @@ impl Draw {
             Request::Admin(AdminRequest::Quotas { path: self.list(Draw::name) }),
             Request::Admin(AdminRequest::ListQuotas { path: self.list(Draw::name) }),
             Request::Admin(AdminRequest::Stats),
+            Request::Admin(AdminRequest::Paths { inos: self.list(Draw::ino) }),
         ]);
         all
     }
@@ -734,6 +737,7 @@ impl Draw {
                 },
                 bucket: self.list(Draw::counted),
             })),
+            Reply::Admin(AdminReply::Paths(vec![None, Some(self.bytes())])),
         ]
     }
 

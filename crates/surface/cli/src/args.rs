@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use ebb_model::MemberDir;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -31,6 +32,8 @@ pub enum Command {
     Status(Target),
     /// Show how fast a mount or node answers, and from where: operations, reads, requests to the bucket.
     Stats(Stats),
+    /// Show what a program, or all that is done in some time, does to a mount, by file and operation.
+    Profile(Profile),
     /// List what has not reached the bucket, oldest first.
     LsDirty(LsDirty),
     /// Write everything dirty at or below PATH to the bucket, and wait for it.
@@ -353,6 +356,24 @@ pub struct Stats {
     /// Print a JSON document per table, one a line.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Profile {
+    /// A path on a mount. The whole mount is watched, and whoever uses it.
+    pub path: PathBuf,
+    /// Watch for this time, or until interrupted.
+    #[arg(long = "for", value_name = "TIME", required_unless_present = "command", conflicts_with = "command")]
+    pub duration: Option<Span>,
+    /// Lines to show, those that took longest first; JSON has all.
+    #[arg(long, value_name = "N", default_value = "30")]
+    pub top: u32,
+    /// Print one line of JSON, behind what the program prints.
+    #[arg(long)]
+    pub json: bool,
+    /// Watch while this program runs.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]

@@ -11,6 +11,7 @@ pub mod member;
 pub mod metrics;
 pub mod page;
 pub mod places;
+pub mod profile;
 mod quota;
 pub mod render;
 pub mod stats;

@@ -33,6 +33,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
         }
         AdminReply::Explained(explained) => explain::write(&mut out, explained, now),
         AdminReply::Stats(node) => stats::write_node(&mut out, node),
+        AdminReply::Paths(paths) => paths.iter().flatten().try_for_each(|path| writeln!(out, "/{}", String::from_utf8_lossy(path))),
         AdminReply::Quotas(quotas) if quotas.is_empty() => writeln!(out, "no quota"),
         AdminReply::Quotas(quotas) => quotas.iter().try_for_each(|status| writeln!(out, "{}", quota::line(status))),
     };
@@ -99,6 +100,7 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Explained(explained) => explain::json(explained),
         AdminReply::Quotas(quotas) => quotas.iter().map(quota::json).collect(),
         AdminReply::Stats(node) => stats::node_json(node),
+        AdminReply::Paths(paths) => paths.iter().map(|path| path.as_ref().map(|path| String::from_utf8_lossy(path))).collect(),
     }
 }
 

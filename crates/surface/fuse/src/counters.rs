@@ -1,6 +1,7 @@
 //! What is counted of a mount's requests, and what is said of those that take long.
 
 use crate::abi;
+use crate::profile::Profiling;
 use ebb_model::{Ino, LogBudget, MountStats, Tallies};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ pub struct Counters {
     /// Requests that take this long are told of in the log.
     slow: Cell<Option<Duration>>,
     budget: RefCell<LogBudget>,
+    pub(crate) profiling: RefCell<Option<Profiling>>,
 }
 
 /// A request that has no answer yet.
@@ -31,7 +33,13 @@ impl Arrival {
 
 impl Counters {
     pub(crate) fn new() -> Counters {
-        Counters { began: Instant::now(), operations: RefCell::default(), slow: Cell::new(None), budget: RefCell::default() }
+        Counters {
+            began: Instant::now(),
+            operations: RefCell::default(),
+            slow: Cell::new(None),
+            budget: RefCell::default(),
+            profiling: RefCell::default(),
+        }
     }
 
     /// From now on.
@@ -54,6 +62,9 @@ impl Counters {
         };
         let operation = abi::opcode_name(request.opcode);
         self.operations.borrow_mut().record(operation, took, error != 0, bytes as u64);
+        if let Some(profiling) = self.profiling.borrow_mut().as_mut() {
+            profiling.add(request, took, error != 0, bytes as u64);
+        }
         // Whoever waits for a lock waits for others, not for us.
         if request.opcode != abi::SETLKW && self.slow.get().is_some_and(|limit| took >= limit) {
             let told = self.budget.borrow_mut().take(now.saturating_duration_since(self.began));

@@ -1,0 +1,81 @@
+//! `ebb profile`: what a workload does to a mount, by file and operation.
+
+use crate::ask::Asked;
+use crate::failure::Failure;
+use crate::signals::Signals;
+use crate::{http, output};
+use ebb_cli::args;
+use ebb_cli::profile::{self, Paths};
+use ebb_model::{AdminReply, AdminRequest, Ino, MAX_PATHS, Profile};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+pub async fn run(args: args::Profile) -> Result<(), Failure> {
+    let asked = Asked::of(&args.path)?;
+    let socket = asked.mount.as_ref().and_then(|record| record.counters.clone());
+    let socket = socket.ok_or_else(|| Failure::Usage(format!("{} is on no mount: a profile is of one", args.path.display())))?;
+    // It also keeps an interrupt, which the command gets as well, from ending this one first.
+    let mut signals = Signals::listen()?;
+    let failed = |error: std::io::Error| Failure::of(args.path.display(), error);
+    let taking = http::Profiling::begin(&socket).await.map_err(failed)?;
+    let worked = match (&args.duration, args.command.is_empty()) {
+        (Some(time), true) => waited(time.0, &mut signals).await,
+        _ => command(args.command.clone()).await,
+    };
+    let profile = taking.end().await.map_err(failed)?;
+    let paths = paths(&asked, &profile).await;
+    match args.json {
+        true => output::print(&format!("{}\n", profile::json(&profile, &paths)))?,
+        false => output::print(&profile::text(&profile, &paths, args.top as usize))?,
+    }
+    worked
+}
+
+/// Until the time is over, or somebody has seen enough.
+async fn waited(time: Duration, signals: &mut Signals) -> Result<(), Failure> {
+    tokio::select! {
+        () = tokio::time::sleep(time) => {}
+        () = signals.next() => {}
+    }
+    Ok(())
+}
+
+async fn command(words: Vec<OsString>) -> Result<(), Failure> {
+    let shown = words.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+    let run = move || -> std::io::Result<ExitStatus> {
+        let mut words = words.into_iter();
+        Command::new(words.next().unwrap_or_default()).args(words).status()
+    };
+    match tokio::task::spawn_blocking(run).await.unwrap_or_else(|died| Err(std::io::Error::other(died))) {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::of(shown, status)),
+        Err(error) => Err(Failure::of(shown, error)),
+    }
+}
+
+/// Paths of inodes, as far as the node can be asked and knows them.
+async fn paths(asked: &Asked, profile: &Profile) -> Paths {
+    let inos: BTreeSet<Ino> = profile.lines.iter().map(|line| line.ino).filter(|ino| *ino != Ino::ROOT).collect();
+    let inos: Vec<Ino> = inos.into_iter().collect();
+    let mut paths = Paths::new();
+    if let Some(record) = &asked.mount {
+        // Of a directory of the volume the kernel knows the root only.
+        paths.insert(Ino::ROOT, record.subdirectory.to_string_lossy().into_owned());
+    }
+    for some in inos.chunks(MAX_PATHS) {
+        match asked.ask(AdminRequest::Paths { inos: some.to_vec() }).await {
+            Ok(AdminReply::Paths(found)) => {
+                let known = some.iter().zip(found).filter_map(|(ino, path)| Some((*ino, String::from_utf8_lossy(&path?).into_owned())));
+                paths.extend(known);
+            }
+            Ok(_) => break,
+            Err(failure) => {
+                eprintln!("ebb: paths are not known: {}", failure.text().unwrap_or_default());
+                break;
+            }
+        }
+    }
+    paths
+}
