@@ -4,8 +4,10 @@
 //! left by the small queue lets them enter the main queue at once when they come back. A
 //! scan of a file larger than the cache therefore evicts itself and little else.
 //!
+//! [`Eviction::Lru`] (H-30) has the main queue alone, in the order of use, and no such memory.
+//!
 //! A chunk is read in many requests. Uses that follow each other while little else comes in
-//! are one use, or every scan would look like a working set.
+//! are one use, or every scan would look like a working set. (LRU asks only for the last one.)
 //!
 //! Laws:
 //! - An entry is in one queue, or pinned and in none; a pinned entry is never a victim.
@@ -21,8 +23,21 @@ use std::collections::BTreeMap;
 /// A chunk of a file.
 pub type Key = (Ino, u64);
 
+/// What decides who goes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Eviction {
+    /// What was used again stays, whatever else is read once.
+    #[default]
+    S3Fifo,
+    /// What has not been used for longest goes.
+    Lru,
+}
+
 #[derive(Default)]
 pub struct Cache {
+    eviction: Eviction,
+    /// What a reader reads ahead comes in between two uses of a chunk that are one.
+    least_burst_bytes: u64,
     entries: BTreeMap<Key, Entry>,
     small: Queue,
     main: Queue,
@@ -68,6 +83,11 @@ const SMALL_SHARE: u64 = 10;
 const BURST_SHARE: u64 = 40;
 
 impl Cache {
+    /// Uses within `least_burst_bytes` coming in are one, however small the cache is.
+    pub fn new(eviction: Eviction, least_burst_bytes: u64) -> Cache {
+        Cache { eviction, least_burst_bytes, ..Cache::default() }
+    }
+
     /// The chunk has `bytes` that could be evicted. An entry that is there takes the new weight.
     pub fn insert(&mut self, key: Key, bytes: u64) {
         if let Some(mut entry) = self.take(key) {
@@ -78,14 +98,20 @@ impl Cache {
             return;
         }
         self.inserted_bytes = self.inserted_bytes.saturating_add(bytes);
-        let promoted = self.ghost.remove(key);
+        let promoted = self.ghost.remove(key) || self.eviction == Eviction::Lru;
         let entry = Entry { bytes, credits: 0, used_at: self.inserted_bytes, pins: 0, promoted, turn: 0 };
         self.put_last(key, entry);
     }
 
     /// The chunk was used. Chunks that are not in the cache are ignored.
     pub fn touch(&mut self, key: Key) {
-        let burst = self.bytes() / BURST_SHARE;
+        if self.eviction == Eviction::Lru {
+            if let Some(entry) = self.take(key) {
+                self.put_last(key, entry);
+            }
+            return;
+        }
+        let burst = (self.bytes() / BURST_SHARE).max(self.least_burst_bytes);
         let now = self.inserted_bytes;
         if let Some(entry) = self.entries.get_mut(&key)
             && now - entry.used_at > burst
@@ -93,6 +119,17 @@ impl Cache {
             entry.used_at = now;
             entry.credits = (entry.credits + 1).min(MAX_CREDITS);
         }
+    }
+
+    /// The chunk was asked for by name: it is kept as one that was used again, not as one that
+    /// was read by the way.
+    pub fn prefer(&mut self, key: Key) {
+        let Some(mut entry) = self.take(key) else { return };
+        entry.promoted = true;
+        if self.eviction == Eviction::S3Fifo {
+            entry.credits = entry.credits.max(1);
+        }
+        self.put_last(key, entry);
     }
 
     /// Keeps the chunk until as many [`Cache::unpin`]. False if it is not in the cache.

@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use ebb_bucket::BucketSettings;
 use ebb_cli::args;
-use ebb_node::Planted;
 use ebb_node::head::TakeOver;
+use ebb_node::{Eviction, Planted};
 use std::path::Path;
 use std::time::Duration;
 
@@ -31,6 +31,10 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         flush_interval: args.flush_interval.0,
         flush_parallel: args.flush_jobs.into(),
         cache_bytes: args.cache_size.0,
+        eviction: match args.eviction {
+            args::Eviction::S3Fifo => Eviction::S3Fifo,
+            args::Eviction::Lru => Eviction::Lru,
+        },
         dirty_bytes: args.dirty_size.0,
         space_timeout: args.space_timeout.0,
         bucket_timeout: args.bucket_timeout.0,

@@ -1,9 +1,9 @@
 //! The budget of the node's disk: room for what comes in is made by evicting what is
 //! clean, and by waiting for the bucket where nothing is.
 
-use crate::Node;
 use crate::locks::Mode;
 use crate::mutate::Order;
+use crate::{Node, Options};
 use ebb_core::cache;
 use ebb_model::*;
 use futures_util::future::{Either, select};
@@ -18,13 +18,17 @@ const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 /// the log, so they are made large and rare.
 const EVICTION_SHARE: u64 = 64;
 
-#[derive(Default)]
 pub struct Cache {
     order: RefCell<cache::Cache>,
     evicting: Mutex<()>,
 }
 
 impl Cache {
+    pub fn new(options: &Options) -> Cache {
+        let least_burst_bytes = options.read_ahead_bytes.saturating_add(2 * CHUNK_BYTES);
+        Cache { order: RefCell::new(cache::Cache::new(options.eviction, least_burst_bytes)), evicting: Mutex::default() }
+    }
+
     pub fn forget(&self, ino: Ino) {
         self.order.borrow_mut().remove(ino);
     }

@@ -47,6 +47,7 @@ mod store;
 mod troubles;
 pub mod wire;
 
+pub use ebb_core::cache::Eviction;
 pub use fsck::fsck;
 pub use life::Stopped;
 pub use options::Options;

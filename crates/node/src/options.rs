@@ -3,6 +3,7 @@
 
 use crate::Planted;
 use crate::head::TakeOver;
+use ebb_core::cache::Eviction;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub struct Options {
     pub flush_parallel: usize,
     /// Cached bytes on the node's disk, clean and dirty.
     pub cache_bytes: u64,
+    /// What of it goes first.
+    pub eviction: Eviction,
     /// Bytes that wait for the bucket; a writer waits once there are more.
     pub dirty_bytes: u64,
     /// A writer that waits for space this long gets ENOSPC.
@@ -79,6 +82,7 @@ impl Default for Options {
             flush_interval: Duration::from_secs(5),
             flush_parallel: 16,
             cache_bytes: 20 << 30,
+            eviction: Eviction::S3Fifo,
             dirty_bytes: 4 << 30,
             space_timeout: Duration::from_secs(60),
             bucket_timeout: Duration::from_secs(60),

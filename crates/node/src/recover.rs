@@ -214,7 +214,7 @@ impl Node {
             pages: Default::default(),
             downloads: Downloads::default(),
             revalidation: Revalidation::default(),
-            cache: Cache::default(),
+            cache: Cache::new(&options),
             holes: Holes::default(),
             loans: Loans::default(),
             scrub: Scrub::default(),

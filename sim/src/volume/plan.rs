@@ -4,7 +4,7 @@ use super::rig::VOLUME;
 use super::workload::Pace;
 use crate::oracle::{Permitted, Tree};
 use crate::{FaultPlan, Rate, Rng, SimBucket};
-use ebb_node::Options;
+use ebb_node::{Eviction, Options};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ impl Plan {
             ack_durable: rng.below(8) == 0,
             flush_interval: Duration::from_secs(rng.below(6)),
             flush_parallel: 1 + rng.index(4),
+            // Of a stream of its own: seeds that found something go on finding it.
+            eviction: [Eviction::S3Fifo, Eviction::Lru][rng.split("eviction").index(2)],
             cache_bytes: [1 << 30, 2 << 20, 40 << 20][rng.index(3)],
             dirty_bytes: [1 << 30, 1 << 20, 20 << 20][rng.index(3)],
             space_timeout: Duration::from_secs(20),

@@ -3,16 +3,11 @@ use proptest::prelude::*;
 
 const KEY: fn(u64) -> Key = |chunk| (Ino(1), chunk);
 
-/// A working set is used again and again while a file ten times as large as the cache is
-/// read once, in many requests per chunk. The scan must not evict the working set.
-#[test]
-fn a_scan_evicts_itself() {
-    let mut cache = Cache::default();
-    let room = |cache: &mut Cache| {
-        if cache.bytes() > 1000 {
-            cache.victims(cache.bytes() - 1000);
-        }
-    };
+/// A working set is used, and then a file ten times as large as the cache is read once, in many
+/// requests per chunk, while the working set is used now and then. Returns how many of its 50
+/// chunks are still there.
+fn kept_by_a_scan(eviction: Eviction) -> usize {
+    let mut cache = Cache::new(eviction, 0);
     for chunk in 0..500 {
         cache.insert(KEY(chunk % 50), 10);
         cache.touch(KEY(chunk % 50));
@@ -22,12 +17,89 @@ fn a_scan_evicts_itself() {
         for _ in 0..20 {
             cache.touch((Ino(2), chunk));
         }
-        cache.touch(KEY(chunk % 50));
-        room(&mut cache);
+        if chunk % 200 < 50 {
+            cache.touch(KEY(chunk % 50));
+        }
+        if cache.bytes() > 1000 {
+            cache.victims(cache.bytes() - 1000);
+        }
     }
-    let kept = (0..50).filter(|&chunk| cache.entries.contains_key(&KEY(chunk))).count();
-    assert_eq!(kept, 50, "of the working set's 50 chunks");
     assert!(cache.bytes() <= 1000);
+    (0..50).filter(|&chunk| cache.entries.contains_key(&KEY(chunk))).count()
+}
+
+/// The scan must not evict the working set. That is what S3-FIFO is for: LRU keeps nothing of it.
+#[test]
+fn a_scan_evicts_itself() {
+    assert_eq!(kept_by_a_scan(Eviction::S3Fifo), 50);
+    assert_eq!(kept_by_a_scan(Eviction::Lru), 0);
+}
+
+/// A cache of a few chunks, one of which is used again and again: each chunk of a scan comes in by
+/// pieces and is read for as long as the next one is read ahead. Danger: its own reader seems to use
+/// it again.
+#[test]
+fn a_scan_of_a_small_cache_evicts_itself() {
+    let mut cache = Cache::new(Eviction::S3Fifo, 32);
+    cache.insert(KEY(0), 16);
+    cache.prefer(KEY(0));
+    for at in 16..160 {
+        let scanned = |at: u64| (Ino(2), at / 16);
+        cache.insert(scanned(at), at % 16 + 1);
+        cache.touch(scanned(at - 8));
+        if cache.bytes() > 64 {
+            cache.victims(cache.bytes() - 64);
+        }
+    }
+    assert!(cache.entries.contains_key(&KEY(0)));
+}
+
+/// Uses decide under LRU, and nothing else.
+#[test]
+fn what_was_used_last_goes_last() {
+    let mut cache = Cache::new(Eviction::Lru, 0);
+    for chunk in 0..5 {
+        cache.insert(KEY(chunk), 1);
+    }
+    for chunk in [3, 0, 3, 1] {
+        cache.touch(KEY(chunk));
+    }
+    cache.insert(KEY(0), 2);
+    assert_eq!(cache.victims(u64::MAX), [2, 4, 0, 3, 1].map(KEY));
+}
+
+/// The cache is full of what was read once, also of what was asked for by name before and is not
+/// used. What is asked for by name has to stay when it has come, and when the next scan goes by.
+#[test]
+fn what_was_asked_for_by_name_stays() {
+    for eviction in [Eviction::S3Fifo, Eviction::Lru] {
+        let mut cache = Cache::new(eviction, 0);
+        let room = |cache: &mut Cache| {
+            if cache.bytes() > 1000 {
+                cache.victims(cache.bytes() - 1000);
+            }
+        };
+        for chunk in 0..100 {
+            cache.insert((Ino(2), chunk), 10);
+            if chunk % 2 == 0 {
+                cache.prefer((Ino(2), chunk));
+            }
+        }
+        for chunk in 0..80 {
+            cache.insert(KEY(chunk), 10);
+            room(&mut cache);
+            cache.prefer(KEY(chunk));
+        }
+        let kept = |cache: &Cache| (0..80).filter(|&chunk| cache.entries.contains_key(&KEY(chunk))).count();
+        assert_eq!(kept(&cache), 80, "{eviction:?}");
+        if eviction == Eviction::S3Fifo {
+            for chunk in 100..1100 {
+                cache.insert((Ino(2), chunk), 10);
+                room(&mut cache);
+            }
+            assert_eq!(kept(&cache), 80);
+        }
+    }
 }
 
 /// A chunk that was evicted comes back soon: it is not new, and outlives what is.
@@ -47,6 +119,7 @@ fn what_comes_back_is_kept() {
 enum Step {
     Insert(u64, u64),
     Touch(u64),
+    Prefer(u64),
     Pin(u64),
     Unpin(u64),
     RemoveChunk(u64),
@@ -58,6 +131,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..12u64, 0..20u64).prop_map(|(chunk, bytes)| Step::Insert(chunk, bytes)),
         2 => (0..12u64).prop_map(Step::Touch),
+        1 => (0..12u64).prop_map(Step::Prefer),
         1 => (0..12u64).prop_map(Step::Pin),
         1 => (0..12u64).prop_map(Step::Unpin),
         1 => (0..12u64).prop_map(Step::RemoveChunk),
@@ -69,12 +143,12 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Beside the cache goes a plain map of weights and pins: victims are what is in it and
+    /// Under either policy beside the cache goes a plain map of weights and pins: victims are what is in it and
     /// not pinned, they are as many bytes as were asked for unless only pinned ones are
     /// left, and nothing else leaves.
     #[test]
-    fn victims_are_what_may_go(steps in prop::collection::vec(step(), 1..80)) {
-        let mut cache = Cache::default();
+    fn victims_are_what_may_go(lru: bool, steps in prop::collection::vec(step(), 1..80)) {
+        let mut cache = Cache::new(if lru { Eviction::Lru } else { Eviction::S3Fifo }, 0);
         let mut model = BTreeMap::<Key, (u64, u32)>::new();
         let key = |chunk: u64| (Ino(chunk % 2), chunk);
         for step in steps {
@@ -84,6 +158,7 @@ proptest! {
                     model.entry(key(chunk)).or_default().0 = bytes;
                 }
                 Step::Touch(chunk) => cache.touch(key(chunk)),
+                Step::Prefer(chunk) => cache.prefer(key(chunk)),
                 Step::Pin(chunk) => {
                     let pinned = model.get_mut(&key(chunk)).map(|entry| entry.1 += 1);
                     prop_assert_eq!(cache.pin(key(chunk)), pinned.is_some());

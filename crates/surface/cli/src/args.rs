@@ -116,6 +116,9 @@ pub struct Node {
     /// Most bytes that are cached on the node's disk; never more than nine tenths of what is free.
     #[arg(long, value_name = "SIZE", default_value = "20G", env = "EBB_CACHE_SIZE")]
     pub cache_size: Bytes,
+    /// Which cached bytes make room for others.
+    #[arg(long, value_enum, default_value_t = Eviction::S3Fifo, env = "EBB_EVICTION")]
+    pub eviction: Eviction,
     /// Most bytes that may wait for the bucket; writers wait for room beyond it.
     #[arg(long, value_name = "SIZE", default_value = "4G", env = "EBB_DIRTY_SIZE")]
     pub dirty_size: Bytes,
@@ -242,6 +245,15 @@ pub enum Ack {
     Logged,
     /// When it survives a power cut.
     Durable,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Eviction {
+    /// Those that were read only once, before any that were read again: a file larger than the
+    /// cache evicts itself and little else.
+    S3Fifo,
+    /// Those that have not been used for longest.
+    Lru,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
