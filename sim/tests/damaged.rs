@@ -44,7 +44,7 @@ impl Mount {
 
     async fn flush_and_evict(&self) {
         self.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-        self.client.admin(AdminRequest::Evict { path: vec![] }).await.unwrap();
+        self.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
     }
 
     async fn read(&self, ino: Ino, offset: usize, len: usize) -> Result<Bytes, FsError> {

@@ -217,7 +217,7 @@ impl Mounted {
 
     async fn flush_and_evict(&self) {
         self.client.admin(AdminRequest::Flush { path: Vec::new() }).await.unwrap();
-        self.client.admin(AdminRequest::Evict { path: Vec::new() }).await.unwrap();
+        self.client.admin(AdminRequest::Evict { path: Vec::new(), from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
     }
 
     async fn make_hole(&self) {

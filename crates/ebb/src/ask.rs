@@ -1,4 +1,4 @@
-//! What is asked of a node: status, ls-dirty, flush, evict, fsck, explain.
+//! What is asked of a node: status, ls-dirty, flush, fsck, explain.
 
 use crate::failure::Failure;
 use crate::output;
@@ -51,11 +51,6 @@ async fn watch(address: &str) -> Failure {
     }
 }
 
-pub async fn evict(target: Target) -> Result<(), Failure> {
-    let node = Asked::of(&target.path)?;
-    output::reply(&node.ask(AdminRequest::Evict { path: node.path.clone() }).await?, target.output)
-}
-
 pub async fn explain(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
     let reply = node.ask(AdminRequest::Explain { path: node.path.clone() }).await?;
@@ -97,7 +92,7 @@ pub async fn node_status(address: &str) -> Result<Status, Failure> {
 pub struct Asked {
     /// As it was given.
     shown: PathBuf,
-    address: String,
+    pub address: String,
     /// From the root of the volume.
     pub path: Vec<Name>,
     /// The mount that the path is on, if it is on one.
@@ -175,7 +170,7 @@ fn address(target: &Path) -> Option<String> {
     is_address.then(|| text.to_owned())
 }
 
-enum AskError {
+pub enum AskError {
     Rpc(RpcError),
     /// There is no connection, for this reason.
     Unreachable(String),
@@ -190,18 +185,40 @@ impl std::fmt::Display for AskError {
     }
 }
 
-/// One question over a connection of its own, without becoming a client: clients of a
-/// node would stop caching for the sake of another.
+/// One question over a connection of its own.
 async fn ask(address: &str, request: AdminRequest) -> Result<AdminReply, AskError> {
-    let ports = ClientPorts { clock: Rc::new(OsClock), entropy: Rc::new(OsEntropy), spawn: Rc::new(OsSpawn) };
-    let link = WireLink::new(Rc::new(OsNet), ports, address.into());
-    let lost = |error| match error {
-        RpcError::Lost => AskError::Unreachable(link.trouble()),
-        error => AskError::Rpc(error),
-    };
-    link.connect().await.map_err(lost)?;
-    match link.call(Request::Admin(request)).await.map_err(lost)? {
+    let line = Line::to(address).await?;
+    match line.call(Request::Admin(request)).await.map_err(|error| line.explain(error))? {
         Reply::Admin(reply) => Ok(reply),
         _ => Err(AskError::Unreachable("a reply of the wrong kind".into())),
+    }
+}
+
+/// A connection to a node, for questions only. Whoever asks does not become a client: clients of
+/// a node would stop caching for the sake of another.
+pub struct Line {
+    link: WireLink,
+}
+
+impl Line {
+    pub async fn to(address: &str) -> Result<Line, AskError> {
+        let ports = ClientPorts { clock: Rc::new(OsClock), entropy: Rc::new(OsEntropy), spawn: Rc::new(OsSpawn) };
+        let line = Line { link: WireLink::new(Rc::new(OsNet), ports, address.into()) };
+        match line.link.connect().await {
+            Ok(()) => Ok(line),
+            Err(error) => Err(line.explain(error)),
+        }
+    }
+
+    pub async fn call(&self, request: Request) -> Result<Reply, RpcError> {
+        self.link.call(request).await
+    }
+
+    /// With the reason why there is no connection.
+    pub fn explain(&self, error: RpcError) -> AskError {
+        match error {
+            RpcError::Lost => AskError::Unreachable(self.link.trouble()),
+            error => AskError::Rpc(error),
+        }
     }
 }

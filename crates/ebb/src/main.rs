@@ -4,6 +4,7 @@ mod ask;
 mod bench;
 mod busy;
 mod daemon;
+mod evict;
 mod failure;
 mod helper;
 mod host;
@@ -11,6 +12,7 @@ mod http;
 mod log;
 mod mount;
 mod output;
+mod pace;
 mod predecessor;
 mod profile;
 mod progress;
@@ -22,6 +24,7 @@ mod source;
 mod stats;
 mod supervisor;
 mod umount;
+mod warmup;
 
 use clap::CommandFactory;
 use ebb_cli::config::ConfigError;
@@ -66,7 +69,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Profile(args) => block_on(profile::run(args)),
         Command::LsDirty(args) => block_on(ask::list_dirty(args)),
         Command::Flush(target) => block_on(ask::flush(target)),
-        Command::Evict(target) => block_on(ask::evict(target)),
+        Command::Warmup(args) => block_on(warmup::run(args)),
+        Command::Evict(args) => block_on(evict::run(args)),
         Command::Explain(target) => block_on(ask::explain(target)),
         Command::Quota(command) => block_on(quota::run(command)),
         Command::Fsck(target) => block_on(ask::fsck(target)),

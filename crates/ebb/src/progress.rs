@@ -33,18 +33,31 @@ impl Progress {
     /// Shows what is still dirty.
     pub fn update(&mut self, status: &Status) {
         self.most_bytes = self.most_bytes.max(status.dirty_bytes);
-        let left = format!("{} files, {} left", status.dirty_files, Bytes(status.dirty_bytes));
+        let left = || format!("{} files, {} left", status.dirty_files, Bytes(status.dirty_bytes));
+        self.show(self.most_bytes - status.dirty_bytes, self.most_bytes, left);
+    }
+
+    /// Shows how much of the bytes is done, and says it where there is no bar to see.
+    pub fn show(&mut self, done_bytes: u64, total_bytes: u64, said: impl Fn() -> String) {
         match &mut self.shape {
             Shape::Bar(bar) => {
-                bar.set_length(self.most_bytes);
-                bar.set_position(self.most_bytes - status.dirty_bytes);
-                bar.set_message(format!("{}: {left}", self.what));
+                bar.set_length(total_bytes);
+                bar.set_position(done_bytes);
+                bar.set_message(format!("{}: {}", self.what, said()));
             }
             Shape::Lines { last } if last.elapsed() >= LINE_EVERY => {
                 *last = Instant::now();
-                eprintln!("{}: {left}", self.what);
+                eprintln!("{}: {}", self.what, said());
             }
             Shape::Lines { .. } => {}
+        }
+    }
+
+    /// Says what is to stay.
+    pub fn line(&self, text: &str) {
+        match &self.shape {
+            Shape::Bar(bar) => bar.suspend(|| eprintln!("{text}")),
+            Shape::Lines { .. } => eprintln!("{text}"),
         }
     }
 }

@@ -490,9 +490,12 @@ pub enum AdminRequest {
     Flush {
         path: Vec<Name>,
     },
-    /// Drops clean cached bytes at or below `path`.
+    /// Drops clean cached bytes at or below `path`, in the order of files and their chunks: from
+    /// this chunk of this file on, until at least `limit_bytes` are free or much has been passed.
     Evict {
         path: Vec<Name>,
+        from: (Ino, u64),
+        limit_bytes: u64,
     },
     /// Checks every invariant of namespace, extents and claims, and reads every cached
     /// block against its checksum.
@@ -521,6 +524,13 @@ pub enum AdminRequest {
     Paths {
         inos: Vec<Ino>,
     },
+    /// Brings in what of a range of a file is only in the bucket. Of more than [`CHUNK_BYTES`]
+    /// only the first are.
+    Warm {
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+    },
 }
 
 /// Of [`AdminRequest::Paths`]: so many of the longest paths that programs can use fit a frame.
@@ -534,8 +544,10 @@ pub enum AdminReply {
         files: u64,
         bytes: u64,
     },
+    /// `next`: where to go on; `None` at the end.
     Evicted {
         bytes: u64,
+        next: Option<(Ino, u64)>,
     },
     Fsck(FsckReport),
     Explained(Explained),
@@ -543,6 +555,10 @@ pub enum AdminReply {
     Stats(NodeStats),
     /// From the root of the volume, in the order asked; `None` of what has no name or is not known.
     Paths(Vec<Option<Bytes>>),
+    /// How many bytes came in for that.
+    Warmed {
+        bytes: u64,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

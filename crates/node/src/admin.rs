@@ -1,4 +1,4 @@
-//! What people ask a node: status, dirty files, flush, evict, fsck, explain, quotas.
+//! What people ask a node: status, dirty files, flush, evict, warm, fsck, explain, quotas.
 
 use crate::Node;
 use ebb_model::*;
@@ -14,13 +14,14 @@ impl Node {
                 let (files, bytes) = self.flush_below(root).await?;
                 Ok(AdminReply::Flushed { files, bytes })
             }
-            AdminRequest::Evict { path } => {
+            AdminRequest::Evict { path, from, limit_bytes } => {
                 let root = self.walk(&path).await?;
-                let mut bytes = 0;
-                for ino in self.cached_below(root) {
-                    bytes += self.evict_file(ino).await?;
-                }
-                Ok(AdminReply::Evicted { bytes })
+                let (bytes, next) = self.evict_below(root, from, limit_bytes).await?;
+                Ok(AdminReply::Evicted { bytes, next })
+            }
+            AdminRequest::Warm { ino, offset, len_bytes } => {
+                let bytes = self.warm(ino, offset, len_bytes).await?;
+                Ok(AdminReply::Warmed { bytes })
             }
             AdminRequest::Fsck => self.fsck().await.map(AdminReply::Fsck),
             AdminRequest::Explain { path } => {
@@ -102,13 +103,6 @@ impl Node {
             at = self.replica.view().namespace().lookup(at, name)?.ino;
         }
         Ok(at)
-    }
-
-    /// Files at or below an inode that have cached bytes.
-    fn cached_below(&self, root: Ino) -> Vec<Ino> {
-        let state = self.replica.view();
-        let cached = state.extents().files().map(|(ino, _)| ino);
-        cached.filter(|ino| state.extents().resident_bytes_of(*ino) > 0 && self.is_below(*ino, root)).collect()
     }
 
     /// By its first name, as keys go.

@@ -9,7 +9,6 @@ use ebb_model::*;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
@@ -33,12 +32,24 @@ impl Cache {
         self.order.borrow_mut().remove(ino);
     }
 
+    /// These bytes were asked for by name.
+    pub fn prefer(&self, ino: Ino, range: &Range<u64>) {
+        let mut order = self.order.borrow_mut();
+        for chunk in chunks(range) {
+            order.prefer((ino, chunk));
+        }
+    }
+
     pub fn touch(&self, ino: Ino, range: &Range<u64>) {
         let mut order = self.order.borrow_mut();
-        for chunk in range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES) {
+        for chunk in chunks(range) {
             order.touch((ino, chunk));
         }
     }
+}
+
+fn chunks(range: &Range<u64>) -> Range<u64> {
+    range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES)
 }
 
 impl Node {
@@ -170,21 +181,12 @@ impl Node {
         Ok(Some(freed))
     }
 
-    /// Drops what is clean of a file.
-    pub(crate) async fn evict_file(&self, ino: Ino) -> Result<u64, RpcError> {
-        let chunks: BTreeSet<u64> = {
-            let state = self.replica.view();
-            let size = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
-            (0..size.div_ceil(CHUNK_BYTES)).filter(|chunk| !state.extents().clean_runs(ino, *chunk).is_empty()).collect()
-        };
-        let mut freed = 0;
-        for chunk in chunks {
-            let evicted = self.evict_chunk(ino, chunk).await?;
-            if evicted.is_some() {
-                self.cache.order.borrow_mut().remove_chunk((ino, chunk));
-            }
-            freed += evicted.unwrap_or(0);
+    /// Drops what is clean of a chunk. Returns the bytes freed.
+    pub(crate) async fn evict(&self, ino: Ino, chunk: u64) -> Result<u64, RpcError> {
+        let evicted = self.evict_chunk(ino, chunk).await?;
+        if evicted.is_some() {
+            self.cache.order.borrow_mut().remove_chunk((ino, chunk));
         }
-        Ok(freed)
+        Ok(evicted.unwrap_or(0))
     }
 }

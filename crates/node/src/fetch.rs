@@ -25,7 +25,7 @@ const MAX_PARALLEL: usize = 64;
 /// The size of one request: small for the first bytes of a stream, so that they come
 /// soon, then as large as still spreads a window over several connections.
 const MIN_REQUEST_BYTES: u64 = 256 << 10;
-const MAX_REQUEST_BYTES: u64 = 8 << 20;
+pub(crate) const MAX_REQUEST_BYTES: u64 = 8 << 20;
 
 /// The kernel sends the reads of one stream slightly out of order.
 const SEQUENTIAL_SLACK_BYTES: u64 = 2 << 20;
@@ -71,8 +71,13 @@ impl Node {
     /// Brings in the blocks of these ranges. On success they were there at some time since
     /// the call.
     pub(crate) async fn fetch(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>]) -> Result<(), RpcError> {
+        self.fetch_in(ino, ranges, self.request_bytes(ino)).await
+    }
+
+    /// As [`Node::fetch`], in requests of that size.
+    pub(crate) async fn fetch_in(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>], request_bytes: u64) -> Result<(), RpcError> {
         for range in ranges {
-            self.start_downloads(ino, range.clone(), self.request_bytes(ino));
+            self.start_downloads(ino, range.clone(), request_bytes);
         }
         let awaited: Vec<Outcome> = {
             let pending = self.downloads.pending.borrow();

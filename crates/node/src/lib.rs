@@ -45,6 +45,7 @@ mod signal;
 mod stats;
 mod store;
 mod troubles;
+mod warm;
 pub mod wire;
 
 pub use ebb_core::cache::Eviction;

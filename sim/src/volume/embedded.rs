@@ -5,7 +5,7 @@ use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
 use super::rig::{attach_embedded, open, walk};
 use super::verify::{bucket_holds, differences};
-use super::workload::{Known, Worker};
+use super::workload::{Known, Warmer, Worker};
 use crate::oracle::{ClientId, Event, History, Identity, SeenTree};
 use crate::{FaultPlan, Process, Rate, Rng, SimBucket, World};
 use ebb_client::Client;
@@ -157,10 +157,19 @@ impl Story<'_> {
             };
             life.process.spawn(worker.work());
         }
+        let rng = self.world.rng(&format!("{} warmer", life.process.name()));
+        if rng.below(3) == 0 {
+            let (client, known, executor) = (life.client.clone(), self.known.clone(), self.world.executor().clone());
+            life.process.spawn(Warmer { client, known, rng, executor, leaving: life.leaving.clone() }.work());
+        }
         self.world.sleep(self.rng.duration(Duration::ZERO, limit)).await;
         if self.rng.below(3) == 0 {
             let path = vec![];
-            let request = if self.rng.below(2) == 0 { AdminRequest::Evict { path } } else { AdminRequest::Flush { path } };
+            let request = if self.rng.below(2) == 0 {
+                AdminRequest::Evict { path, from: (Ino(0), 0), limit_bytes: u64::MAX }
+            } else {
+                AdminRequest::Flush { path }
+            };
             let client = life.client.clone();
             life.process.spawn(async move { drop(client.admin(request).await) });
             self.world.sleep(self.rng.duration(Duration::ZERO, limit)).await;

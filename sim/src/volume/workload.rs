@@ -75,6 +75,37 @@ pub struct Pace {
     pub far: Rate,
 }
 
+/// Brings bytes into the cache and drops them, whatever else is done. Nobody reads anything else
+/// for that, so it is not in the history.
+pub struct Warmer {
+    pub client: Client,
+    pub known: Known,
+    pub rng: Rng,
+    pub executor: Executor,
+    pub leaving: Rc<Cell<bool>>,
+}
+
+impl Warmer {
+    pub async fn work(self) {
+        for _ in 0..self.rng.below(40) {
+            self.executor.sleep(self.executor.world(), self.rng.duration(Duration::ZERO, Duration::from_millis(500))).await;
+            if self.leaving.get() {
+                return;
+            }
+            let Some(ino) = self.known.file(&self.rng) else { continue };
+            let request = match self.rng.below(4) {
+                0 => AdminRequest::Evict { path: vec![], from: (ino, self.rng.below(2)), limit_bytes: self.rng.below(1 << 20) },
+                _ => {
+                    let (offset, len_bytes) = (self.rng.below(4) * BLOCK_BYTES, self.rng.below(2 * CHUNK_BYTES));
+                    AdminRequest::Warm { ino, offset, len_bytes }
+                }
+            };
+            // It may be gone, no file, or out of reach.
+            let (Ok(_) | Err(_)) = self.client.admin(request).await;
+        }
+    }
+}
+
 /// One thread of a client. It is spawned in the client's process, and ends with it.
 pub struct Worker {
     pub client: Client,

@@ -157,7 +157,7 @@ fn what_a_dead_client_had_asked_for_overwrites_nothing() {
             let prepared = left.call(async move {
                 let (source, _) = make(&dying, 20).await;
                 dying.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-                dying.admin(AdminRequest::Evict { path: vec![] }).await.unwrap();
+                dying.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
                 let (target, content) = make(&dying, 3).await;
                 (dying, source, target, content)
             });

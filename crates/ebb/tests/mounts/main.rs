@@ -28,3 +28,4 @@ mod session;
 mod side_by_side;
 mod stats;
 mod switch;
+mod warmth;

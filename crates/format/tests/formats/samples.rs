@@ -119,6 +119,7 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::ListQuotas { .. }), .. } => "list-quotas",
     Message::Request { request: Request::Admin(AdminRequest::Stats), .. } => "stats",
     Message::Request { request: Request::Admin(AdminRequest::Paths { .. }), .. } => "paths",
+    Message::Request { request: Request::Admin(AdminRequest::Warm { .. }), .. } => "warm",
     Message::Reply { reply: Reply::Attached(_), .. } => "reply-attached",
     Message::Reply { reply: Reply::Done, .. } => "reply-done",
     Message::Reply { reply: Reply::Attr(_), .. } => "reply-attr",
@@ -139,6 +140,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Quotas(_)), .. } => "reply-quotas",
     Message::Reply { reply: Reply::Admin(AdminReply::Stats(_)), .. } => "reply-stats",
     Message::Reply { reply: Reply::Admin(AdminReply::Paths(_)), .. } => "reply-paths",
+    Message::Reply { reply: Reply::Admin(AdminReply::Warmed { .. }), .. } => "reply-warmed",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Reply { reply: Reply::Lock(LockAnswer::Granted), .. } => "reply-lock-granted",
     Message::Reply { reply: Reply::Lock(LockAnswer::Waiting), .. } => "reply-lock-waiting",
@@ -590,7 +592,7 @@ impl Draw {
             Request::Admin(AdminRequest::Status),
             Request::Admin(AdminRequest::ListDirty { limit: self.u32() }),
             Request::Admin(AdminRequest::Flush { path: self.list(Draw::name) }),
-            Request::Admin(AdminRequest::Evict { path: self.list(Draw::name) }),
+            Request::Admin(AdminRequest::Evict { path: self.list(Draw::name), from: (ino, self.u64()), limit_bytes: self.u64() }),
             Request::Admin(AdminRequest::Fsck),
             Request::Seek { ino, offset: self.u64(), to: Seek::Data },
             Request::Seek { ino, offset: self.u64(), to: Seek::Hole },
@@ -611,6 +613,7 @@ impl Draw {
             Request::Admin(AdminRequest::ListQuotas { path: self.list(Draw::name) }),
             Request::Admin(AdminRequest::Stats),
             Request::Admin(AdminRequest::Paths { inos: self.list(Draw::ino) }),
+            Request::Admin(AdminRequest::Warm { ino, offset: self.u64(), len_bytes: self.u64() }),
         ]);
         all
     }
@@ -716,7 +719,7 @@ impl Draw {
             Reply::Admin(AdminReply::Status(self.status())),
             Reply::Admin(AdminReply::Dirty(self.list(Draw::dirty_item))),
             Reply::Admin(AdminReply::Flushed { files: self.u64(), bytes: self.u64() }),
-            Reply::Admin(AdminReply::Evicted { bytes: self.u64() }),
+            Reply::Admin(AdminReply::Evicted { bytes: self.u64(), next: self.option(|draw| (draw.ino(), draw.u64())) }),
             Reply::Admin(AdminReply::Fsck(FsckReport { inodes: self.u64(), blocks: self.u64(), problems: self.list(Draw::text) })),
             Reply::Offset(self.u64()),
             Reply::Admin(AdminReply::Explained(self.explained())),
@@ -738,6 +741,7 @@ impl Draw {
                 bucket: self.list(Draw::counted),
             })),
             Reply::Admin(AdminReply::Paths(vec![None, Some(self.bytes())])),
+            Reply::Admin(AdminReply::Warmed { bytes: self.u64() }),
         ]
     }
 

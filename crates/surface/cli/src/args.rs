@@ -38,8 +38,13 @@ pub enum Command {
     LsDirty(LsDirty),
     /// Write everything dirty at or below PATH to the bucket, and wait for it.
     Flush(Target),
+    /// Bring files, and all that is below directories, from the bucket into the cache.
+    ///
+    /// What is cached already is not fetched again, so the same command goes on where one that was
+    /// interrupted has ended. More than the cache holds is refused.
+    Warmup(Warmup),
     /// Drop clean cached bytes at or below PATH.
-    Evict(Target),
+    Evict(Evict),
     /// Prove every invariant of a mounted volume and read every cached block against its checksum.
     ///
     /// PATH may be a data directory too, while no node has it open. Nothing in it is changed.
@@ -412,6 +417,34 @@ pub struct LsDirty {
     /// Most entries to list.
     #[arg(long, value_name = "N", default_value = "1000")]
     pub limit: u32,
+}
+
+#[derive(Args, Debug)]
+pub struct Warmup {
+    /// Files and directories of one mount, or HOST:PORT of a node that serves; `-` reads their
+    /// names from standard input, one a line.
+    #[arg(value_name = "PATH", required_unless_present = "list")]
+    pub paths: Vec<PathBuf>,
+    /// Read names from this file, one a line.
+    #[arg(long, value_name = "FILE")]
+    pub list: Option<PathBuf>,
+    /// Pieces of 16 MiB, or smaller files, that are fetched at one time.
+    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub jobs: u16,
+    /// Most bytes per second that are fetched.
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<Bytes>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct Evict {
+    #[command(flatten)]
+    pub target: Target,
+    /// Most bytes per second that are dropped.
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<Bytes>,
 }
 
 #[derive(Args, Debug, Clone, Copy)]

@@ -25,7 +25,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
             writeln!(out, "{:>10}  {:>12}  /{path}", age(item.since, now), Bytes(item.dirty_bytes).to_string())
         }),
         AdminReply::Flushed { files, bytes } => writeln!(out, "{files} files, {} written to the bucket", Bytes(*bytes)),
-        AdminReply::Evicted { bytes } => writeln!(out, "{} dropped from the cache", Bytes(*bytes)),
+        AdminReply::Evicted { bytes, .. } => writeln!(out, "{} dropped from the cache", Bytes(*bytes)),
         AdminReply::Fsck(report) => {
             let problems = report.problems.iter().try_for_each(|problem| writeln!(out, "PROBLEM {problem}"));
             let verdict = if report.problems.is_empty() { "no problem" } else { "NOT CLEAN" };
@@ -34,6 +34,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
         AdminReply::Explained(explained) => explain::write(&mut out, explained, now),
         AdminReply::Stats(node) => stats::write_node(&mut out, node),
         AdminReply::Paths(paths) => paths.iter().flatten().try_for_each(|path| writeln!(out, "/{}", String::from_utf8_lossy(path))),
+        AdminReply::Warmed { bytes } => writeln!(out, "{} came from the bucket", Bytes(*bytes)),
         AdminReply::Quotas(quotas) if quotas.is_empty() => writeln!(out, "no quota"),
         AdminReply::Quotas(quotas) => quotas.iter().try_for_each(|status| writeln!(out, "{}", quota::line(status))),
     };
@@ -95,9 +96,10 @@ pub fn json(reply: &AdminReply) -> Value {
             })
             .collect(),
         AdminReply::Flushed { files, bytes } => json!({ "files": files, "bytes": bytes }),
-        AdminReply::Evicted { bytes } => json!({ "bytes": bytes }),
+        AdminReply::Evicted { bytes, .. } => json!({ "bytes": bytes }),
         AdminReply::Fsck(report) => json!({ "inodes": report.inodes, "blocks": report.blocks, "problems": report.problems }),
         AdminReply::Explained(explained) => explain::json(explained),
+        AdminReply::Warmed { bytes } => json!({ "bytes": bytes }),
         AdminReply::Quotas(quotas) => quotas.iter().map(quota::json).collect(),
         AdminReply::Stats(node) => stats::node_json(node),
         AdminReply::Paths(paths) => paths.iter().map(|path| path.as_ref().map(|path| String::from_utf8_lossy(path))).collect(),

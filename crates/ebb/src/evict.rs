@@ -1,0 +1,47 @@
+//! `ebb evict`: drops clean cached bytes, in pieces, so that others have their turn in between.
+
+use crate::ask::Asked;
+use crate::failure::Failure;
+use crate::output;
+use crate::pace::Pace;
+use crate::progress::Progress;
+use crate::signals::Signals;
+use ebb_cli::args::Evict;
+use ebb_cli::units::Bytes;
+use ebb_model::{AdminReply, AdminRequest, Ino};
+use std::cell::Cell;
+
+/// Dropped at one time.
+const PIECE_BYTES: u64 = 64 << 20;
+
+pub async fn run(args: Evict) -> Result<(), Failure> {
+    let pace = Pace::new(args.rate)?;
+    let node = Asked::of(&args.target.path)?;
+    let mut signals = Signals::listen()?;
+    let freed = Cell::new(0);
+    let outcome = tokio::select! {
+        outcome = evict(&node, &pace, &freed) => outcome,
+        () = signals.next() => Err(Failure::Failed("interrupted; the same command goes on where it was".into())),
+    };
+    // What cannot be asked about at all has no sum.
+    if outcome.is_ok() || freed.get() > 0 {
+        output::reply(&AdminReply::Evicted { bytes: freed.get(), next: None }, args.target.output)?;
+    }
+    outcome
+}
+
+async fn evict(node: &Asked, pace: &Pace, freed: &Cell<u64>) -> Result<(), Failure> {
+    let mut progress = Progress::new("evict");
+    let cached = crate::ask::node_status(&node.address).await?.cached_bytes;
+    let mut from = (Ino(0), 0);
+    loop {
+        let limit_bytes = pace.piece_bytes(PIECE_BYTES);
+        let reply = node.ask(AdminRequest::Evict { path: node.path.clone(), from, limit_bytes }).await?;
+        let AdminReply::Evicted { bytes: dropped, next } = reply else { return Err(Failure::Failed("a reply of the wrong kind".into())) };
+        freed.set(freed.get() + dropped);
+        let Some(next) = next else { return Ok(()) };
+        from = next;
+        progress.show(freed.get(), cached, || format!("{} dropped", Bytes(freed.get())));
+        pace.wait(dropped).await;
+    }
+}

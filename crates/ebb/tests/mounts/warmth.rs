@@ -1,0 +1,152 @@
+//! warmup and evict, and which bytes make room for others.
+
+use crate::place::Place;
+use crate::switch::Switch;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// Each file with bytes of its own.
+fn put(place: &Place, files: &[(&str, usize)]) {
+    place.mount();
+    for (at, (name, len)) in files.iter().enumerate() {
+        let path = place.path("mnt").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, vec![at as u8 + 1; *len]).unwrap();
+    }
+    place.umount();
+    place.drop_cache();
+}
+
+fn cached(place: &Place) -> u64 {
+    place.ebb(&["status", "mnt", "--json"]).good().json()["cached_bytes"].as_u64().unwrap()
+}
+
+/// Situation: a model is in the bucket, and nothing of it here. Expectation: `ebb warmup` brings all
+/// of it, once; from then on nobody asks the bucket for it, which may be out of reach.
+#[test]
+fn what_was_warmed_needs_no_bucket() {
+    let switch = Switch::default();
+    let place = Place::behind(&switch);
+    let files = [("d/large", 40 * MIB + 5), ("d/deep/er/small", 100), ("d/empty", 0), ("other", MIB)];
+    put(&place, &files);
+    place.mount_with(&["--revalidate", "0s"]);
+    assert_eq!(cached(&place), 0);
+    let below = (40 * MIB + 105) as u64;
+    let first = place.ebb(&["warmup", "mnt/d", "mnt/d/large", "--json"]).good().json();
+    assert_eq!(first, serde_json::json!({ "files": 3, "bytes": below, "fetched_bytes": below, "failed": [] }));
+    let second = place.ebb(&["warmup", "mnt/d", "--jobs", "1"]).good().out;
+    assert_eq!(second, "3 files, 40.0 MiB: 0 B came from the bucket, 40.0 MiB were cached before\n");
+    switch.close();
+    for (at, (name, len)) in files.iter().enumerate().take(3) {
+        assert!(fs::read(place.path("mnt").join(name)).unwrap() == vec![at as u8 + 1; *len], "{name}");
+    }
+    switch.open();
+    place.umount();
+}
+
+/// Names come from lists too. What is wrong with one of them keeps nobody from the others, and shows.
+#[test]
+fn what_fails_is_named_and_the_rest_is_warmed() {
+    let place = Place::new();
+    put(&place, &[("a", MIB), ("b c", MIB), ("gone", MIB)]);
+    fs::write(place.path("list"), "mnt/a\nmnt/no/such\n\nmnt/gone\n").unwrap();
+    place.mount();
+    // Known by name, and removed behind the node's back.
+    assert_eq!(fs::read_dir(place.path("mnt")).unwrap().count(), 3);
+    fs::remove_file(place.path("backing/gone")).unwrap();
+    let done = place.ebb(&["warmup", "--list", "list", "--json"]);
+    assert_eq!(done.status, 1, "{done:?}");
+    let sum = done.json();
+    let failed: Vec<&str> = sum["failed"].as_array().unwrap().iter().map(|failed| failed["path"].as_str().unwrap()).collect();
+    assert_eq!(failed, ["mnt/no/such", "mnt/gone"], "{sum}");
+    assert_eq!((&sum["files"], &sum["fetched_bytes"]), (&2.into(), &MIB.into()));
+    assert!(done.err.contains("mnt/no/such: no such file"), "{done:?}");
+
+    let ebb = env!("CARGO_BIN_EXE_ebb");
+    let done = place.program("sh", &["-c", &format!("echo 'mnt/b c' | {ebb} warmup - --json")]).good();
+    assert_eq!(done.json()["fetched_bytes"], MIB);
+
+    place.ebb(&["warmup", "/"]).refused(2, "is on no mount");
+    place.ebb(&["warmup", "mnt", "--rate", "1"]).refused(2, "at least");
+    place.ebb(&["warmup", "--list", "no list"]).refused(1, "no list");
+    assert_eq!(place.ebb(&["warmup"]).status, 2);
+    place.umount();
+}
+
+/// More than the cache holds would push itself out again.
+#[test]
+fn what_does_not_fit_is_refused_before_it_starts() {
+    let place = Place::new();
+    put(&place, &[("a", 12 * MIB), ("b", 12 * MIB)]);
+    place.mount_with(&["--cache-size", "16M"]);
+    place.ebb(&["warmup", "mnt"]).refused(1, "24 MiB in the cache, which holds 16 MiB");
+    assert_eq!(cached(&place), 0);
+    place.ebb(&["warmup", "mnt/b"]).good();
+    assert_eq!(cached(&place), 12 * MIB as u64);
+    place.umount();
+}
+
+/// A rate is kept, an interrupt ends the work at once with what was done, and the same command goes
+/// on from there.
+#[test]
+fn a_warmup_is_slow_on_demand_and_can_be_interrupted() {
+    let place = Place::new();
+    put(&place, &[("file", 24 * MIB)]);
+    place.mount();
+    let ebb = env!("CARGO_BIN_EXE_ebb");
+    let began = Instant::now();
+    let args = ["--preserve-status", "-s", "INT", "3", ebb, "warmup", "mnt/file", "--rate", "2M", "--json"];
+    let done = place.program("timeout", &args);
+    let took = began.elapsed();
+    assert!(took > Duration::from_millis(2900) && took < Duration::from_secs(6), "{took:?}");
+    assert_eq!(done.status, 1, "{done:?}");
+    assert!(done.err.contains("interrupted"), "{done:?}");
+    let fetched = done.json()["fetched_bytes"].as_u64().unwrap();
+    // One piece is fetched at once, and one each second.
+    assert!(fetched >= 2 * MIB as u64 && fetched <= 10 * MIB as u64, "{fetched}");
+    // What was under way then comes in.
+    let rest = place.ebb(&["warmup", "mnt/file", "--json"]).good().json();
+    let came = fetched + rest["fetched_bytes"].as_u64().unwrap();
+    assert!(came <= 24 * MIB as u64 && came >= 20 * MIB as u64 && rest["bytes"] == 24 * MIB, "{fetched} {rest}");
+    place.umount();
+}
+
+/// `ebb evict` drops what is below a path, no faster than it is told, and nothing else.
+#[test]
+fn an_eviction_is_slow_on_demand() {
+    let place = Place::new();
+    put(&place, &[("d/a", 20 * MIB), ("d/b", 20 * MIB), ("kept", MIB)]);
+    place.mount();
+    place.ebb(&["warmup", "mnt"]).good();
+    let began = Instant::now();
+    let evicted = place.ebb(&["evict", "mnt/d", "--rate", "16M", "--json"]).good().json();
+    assert_eq!(evicted, serde_json::json!({ "bytes": 40 * MIB }));
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(cached(&place), MIB as u64);
+    assert_eq!(place.ebb(&["evict", "mnt/d"]).good().out, "0 B dropped from the cache\n");
+    place.umount();
+}
+
+/// A file of four times the cache is read once while another one is in use. Under S3-FIFO that one
+/// stays, under LRU nothing of it does.
+#[test]
+fn a_scan_leaves_what_is_in_use() {
+    for (eviction, stays) in [("s3-fifo", true), ("lru", false)] {
+        let place = Place::new();
+        put(&place, &[("used", 16 * MIB), ("scanned", 256 * MIB)]);
+        place.mount_with(&["--cache-size", "64M", "--eviction", eviction, "--read-ahead", "4M"]);
+        place.ebb(&["warmup", "mnt/used"]).good();
+        read_all(&place.path("mnt/scanned"));
+        let explained = place.ebb(&["explain", "mnt/used", "--json"]).good().json();
+        assert_eq!(explained["cached_bytes"] == 16 * MIB, stays, "{eviction}: {explained}");
+        assert!(cached(&place) <= 64 * MIB as u64);
+        place.umount();
+    }
+}
+
+fn read_all(path: &Path) {
+    std::io::copy(&mut fs::File::open(path).unwrap(), &mut std::io::sink()).unwrap();
+}

@@ -1,0 +1,182 @@
+//! Warming: what is asked for by name is in the cache afterwards, whatever happens meanwhile.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::{Eviction, Options};
+use ebb_ports::Capabilities;
+use ebb_sim::volume::rig;
+use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// More than the store is gone for at a time.
+const LONG: Duration = Duration::from_secs(600);
+
+fn content(file: u64, len_bytes: u64) -> Bytes {
+    (0..len_bytes).map(|at| (at / 4096 * 31 + file * 7 + at % 251) as u8).collect()
+}
+
+/// Objects of any size, as others put them there.
+fn put(world: &World, key: &str, body: Bytes) {
+    let usual = world.machine("outside").process("others").bucket(&world.bucket()).capabilities();
+    world.bucket().set_capabilities(Capabilities { max_put_bytes: usual.max_object_bytes, ..usual });
+    world.bucket().put_as_outsider(key, body, vec![]).unwrap();
+    world.bucket().set_capabilities(usual);
+}
+
+async fn open(world: &World, name: &str, bucket: &SimBucket, options: &Options) -> (Process, Client) {
+    for attempt in 0.. {
+        let process = world.machine("a").process_on(&format!("{name}{attempt}"), "data");
+        if let Some(Ok(node)) = rig::open(&process, bucket, options).await
+            && let Some(Ok(client)) = rig::attach_embedded(&process, &node).await
+        {
+            return (process, client);
+        }
+        assert!(attempt < 100, "it never opens");
+        process.kill();
+        world.sleep(Duration::from_secs(2)).await;
+    }
+    unreachable!()
+}
+
+fn options(cache_bytes: u64) -> Options {
+    // Nothing is dirty, and nobody reads ahead.
+    Options { owner: "warm".into(), embedded: true, cache_bytes, read_ahead_bytes: 0, ..Options::default() }
+}
+
+async fn find(client: &Client, name: &str) -> Result<Attr, FsError> {
+    client.lookup(Ino::ROOT, &Name::new(name.as_bytes()).unwrap()).await
+}
+
+async fn warm(client: &Client, name: &str) -> Result<u64, FsError> {
+    let attr = find(client, name).await?;
+    let mut came = 0;
+    for piece in 0..attr.size_bytes.div_ceil(CHUNK_BYTES) {
+        let request = AdminRequest::Warm { ino: attr.ino, offset: piece * CHUNK_BYTES, len_bytes: CHUNK_BYTES };
+        match client.admin(request).await? {
+            AdminReply::Warmed { bytes } => came += bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+    Ok(came)
+}
+
+async fn status(client: &Client) -> Status {
+    match client.admin(AdminRequest::Status).await.unwrap() {
+        AdminReply::Status(status) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Situation: files are warmed from a store that is slow, fails, garbles bodies and goes away, and the
+/// node is killed meanwhile, or its power cut. Expectation: who goes on until nothing fails has all of
+/// it in the cache, in which it survives a restart; then the store is not needed.
+#[test]
+fn what_was_warmed_is_there_whatever_happened() {
+    for seed in 1..=6 {
+        let bucket = BucketFaults {
+            unavailable: Rate::one_in(10),
+            lost_request: Rate::one_in(20),
+            gone: Rate::one_in(60),
+            outage_limit: Duration::from_secs(5),
+            slow: Slowness { rate: Rate::one_in(5), limit: Duration::from_secs(1) },
+            garbled: Rate::one_in(30),
+            ..Default::default()
+        };
+        let faults = FaultPlan { bucket, ..FaultPlan::default() };
+        let world = World::new(seed);
+        let files = [("one", 20 * MIB), ("other", 3 * MIB + 5), ("none", 0)];
+        for (at, (key, len_bytes)) in (0..).zip(files) {
+            put(&world, key, content(at, len_bytes));
+        }
+        let scene = async {
+            let (bucket, options, rng) = (world.bucket(), options(32 * MIB), world.rng("ends"));
+            for life in 0..4 {
+                world.set_faults(faults);
+                let (process, client) = open(&world, &format!("life {life} "), &bucket, &options).await;
+                process.spawn(async move {
+                    for (name, _) in files {
+                        // Tried again by the next life.
+                        let (Ok(_) | Err(_)) = warm(&client, name).await;
+                    }
+                });
+                world.sleep(rng.duration(Duration::ZERO, Duration::from_secs(4))).await;
+                if rng.below(2) == 0 { process.kill() } else { world.machine("a").power_cut() }
+            }
+            let (process, client) = open(&world, "last ", &bucket, &options).await;
+            for (name, _) in files {
+                let warmed = || {
+                    let client = client.clone();
+                    process.call(async move { warm(&client, name).await })
+                };
+                while warmed().await.expect("the process lives").is_err() {
+                    world.sleep(Duration::from_secs(1)).await;
+                }
+            }
+            world.set_faults(FaultPlan::default());
+            // What has just come may be lost with the process: it was not forced yet.
+            world.sleep(Duration::from_secs(10)).await;
+            process.kill();
+            let (process, client) = open(&world, "calm ", &bucket, &options).await;
+            process
+                .call(async move {
+                    for (name, _) in files {
+                        find(&client, name).await.unwrap();
+                    }
+                    bucket.vanish_for(LONG);
+                    for (at, (name, len_bytes)) in (0..).zip(files) {
+                        assert_eq!(warm(&client, name).await, Ok(0), "{name}");
+                        let ino = find(&client, name).await.unwrap().ino;
+                        assert!(client.read(ino, 0, len_bytes as usize + 1).await.unwrap() == content(at, len_bytes), "{name}");
+                    }
+                })
+                .await
+                .unwrap();
+        };
+        world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+/// Situation: a file is used, and another one warmed that is larger than what is left, or than the
+/// whole cache. Danger: pieces push each other out and are fetched for ever. Expectation: whatever
+/// the policy, each piece comes a few times at most, it is said if it cannot stay, and the cache
+/// holds no more than it may.
+#[test]
+fn what_has_no_room_is_not_fetched_for_ever() {
+    for eviction in [Eviction::S3Fifo, Eviction::Lru] {
+        let world = World::new(1);
+        put(&world, "used", content(1, 4 * MIB));
+        put(&world, "large", content(2, 40 * MIB));
+        let scene = async {
+            for cache_mib in [12, 24] {
+                let options = Options { eviction, ..options(cache_mib * MIB) };
+                let process = world.machine(&format!("m{cache_mib}")).process("node");
+                let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
+                let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+                let bucket = world.bucket();
+                let work = async move {
+                    let ino = find(&client, "used").await.unwrap().ino;
+                    client.read(ino, 0, MIB as usize).await.unwrap();
+                    let asked = || bucket.requests().get("get").copied().unwrap_or(0);
+                    let before = asked();
+                    let warmed = warm(&client, "large").await;
+                    assert_eq!(warmed.is_err(), cache_mib < 16, "{cache_mib}: {warmed:?}");
+                    // Of 8 MiB each.
+                    assert!(asked() - before <= 4 * 5, "{} requests", asked() - before);
+                    let status = status(&client).await;
+                    assert!(status.cached_bytes <= options.cache_bytes, "{status:?}");
+                    assert_eq!(status.troubles.len(), usize::from(cache_mib < 16), "{status:?}");
+                    // It is only not cached.
+                    let ino = find(&client, "large").await.unwrap().ino;
+                    assert!(client.read(ino, 39 * MIB, MIB as usize).await.unwrap() == content(2, 40 * MIB)[39 << 20..]);
+                };
+                process.call(work).await.expect("the process lives");
+                process.kill();
+                world.sleep(LONG).await;
+            }
+        };
+        world.run(scene).unwrap_or_else(|failure| panic!("{eviction:?}: {failure}"));
+    }
+}
