@@ -38,6 +38,8 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         dirty_bytes: args.dirty_size.0,
         space_timeout: args.space_timeout.0,
         bucket_timeout: args.bucket_timeout.0,
+        download_bytes_per_sec: (args.download_rate.0 > 0).then_some(args.download_rate.0),
+        upload_bytes_per_sec: (args.upload_rate.0 > 0).then_some(args.upload_rate.0),
         revalidate: (!args.revalidate.0.is_zero()).then_some(args.revalidate.0),
         scrub_interval: (!args.scrub_interval.0.is_zero()).then_some(args.scrub_interval.0),
         scrub_bytes_per_sec: args.scrub_rate.0,
@@ -75,6 +77,11 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
         let least = ebb_cli::units::Bytes(LEAST_SCRUB_RATE);
         return Err(Failure::Usage(format!("--scrub-rate must be at least {least}; --scrub-interval=0 turns the scrub off")));
     }
+    for (flag, given) in [("--download-rate", args.download_rate.0), ("--upload-rate", args.upload_rate.0)] {
+        if (1..LEAST_RATE).contains(&given) {
+            return Err(Failure::Usage(format!("{flag} must be at least {}, or 0", ebb_cli::units::Bytes(LEAST_RATE))));
+        }
+    }
     for (flag, given) in [("--cache-size", args.cache_size), ("--dirty-size", args.dirty_size)] {
         if given.0 < LEAST_CACHE_BYTES {
             return Err(Failure::Usage(format!("{flag} must be at least {}", ebb_cli::units::Bytes(LEAST_CACHE_BYTES))));
@@ -82,6 +89,9 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// As many bodies as are under way at one time come within the time that is waited for each.
+const LEAST_RATE: u64 = 1 << 20;
 
 /// What the scrub reads at one time.
 const LEAST_SCRUB_RATE: u64 = 1 << 20;

@@ -578,6 +578,9 @@ pub struct Status {
     pub dirty_files: u64,
     pub dirty_since: Option<Time>,
     pub pending_deletes: u64,
+    /// How fast the buckets may be used; `None`: as fast as it goes.
+    pub download_bytes_per_sec: Option<u64>,
+    pub upload_bytes_per_sec: Option<u64>,
     pub scrub: ScrubStatus,
     /// What is wrong now, in words, with the time since when.
     pub troubles: Vec<Trouble>,

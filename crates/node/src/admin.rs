@@ -60,6 +60,8 @@ impl Node {
             dirty_files: dirt.files,
             dirty_since: dirt.since,
             pending_deletes: dirt.deletes,
+            download_bytes_per_sec: self.options.download_bytes_per_sec,
+            upload_bytes_per_sec: self.options.upload_bytes_per_sec,
             scrub: self.scrub.status(),
             troubles: self.troubles.list().into_iter().chain(self.refused_work().troubles()).collect(),
         }

@@ -14,7 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One of as many requests as are made at one time over a line of some Mbit/s.
-const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 16 << 10;
+pub(crate) const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 16 << 10;
 
 /// What comes damaged so often in a row is so in the store.
 const MAX_DAMAGED: u32 = 4;

@@ -29,6 +29,7 @@ pub mod log;
 mod members;
 mod mutate;
 mod options;
+mod paced;
 mod planted;
 mod quota;
 mod read;

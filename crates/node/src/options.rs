@@ -45,6 +45,10 @@ pub struct Options {
     pub space_timeout: Duration,
     /// A request waits this long for a bucket that does not answer, then gets ETIMEDOUT.
     pub bucket_timeout: Duration,
+    /// Most bytes of objects that come from all buckets together; `None`: as fast as it goes.
+    pub download_bytes_per_sec: Option<u64>,
+    /// As many go there.
+    pub upload_bytes_per_sec: Option<u64>,
     /// What others do to the bucket is seen at the latest after this time (O-55); `None`: names
     /// that are known are not asked for again.
     pub revalidate: Option<Duration>,
@@ -86,6 +90,8 @@ impl Default for Options {
             dirty_bytes: 4 << 30,
             space_timeout: Duration::from_secs(60),
             bucket_timeout: Duration::from_secs(60),
+            download_bytes_per_sec: None,
+            upload_bytes_per_sec: None,
             revalidate: None,
             scrub_interval: Some(Duration::from_secs(7 * 24 * 3600)),
             scrub_bytes_per_sec: 32 << 20,

@@ -10,6 +10,7 @@ use crate::lend::Loans;
 use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
 use crate::members;
+use crate::paced::{Pace, PacedBucket};
 use crate::quota::Quotas;
 use crate::repeat::bytes_of;
 use crate::replica::{Replica, refusal};
@@ -103,6 +104,7 @@ impl Node {
         ports.disk.lock()?;
         let asked: Rc<RefCell<Tallies>> = Rc::default();
         let counted = |bucket| -> Rc<dyn Bucket> { Rc::new(CountedBucket::new(bucket, ports.clock.clone(), asked.clone())) };
+        let pace = Rc::new(Pace::new(&ports.clock, options.download_bytes_per_sec, options.upload_bytes_per_sec));
         let root = root.map(counted);
         let mut members = members::in_order(members.into_iter().map(|member| member.within(counted)).collect())?;
         let mut identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
@@ -113,7 +115,7 @@ impl Node {
             members::check_free(root, &members).await?;
         }
         let Some(root) = root.clone().filter(|_| !options.read_only) else {
-            let backing = Backing::of(root, members, asked);
+            let backing = Backing::of(root, members, asked, pace);
             return Node::recover(ports, backing, options, identity, None).await;
         };
         let candidate = Candidate {
@@ -141,7 +143,7 @@ impl Node {
                 give_back(&tenure).await;
                 return Err(refused);
             }
-            let backing = Backing::of(Some(root), members, asked.clone());
+            let backing = Backing::of(Some(root), members, asked.clone(), pace);
             let members = backing.members.clone();
             let recovering = Node::recover(ports.clone(), backing, options, identity, Some(tenure));
             match select(pin!(recovering), pin!(members::keep(&members))).await {
@@ -379,8 +381,11 @@ struct Backing {
 }
 
 impl Backing {
-    fn of(root: Option<Rc<dyn Bucket>>, members: Vec<Member>, asked: Rc<RefCell<Tallies>>) -> Backing {
-        let members: Rc<[Member]> = members.into();
+    /// The rights to write to them are held past the `pace`.
+    fn of(root: Option<Rc<dyn Bucket>>, members: Vec<Member>, asked: Rc<RefCell<Tallies>>, pace: Rc<Pace>) -> Backing {
+        let paced = |bucket| -> Rc<dyn Bucket> { Rc::new(PacedBucket::new(bucket, pace.clone())) };
+        let members: Rc<[Member]> = members.into_iter().map(|member| member.within(paced)).collect();
+        let root = root.map(paced);
         Backing { bucket: root.map(|root| SideBySide::over(root, members.clone())), members, asked }
     }
 }

@@ -147,6 +147,26 @@ fn a_scan_leaves_what_is_in_use() {
     }
 }
 
+/// A rate holds for reads of applications and for what is written, and shows.
+#[test]
+fn rates_are_kept() {
+    let place = Place::over_s3();
+    put(&place, &[("large", 32 * MIB)]);
+    place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--upload-rate", "1K"]).refused(2, "at least 1 MiB, or 0");
+    place.mount_with(&["--download-rate", "12M", "--upload-rate", "8M", "--flush-interval", "1h"]);
+    let status = place.ebb(&["status", "mnt"]).good().out;
+    assert!(status.contains("at most 12 MiB/s from the bucket") && status.contains("at most 8 MiB/s to the bucket"), "{status}");
+    let began = Instant::now();
+    assert!(fs::read(place.path("mnt/large")).unwrap() == vec![1; 32 * MIB]);
+    // All but the last body, which is of 8 MiB at most.
+    assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+    fs::write(place.path("mnt/new"), vec![9; 24 * MIB]).unwrap();
+    let began = Instant::now();
+    place.ebb(&["flush", "mnt"]).good();
+    assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+    place.umount();
+}
+
 fn read_all(path: &Path) {
     std::io::copy(&mut fs::File::open(path).unwrap(), &mut std::io::sink()).unwrap();
 }

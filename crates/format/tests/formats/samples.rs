@@ -635,6 +635,8 @@ impl Draw {
             dirty_files: self.u64(),
             dirty_since: self.option(Draw::time),
             pending_deletes: self.u64(),
+            download_bytes_per_sec: self.option(Draw::u64),
+            upload_bytes_per_sec: self.option(Draw::u64),
             scrub: ScrubStatus { blocks: self.u64(), dropped: self.u64(), damaged: self.u64(), round_ended: self.option(Draw::time) },
             troubles: self.list(|draw| Trouble { since: draw.time(), what: draw.text() }),
         }

@@ -158,7 +158,7 @@ impl Node {
             return Ok((0, 0));
         }
         let before = self.flusher.flushed.get();
-        let mut deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
+        let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
         loop {
             self.move_renamed().await;
@@ -168,7 +168,7 @@ impl Node {
             }
             if remaining < left {
                 left = remaining;
-                deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
+                deadline = self.ports.clock.monotonic() + self.flush_patience();
             } else if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }
@@ -192,6 +192,16 @@ impl Node {
         }
         let after = self.flusher.flushed.get();
         Ok((after.files - before.files, after.bytes - before.bytes))
+    }
+
+    /// How long a flush waits for the next file to be there: beside the usual time what all files
+    /// take that are to be sent, if that is limited.
+    fn flush_patience(&self) -> Duration {
+        let Some(rate) = self.options.upload_bytes_per_sec else { return self.options.bucket_timeout };
+        let state = self.replica.view();
+        let length = |ino| state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
+        let bytes = state.backing().dirty_inodes().fold(0u64, |sum, (_, ino)| sum.saturating_add(length(ino)));
+        self.options.bucket_timeout + Duration::from_secs(bytes / rate.max(1))
     }
 
     /// The buckets that have anything of what is below an inode: objects without a key of

@@ -154,6 +154,12 @@ pub struct Node {
     /// A read that the bucket does not answer fails after this time.
     #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_BUCKET_TIMEOUT")]
     pub bucket_timeout: Span,
+    /// Most bytes of objects that come from the bucket in a second; with 0 as many as can.
+    #[arg(long, value_name = "SIZE", default_value = "0", env = "EBB_DOWNLOAD_RATE")]
+    pub download_rate: Bytes,
+    /// Most bytes of objects that go to the bucket in a second; with 0 as many as can.
+    #[arg(long, value_name = "SIZE", default_value = "0", env = "EBB_UPLOAD_RATE")]
+    pub upload_rate: Bytes,
     /// What others do to the bucket is seen at the latest after this time; with 0 never, but for
     /// objects that are replaced and are not cached.
     #[arg(long, value_name = "TIME", default_value = "0s", env = "EBB_REVALIDATE")]

@@ -178,6 +178,8 @@ mod tests {
             dirty_files: 0,
             dirty_since: Some(Time::from_secs(5)),
             pending_deletes: 0,
+            download_bytes_per_sec: None,
+            upload_bytes_per_sec: None,
             scrub: ScrubStatus::default(),
             troubles: Vec::new(),
         }

@@ -73,6 +73,8 @@ pub fn json(reply: &AdminReply) -> Value {
             "dirty_files": status.dirty_files,
             "dirty_since_secs": status.dirty_since.map(|time| time.secs),
             "pending_deletes": status.pending_deletes,
+            "download_bytes_per_sec": status.download_bytes_per_sec,
+            "upload_bytes_per_sec": status.upload_bytes_per_sec,
             "scrub": {
                 "blocks": status.scrub.blocks,
                 "dropped": status.scrub.dropped,
@@ -120,6 +122,11 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
     }
     if status.pending_deletes > 0 {
         writeln!(out, "deletes   {} objects are still to be deleted", status.pending_deletes)?;
+    }
+    for (way, rate) in [("from", status.download_bytes_per_sec), ("to", status.upload_bytes_per_sec)] {
+        if let Some(rate) = rate {
+            writeln!(out, "rate      at most {}/s {way} the bucket", Bytes(rate))?;
+        }
     }
     let behind = status.log_index.0.saturating_sub(status.durable_index.0);
     writeln!(out, "log       {} operations, {behind} of them not yet safe from a power cut", status.log_index.0)?;
