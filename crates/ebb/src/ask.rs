@@ -89,10 +89,13 @@ pub async fn node_status(address: &str) -> Result<Status, Failure> {
 }
 
 /// The node that a path or address on the command line means.
+#[derive(Clone)]
 pub struct Asked {
     /// As it was given.
     shown: PathBuf,
     pub address: String,
+    /// Asked for by its name; it must be what the node has.
+    volume: Option<String>,
     /// From the root of the volume.
     pub path: Vec<Name>,
     /// The mount that the path is on, if it is on one.
@@ -105,10 +108,12 @@ impl Asked {
         let found = run_dir.find(target).map_err(|error| Failure::of(target.display(), error))?;
         match found {
             Some((record, below)) => Asked::on_mount(target, record, &below),
-            None => match address(target) {
-                Some(address) => Ok(Asked { shown: target.to_owned(), address, path: Vec::new(), mount: None }),
-                None => Err(Failure::Usage(format!("{} is on no mount of ebb, nor is it HOST:PORT of a node", target.display()))),
-            },
+            None => served(target)?.ok_or_else(|| {
+                Failure::Usage(format!(
+                    "{} is on no mount of ebb, nor is it HOST:PORT of a node or ebb://HOST:PORT/VOLUME",
+                    target.display()
+                ))
+            }),
         }
     }
 
@@ -142,10 +147,22 @@ impl Asked {
         }
         let path =
             names(&record.subdirectory.join(below)).ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.display())))?;
-        Ok(Asked { shown: target.to_owned(), address: record.control.clone(), path, mount: Some(record) })
+        Ok(Asked { shown: target.to_owned(), address: record.control.clone(), volume: None, path, mount: Some(record) })
+    }
+
+    /// The node has the volume that was named, if one was.
+    pub async fn confirm(&self) -> Result<(), Failure> {
+        let Some(volume) = &self.volume else { return Ok(()) };
+        let found = node_status(&self.address).await?.volume;
+        if found == *volume { Ok(()) } else { Err(Failure::of(self.shown.display(), format!("the node there serves {found}"))) }
+    }
+
+    pub fn is_on_node_of(&self, other: &Asked) -> bool {
+        self.address == other.address && self.volume == other.volume
     }
 
     pub async fn ask(&self, request: AdminRequest) -> Result<AdminReply, Failure> {
+        self.confirm().await?;
         ask(&self.address, request).await.map_err(|error| match error {
             AskError::Rpc(RpcError::Refused(FsError::TimedOut)) => {
                 Failure::of(self.shown.display(), "the bucket has not taken everything in time; `ebb status` says why")
@@ -159,15 +176,20 @@ impl Asked {
     }
 }
 
-/// `HOST:PORT`, unless a file has that name, or the one of `ebb://HOST:PORT/VOLUME`.
-fn address(target: &Path) -> Option<String> {
-    let text = target.to_str()?;
-    if let Ok(Source::Served { address, .. }) = Source::parse(text) {
-        return Some(address);
+/// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` of whatever volume, unless a file has that name.
+fn served(target: &Path) -> Result<Option<Asked>, Failure> {
+    let Some(text) = target.to_str() else { return Ok(None) };
+    let shown = target.to_owned();
+    match Source::parse(text) {
+        Ok(Source::Served { address, volume, subdirectory }) => {
+            return Ok(Some(Asked { shown, address, volume: Some(volume), path: subdirectory, mount: None }));
+        }
+        Ok(Source::Storage { url }) => return Err(Failure::Usage(format!("{url} is storage: say which mount or node of it is meant"))),
+        Err(_) => {}
     }
-    let (host, port) = text.rsplit_once(':')?;
-    let is_address = !host.is_empty() && port.parse::<u16>().is_ok() && std::fs::symlink_metadata(target).is_err();
-    is_address.then(|| text.to_owned())
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+    let is_address = port.is_some() && std::fs::symlink_metadata(target).is_err();
+    Ok(is_address.then(|| Asked { shown, address: text.to_owned(), volume: None, path: Vec::new(), mount: None }))
 }
 
 pub enum AskError {

@@ -27,10 +27,11 @@ const LIST_PAGE: u32 = 1024;
 
 pub async fn run(args: Warmup) -> Result<(), Failure> {
     let pace = Pace::new(args.rate)?;
-    let (address, named) = named(&args)?;
+    let (node, named) = named(&args)?;
+    node.confirm().await?;
     // From here on it ends with what it has done.
     let mut signals = Signals::listen()?;
-    let line = Line::to(&address).await.map_err(|error| Failure::of(&address, error))?;
+    let line = Line::to(&node.address).await.map_err(|error| Failure::of(&node.address, error))?;
     let warming = Warming { line, jobs: args.jobs.into(), pace, progress: RefCell::new(Progress::new("warmup")), sum: RefCell::default() };
     let interrupted = || Failure::Failed("interrupted; the same command goes on where it was".into());
     let files = tokio::select! {
@@ -58,8 +59,8 @@ struct Named {
     below_root: Vec<Name>,
 }
 
-/// The node that is asked, and what of it is meant.
-fn named(args: &Warmup) -> Result<(String, Vec<Named>), Failure> {
+/// Whose node is asked, and what of it is meant.
+fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
     let mut paths = Vec::new();
     for path in &args.paths {
         match path == Path::new("-") {
@@ -71,17 +72,18 @@ fn named(args: &Warmup) -> Result<(String, Vec<Named>), Failure> {
         let file = File::open(list).and_then(|file| read_names(BufReader::new(file), &mut paths));
         file.map_err(|error| Failure::of(list.display(), error))?;
     }
-    let mut address = None;
+    let mut first = None;
     let mut named = Vec::new();
     for path in paths {
         let asked = Asked::of(&path)?;
-        if *address.get_or_insert_with(|| asked.address.clone()) != asked.address {
+        let below_root = asked.path.clone();
+        if !asked.is_on_node_of(first.get_or_insert_with(|| asked.clone())) {
             return Err(Failure::Usage(format!("{} is on another mount than what was named before it", path.display())));
         }
-        named.push(Named { path, below_root: asked.path });
+        named.push(Named { path, below_root });
     }
-    let address = address.ok_or_else(|| Failure::Usage("the list names nothing".into()))?;
-    Ok((address, named))
+    let first = first.ok_or_else(|| Failure::Usage("the list names nothing".into()))?;
+    Ok((first, named))
 }
 
 fn read_names(from: impl BufRead, paths: &mut Vec<PathBuf>) -> io::Result<()> {

@@ -90,6 +90,11 @@ fn a_mount_is_asked_without_its_node() {
         let alone = stats(&place, name);
         assert_eq!((&alone["mount"], &alone["node"]["requests"]["make"]["count"]), (&Value::Null, &1.into()), "{alone}");
     }
+    place.ebb(&["stats", &format!("ebb://{address}/other")]).refused(1, "serves volume");
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    assert!(place.ebb(&["explain", &format!("{volume}/d")]).good().out.contains("/d"));
+    place.ebb(&["warmup", &format!("ebb://{address}/other/d")]).refused(1, "serves volume");
+    place.ebb(&["stats", "s3://bucket"]).refused(2, "is storage");
     place.signal(node, libc::SIGKILL);
     let alone = stats(&place, "mnt");
     assert_eq!((&alone["mount"]["operations"]["CREATE"]["count"], &alone["node"]), (&1.into(), &Value::Null), "{alone}");

@@ -333,7 +333,7 @@ pub struct Umount {
 /// A mount or anything below it, or a node.
 #[derive(Args, Debug)]
 pub struct Target {
-    /// A path on a mount, or HOST:PORT of a node that serves.
+    /// A path on a mount, HOST:PORT of a node that serves, or ebb://HOST:PORT/VOLUME.
     pub path: PathBuf,
     #[command(flatten)]
     pub output: Output,
