@@ -161,6 +161,24 @@ fn extended_attributes() {
     assert_eq!(get(c"user.a", 10), Err(libc::ENODATA));
 }
 
+/// Works with a mapping in a process of its own, and expects true. A page that is waited for holds the
+/// address space, which whoever serves the mount may want to change just then, to get memory: in one
+/// process they would wait for each other for ever. `work` makes system calls and touches what is there.
+#[track_caller]
+fn apart(work: impl FnOnce() -> bool) {
+    // SAFETY: the child takes no lock and no memory until it ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let good = work();
+        // SAFETY: ends this process, and nothing of it is used afterwards.
+        unsafe { libc::_exit(if good { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: `status` is valid to write to.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
 #[test]
 fn mapped_files() {
     if !can_mount() {
@@ -172,16 +190,18 @@ fn mapped_files() {
         fs::write(mount.path("m"), &content).unwrap();
         let file = OpenOptions::new().read(true).write(true).open(mount.path("m")).unwrap();
         let len = content.len();
-        unsafe {
+        // SAFETY: a new mapping of the whole file, which nobody cuts, and which is gone before this ends.
+        apart(|| unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let map = libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0);
-            assert_ne!(map, libc::MAP_FAILED, "{caching:?}: {}", io::Error::last_os_error());
+            if map == libc::MAP_FAILED {
+                return false;
+            }
             let bytes = std::slice::from_raw_parts_mut(map.cast::<u8>(), len);
-            assert!(bytes == content, "{caching:?}");
+            let same = bytes == content;
             bytes[500_000] = !content[500_000];
-            assert_eq!(libc::msync(map, len, libc::MS_SYNC), 0);
-            libc::munmap(map, len);
-        }
+            same && libc::msync(map, len, libc::MS_SYNC) == 0 && libc::munmap(map, len) == 0
+        });
         let mut byte = [0];
         file.read_exact_at(&mut byte, 500_000).unwrap();
         assert_eq!(byte[0], !content[500_000], "{caching:?}");
@@ -296,17 +316,19 @@ fn who_has_nothing_to_say_at_close_is_not_asked() {
     }
     let flushes = |reports_at_close: bool| {
         let mount = Mounted::new(Settings { reports_at_close, ..Settings::default() });
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("file")).unwrap();
-        file.write_all_at(b"written", 0).unwrap();
-        // SAFETY: a new mapping of the file's one page, which nobody cuts.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), 7, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        assert_ne!(at, libc::MAP_FAILED);
-        drop(file);
-        // SAFETY: within the mapping, which is unmapped afterwards.
-        unsafe {
+        let path = CString::new(mount.path("file").as_os_str().as_bytes()).unwrap();
+        // SAFETY: the path ends in NUL; the mapping is of the file's one page, which nobody cuts, and is
+        // unmapped after it was written to.
+        apart(|| unsafe {
+            let file = libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC, 0o600);
+            let written = libc::write(file, b"written".as_ptr().cast(), 7);
+            let at = libc::mmap(std::ptr::null_mut(), 7, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0);
+            if written != 7 || at == libc::MAP_FAILED || libc::close(file) != 0 {
+                return false;
+            }
             at.cast::<u8>().write_volatile(b'W');
-            libc::munmap(at, 7);
-        }
+            libc::munmap(at, 7) == 0
+        });
         let ino = mount.tree().find(ebb_model::Ino::ROOT, "file").unwrap();
         assert_eq!(mount.tree().content(ino), b"Written");
         mount.tree().flushes
