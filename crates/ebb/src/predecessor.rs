@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 /// How often it is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What takes longer is not waited for: the rest is written by whoever takes over.
+/// What takes longer is not waited for: the rest is written by whoever takes over. So long may
+/// a process take, too, that has nothing to do but to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long it may take to end once it was told, and to let go of files that were still open
@@ -22,6 +23,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals: &mut Signals) -> Result<(), Failure> {
     let began = Instant::now();
+    let mut unknown_since = began;
     let mut told = None;
     loop {
         let refused = match disk.lock() {
@@ -31,8 +33,9 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
         };
         let waited = began.elapsed();
         match owner(data_dir) {
-            Owner::Unknown if waited < PATIENCE => {}
+            Owner::Unknown if unknown_since.elapsed() < PATIENCE => {}
             Owner::Leaving { pid, ending } if waited < LAST_PATIENCE => {
+                unknown_since = Instant::now();
                 if ending && waited > PATIENCE && told != Some(pid) {
                     report.note(&format!("process {pid} leaves to this mount what has not reached the bucket yet"));
                     // SAFETY: kill takes plain integers. If it has just ended that is what is wanted.

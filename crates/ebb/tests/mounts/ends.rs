@@ -2,6 +2,7 @@
 
 use crate::place::{Place, kill, until};
 use crate::switch::Switch;
+use ebb_cli::places::{MountRecord, Process, RunDir};
 use std::fs::{self, File};
 use std::time::Duration;
 
@@ -177,5 +178,26 @@ fn mounting_waits_for_who_still_uses_the_one_of_before() {
     drop(open);
     assert_eq!(place.ended(mounting), 0);
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    place.umount();
+}
+
+/// A daemon takes its record away before it lets go of the data directory.
+#[test]
+fn mounting_waits_for_who_has_only_to_end() {
+    let mut place = Place::new();
+    place.mount();
+    let record = MountRecord { daemon: Process::this(), ..place.record("mnt") };
+    place.umount();
+    let lock = File::open(place.path("data/LOCK")).unwrap();
+    lock.lock().unwrap();
+    let run_dir = RunDir::of_user().unwrap();
+    run_dir.write(&record).unwrap();
+    let url = place.url().to_owned();
+    let mounting = place.start_silent(&["mount", &url, "mnt", "--data", "data"]);
+    std::thread::sleep(Duration::from_secs(3));
+    run_dir.remove(&record).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(lock);
+    assert_eq!(place.ended(mounting), 0);
     place.umount();
 }
