@@ -45,6 +45,8 @@ pub enum Effect {
     Cut { ino: Ino, len_bytes: u64 },
     /// These blocks have become holes: their space is to be given back.
     Punch { ino: Ino, blocks: Range<u64> },
+    /// No file is in this range of a pack file any more: its space is to be given back.
+    Vacate { range: PackRange },
 }
 
 /// The outcome of a command.
@@ -161,6 +163,7 @@ impl Partition {
         self.applied = index;
         let mut changes = Vec::new();
         let mut stale = Vec::new();
+        let mut vacated = None;
         let mut answer =
             match command {
                 Command::SessionOpen { session, client, replaces } => {
@@ -194,7 +197,10 @@ impl Partition {
                     self.namespace.release(*session, *ino, &mut changes);
                     None
                 }
+                // The inode may have gone while its bytes were on their way.
+                Command::Extent(ExtentCommand::Packed { ino, .. }) if self.namespace.inode(*ino).is_none() => None,
                 Command::Extent(command) => {
+                    vacated = self.vacated(command);
                     self.extents.apply(command);
                     None
                 }
@@ -204,7 +210,8 @@ impl Partition {
                     None
                 }
             };
-        let (touched, effects) = self.observe(&changes, stale);
+        let (touched, mut effects) = self.observe(&changes, stale);
+        effects.extend(vacated);
         // An answer that is given again says nothing of holes: there may be others by then.
         if let Some(Ok(Mutated { attr: Some(attr), index: executed, .. })) = &mut answer
             && *executed == index
@@ -240,6 +247,14 @@ impl Partition {
         answer
     }
 
+    /// What a command is about to vacate: a range that grows where it is is not.
+    fn vacated(&self, command: &ExtentCommand) -> Option<Effect> {
+        let ExtentCommand::Packed { ino, range: new } = *command else { return None };
+        let range = self.extents.packed(ino)?;
+        let stays = new.is_some_and(|new| new.begins_as(&range));
+        (!stays).then_some(Effect::Vacate { range })
+    }
+
     fn close_session(&mut self, session: SessionId, changes: &mut Vec<Change>) {
         self.sessions.close(session);
         self.namespace.release_all(session, changes);
@@ -260,6 +275,11 @@ impl Partition {
             if let Change::Zeroed { ino, range, .. } = change {
                 let runs = self.extents.resident_runs(*ino, extent::whole_blocks(range.start, range.end - range.start));
                 effects.extend(runs.into_iter().map(|blocks| Effect::Punch { ino: *ino, blocks }));
+            }
+            if let Change::Gone { ino, .. } = *change
+                && let Some(range) = self.extents.packed(ino)
+            {
+                effects.push(Effect::Vacate { range });
             }
             self.extents.observe(change);
             touched.extend(change.inodes());

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use ebb_bucket::BucketSettings;
 use ebb_cli::args;
+use ebb_model::PACKED_BYTES;
 use ebb_node::head::TakeOver;
 use ebb_node::{Eviction, Planted};
 use std::path::Path;
@@ -45,6 +46,7 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         scrub_bytes_per_sec: args.scrub_rate.0,
         read_ahead_bytes: args.read_ahead.0,
         slow_operation: slow_operation(args),
+        pack_below_bytes: args.pack_below.0,
         planted: planted(),
         ..ebb_node::Options::default()
     }
@@ -72,6 +74,9 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     }
     if args.commit_interval.0.is_zero() {
         return Err(Failure::Usage("--commit-interval cannot be zero; --ack=durable forces before every answer".into()));
+    }
+    if args.pack_below.0 > PACKED_BYTES {
+        return Err(Failure::Usage(format!("--pack-below can be at most {}", ebb_cli::units::Bytes(PACKED_BYTES))));
     }
     if args.scrub_rate.0 < LEAST_SCRUB_RATE {
         let least = ebb_cli::units::Bytes(LEAST_SCRUB_RATE);

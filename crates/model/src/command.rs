@@ -3,8 +3,8 @@
 //! restart, so a command carries everything that is not in the state: time, identity, choice.
 
 use crate::{
-    AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, QuotaLimits, RenameMode, Replay, SessionId, SetAttr, Time, TxId,
-    Version, XattrMode,
+    AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, PackRange, QuotaLimits, RenameMode, Replay, SessionId, SetAttr,
+    Time, TxId, Version, XattrMode,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -181,6 +181,9 @@ pub enum ExtentCommand {
     /// After a power cut: bytes of these blocks were written and not forced, so they may
     /// hold anything. Clean ones become absent, dirty ones lose their checksum.
     Unsynced { ino: Ino, first: u64, count: u64 },
+    /// The bytes of the file are in this range of a pack file; `None`: in a store file of its own.
+    /// Whatever blocks it has were copied there before.
+    Packed { ino: Ino, range: Option<PackRange> },
 }
 
 /// Facts about the bucket. Keys are relative to the volume's prefix.

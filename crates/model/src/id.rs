@@ -47,6 +47,29 @@ impl fmt::Display for Ino {
     }
 }
 
+/// A pack file of a node's data directory, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct PackId(pub u64);
+
+/// Where in a pack file the bytes of a small file are (C-22): byte 0 of the file at `start`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PackRange {
+    pub pack: PackId,
+    pub start: u64,
+    pub len_bytes: u64,
+}
+
+impl PackRange {
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(self.len_bytes)
+    }
+
+    /// Both begin at one place.
+    pub fn begins_as(&self, other: &PackRange) -> bool {
+        (self.pack, self.start) == (other.pack, other.start)
+    }
+}
+
 /// A client of a volume, from attach to detach or expiry. Drawn at random by the node, never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SessionId(pub u64);

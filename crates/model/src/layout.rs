@@ -3,6 +3,14 @@
 /// The unit of presence, dirtiness and checksums of cached bytes.
 pub const BLOCK_BYTES: u64 = 64 << 10;
 
+/// Files below this are kept in pack files, many in one (C-19), with their bytes at multiples of
+/// [`PACK_UNIT_BYTES`]: the least that file systems give back of a hole.
+pub const PACKED_BYTES: u64 = 128 << 10;
+pub const PACK_UNIT_BYTES: u64 = 4 << 10;
+
+/// A pack file that has grown to this is not added to.
+pub const PACK_BYTES: u64 = 64 << 20;
+
 /// The unit of transfer, eviction and placement (O-32). A multiple of [`BLOCK_BYTES`].
 pub const CHUNK_BYTES: u64 = 16 << 20;
 

@@ -581,9 +581,19 @@ pub struct Status {
     /// How fast the buckets may be used; `None`: as fast as it goes.
     pub download_bytes_per_sec: Option<u64>,
     pub upload_bytes_per_sec: Option<u64>,
+    pub packs: PackStatus,
     pub scrub: ScrubStatus,
     /// What is wrong now, in words, with the time since when.
     pub troubles: Vec<Trouble>,
+}
+
+/// The files that small files share.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PackStatus {
+    pub packs: u64,
+    /// Small files in them, and the bytes that these take.
+    pub files: u64,
+    pub used_bytes: u64,
 }
 
 /// What comparing cached blocks with their checksums has come to, since the node started.
@@ -637,8 +647,8 @@ pub struct Explained {
     pub ino: Ino,
     pub kind: FileKind,
     pub size_bytes: u64,
-    /// In the node's data directory. `None` if no bytes of it are there.
-    pub store_file: Option<String>,
+    /// In the node's data directory, and where in it the file begins. `None` if no bytes of it are there.
+    pub store_file: Option<(String, u64)>,
     /// In whole blocks: what the store file has, and what of it the bucket does not have.
     pub cached_bytes: u64,
     pub dirty_bytes: u64,

@@ -62,6 +62,7 @@ impl Node {
             pending_deletes: dirt.deletes,
             download_bytes_per_sec: self.options.download_bytes_per_sec,
             upload_bytes_per_sec: self.options.upload_bytes_per_sec,
+            packs: self.pack_status(),
             scrub: self.scrub.status(),
             troubles: self.troubles.list().into_iter().chain(self.refused_work().troubles()).collect(),
         }

@@ -69,9 +69,10 @@ impl Node {
         let state = self.replica.view();
         let mut order = self.cache.order.borrow_mut();
         for chunk in blocks.start / BLOCKS_PER_CHUNK..blocks.end.div_ceil(BLOCKS_PER_CHUNK) {
-            let clean = state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| !block.dirty).count() as u64;
-            if clean > 0 {
-                order.insert((ino, chunk), clean * BLOCK_BYTES);
+            let clean = state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| !block.dirty);
+            let clean_bytes = clean.map(|(block, _)| state.extents().block_bytes(ino, block)).sum();
+            if clean_bytes > 0 {
+                order.insert((ino, chunk), clean_bytes);
             }
         }
     }
@@ -168,17 +169,21 @@ impl Node {
         if self.is_lent_out(ino).await? {
             return Ok(None);
         }
+        let bytes = {
+            let state = self.replica.view();
+            runs.iter().cloned().flatten().map(|block| state.extents().block_bytes(ino, block)).sum()
+        };
         for run in &runs {
             self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
         }
+        self.vacate(ino).await?;
         self.force_log().await?;
-        let mut freed = 0;
+        let place = self.place(ino);
         for run in runs {
             let (start, len) = (run.start * BLOCK_BYTES, (run.end - run.start) * BLOCK_BYTES);
-            self.store.punch(ino, start, len).await.map_err(|error| self.disk_failed(ino, error))?;
-            freed += len;
+            self.store.punch(&place, start, len).await.map_err(|error| self.disk_failed(ino, error))?;
         }
-        Ok(Some(freed))
+        Ok(Some(bytes))
     }
 
     /// Drops what is clean of a chunk. Returns the bytes freed.

@@ -21,7 +21,7 @@ impl Node {
             ino,
             kind: attr.kind,
             size_bytes: attr.size_bytes,
-            store_file: (cached_bytes > 0).then(|| store::path(ino)),
+            store_file: (cached_bytes > 0).then(|| store::place(&state, ino).path()),
             cached_bytes,
             dirty_bytes: extents.dirty_bytes_of(ino),
             dirty_runs: dirty

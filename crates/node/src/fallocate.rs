@@ -59,11 +59,15 @@ impl Node {
                 self.force_rest(ino, span.clone()).await?;
                 self.preserve_zeroed(ino, span).await?;
             }
+            let place = self.make_room(ino, parts.iter().map(|(part, _)| part.end.min(size)).max().unwrap_or(0)).await?;
+            if !keep_size {
+                self.store.grow(&place, size, end).await.map_err(|error| self.disk_failed(ino, error))?;
+            }
             for (part, _) in &parts {
                 let part = part.start..part.end.min(size);
                 self.void_sums(ino, part.start, part.end - part.start).await?;
                 let zeros = Bytes::from(vec![0; (part.end - part.start) as usize]);
-                self.store.write(ino, part.start, zeros).await.map_err(|error| self.disk_failed(ino, error))?;
+                self.store.write(&place, part.start, zeros).await.map_err(|error| self.disk_failed(ino, error))?;
             }
             let edges = parts.into_iter().map(|(part, _)| part.start / BLOCK_BYTES).collect();
             let done = self.order(order, |_| Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id }).await;

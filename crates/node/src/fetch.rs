@@ -208,14 +208,17 @@ impl Node {
         };
         // Some may have become holes meanwhile, and stay so.
         let fills: Vec<_> = fills.into_iter().filter(|fill| fill.home_bytes > 0).collect();
+        // All of it will come.
+        let end = self.home_of(ino).map_or(0, |(_, _, valid_bytes)| valid_bytes.min(self.place(ino).size_bytes));
+        let place = self.make_room(ino, end).await?;
         let mut at = 0;
         while at < fills.len() {
             let run = fills[at..].iter().zip(fills[at].block..).take_while(|(fill, block)| fill.block == *block).count();
             let content = content_of(&data, first, &fills[at..at + run]);
             let sums = content.chunks(BLOCK_BYTES as usize).map(ebb_format::crc32c).collect();
             let start = fills[at].block;
-            let content = content.slice(..self.visible_bytes(ino, start * BLOCK_BYTES, content.len()).await?);
-            self.store.write(ino, start * BLOCK_BYTES, content).await.map_err(|error| self.disk_failed(ino, error))?;
+            let content = content.slice(..self.visible_bytes(&place, start * BLOCK_BYTES, content.len()).await?);
+            self.store.write(&place, start * BLOCK_BYTES, content).await.map_err(|error| self.disk_failed(ino, error))?;
             self.commit(Command::Extent(ExtentCommand::Present { ino, etag: etag.0.clone(), first: start, sums })).await?;
             self.note_clean(ino, start..start + run as u64);
             self.loans.verified(ino, start..start + run as u64);

@@ -55,7 +55,8 @@ impl Node {
     /// Forces every command so far, which says nothing of the bytes that commands speak of.
     pub(crate) async fn force_log(&self) -> Result<LogIndex, RpcError> {
         let durable = self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)?;
-        if let Err(error) = self.store.drop_doomed(durable).await {
+        let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
+        if let Err(error) = self.store.drop_doomed(durable, has_files).await {
             // The space comes back with the next start, which removes what nobody knows.
             self.trouble("disk", Some(format!("a file of the cache could not be removed: {error}")));
         }

@@ -7,7 +7,7 @@ use crate::identity;
 use crate::locks::Mode;
 use crate::log::Log;
 use crate::recover::{OpenError, Replayed, replay};
-use crate::store::Store;
+use crate::store::{self, Place, Store};
 use ebb_core::partition::Partition;
 use ebb_format::segment::VolumeId;
 use ebb_model::*;
@@ -36,7 +36,7 @@ impl Node {
                 let state = self.replica.view();
                 (named(&state, ino), summed_blocks(&state, ino))
             };
-            compare(&self.store, (ino, &file), blocks, &mut report).await;
+            compare(&self.store, (&self.place(ino), &file), blocks, &mut report).await;
         }
         Ok(bounded(report))
     }
@@ -54,13 +54,13 @@ pub async fn fsck(ports: Ports) -> Result<FsckReport, OpenError> {
     let Replayed { partition, doubtful, .. } = replay(recovery).await?;
     let mut report = of_state(&partition);
     report.problems.extend(damaged.map(|damage| format!("a snapshot is damaged, an older one stands in for it: {damage}")));
-    let store = Store::found(ports.disk);
+    let store = Store::found(ports.disk).await?;
     for (ino, _) in partition.extents().files() {
         let mut blocks = summed_blocks(&partition, ino);
         // What was not forced need not be what was written: the next start takes it as it is.
         let doubted = doubtful.get(&ino).map_or(&[][..], |runs| runs);
         blocks.retain(|(block, _)| !doubted.iter().any(|run| run.contains(block)));
-        compare(&store, (ino, &named(&partition, ino)), blocks, &mut report).await;
+        compare(&store, (&store::place(&partition, ino), &named(&partition, ino)), blocks, &mut report).await;
     }
     Ok(bounded(report))
 }
@@ -85,10 +85,10 @@ fn summed_blocks(state: &Partition, ino: Ino) -> Vec<(u64, u32)> {
     blocks.filter_map(|(block, state)| Some((block, state.sum?))).collect()
 }
 
-async fn compare(store: &Store, (ino, file): (Ino, &str), blocks: Vec<(u64, u32)>, report: &mut FsckReport) {
+async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<(u64, u32)>, report: &mut FsckReport) {
     for (block, sum) in blocks {
         report.blocks += 1;
-        match store.read(ino, block * BLOCK_BYTES, BLOCK_BYTES as usize).await {
+        match store.read(place, block * BLOCK_BYTES, BLOCK_BYTES as usize).await {
             Ok(data) if ebb_format::crc32c(&data) == sum => {}
             Ok(_) => report.problems.push(format!("{file}: block {block} on the node's disk is not what was written")),
             Err(error) => report.problems.push(format!("{file}: block {block} cannot be read: {error}")),

@@ -13,6 +13,7 @@
 use crate::Node;
 use crate::fetch::MAX_ATTEMPTS;
 use crate::locks::Mode;
+use crate::store::Place;
 use ebb_core::extent::{BlockRuns, Source};
 use ebb_model::*;
 use std::cell::RefCell;
@@ -154,12 +155,11 @@ impl Node {
     /// How many leading bytes of what is filled in go into the store file. The zeros that are
     /// added to the last block are only for the node to see, and a file that somebody has ends
     /// where it is to end: nothing has to be overwritten behind that.
-    pub(crate) async fn visible_bytes(&self, ino: Ino, offset: u64, len_bytes: usize) -> Result<usize, RpcError> {
+    pub(crate) async fn visible_bytes(&self, place: &Place, offset: u64, len_bytes: usize) -> Result<usize, RpcError> {
+        let ino = place.ino;
         let is_seen = self.loans.is_lent(ino) || self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
-        match self.file_size(ino) {
-            Ok(size) if is_seen => Ok(len_bytes.min(size.saturating_sub(offset) as usize)),
-            _ => Ok(len_bytes),
-        }
+        let end = if is_seen { place.size_bytes } else { place.end() };
+        Ok(len_bytes.min(end.saturating_sub(offset) as usize))
     }
 
     /// True if nobody has the file.

@@ -30,6 +30,7 @@ mod members;
 mod mutate;
 mod options;
 mod paced;
+mod packs;
 mod planted;
 mod quota;
 mod read;
@@ -193,19 +194,21 @@ impl Node {
                     // A power cut may bring the inode back as long as the command is not forced.
                     self.store.doom(ino, self.replica.log().written());
                 }
+                Effect::Vacate { range } => self.store.vacate(range, self.replica.log().written()),
                 Effect::Cut { ino, len_bytes } => {
-                    let longer = self.store.is_longer(ino, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+                    let place = self.place(ino);
+                    let longer = self.store.is_longer(&place, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
                     if longer {
                         // Or a power cut could bring back the length without the bytes.
                         self.force_log().await?;
-                        self.store.cut(ino, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+                        self.store.cut(&place, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
                     }
                 }
                 Effect::Punch { ino, blocks } => {
                     // Or a power cut could bring back the blocks without their bytes.
                     self.force_log().await?;
                     let (start, len) = (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
-                    if let Err(error) = self.store.hole(ino, start, len).await {
+                    if let Err(error) = self.store.hole(&self.place(ino), start, len).await {
                         // What is a hole reads as zeros all the same.
                         self.trouble("disk", Some(format!("the space of a hole could not be given back: {error}")));
                     }

@@ -30,6 +30,7 @@ impl Node {
         spawn.spawn(Box::pin(self.clone().snapshot_for_ever()));
         spawn.spawn(Box::pin(self.clone().count_for_ever()));
         spawn.spawn(Box::pin(self.clone().scrub_for_ever()));
+        spawn.spawn(Box::pin(self.clone().compact_for_ever()));
         if let Some(tenure) = &self.tenure {
             spawn.spawn(Box::pin(self.clone().renew_for_ever(tenure.clone())));
             for (at, member) in self.members.iter().enumerate() {

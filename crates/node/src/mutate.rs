@@ -195,6 +195,8 @@ impl Node {
                 };
                 self.break_upload_at(ino, set.size_bytes);
                 if let Some(size) = set.size_bytes {
+                    let place = self.place(ino);
+                    self.store.grow(&place, place.size_bytes, size).await.map_err(|error| self.disk_failed(ino, error))?;
                     self.force_rest(ino, size..u64::MAX).await?;
                 }
                 let size = set.size_bytes;
@@ -304,10 +306,12 @@ impl Node {
         if len_bytes > 0 {
             self.replica.view().namespace().permit_bytes(ino, false)?;
         }
+        let place = self.make_room(ino, offset + len_bytes).await?;
         for fill in missing {
             let Range { start, end } = fill.range();
-            self.store.clear(ino, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.store.clear(&place, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
         }
+        self.store.grow(&place, size, offset).await.map_err(|error| self.disk_failed(ino, error))?;
         self.preserve(ino, offset..offset + len_bytes).await?;
         self.force_rest(ino, offset..offset + len_bytes).await?;
         self.void_sums(ino, offset, len_bytes).await?;
@@ -316,7 +320,7 @@ impl Node {
             ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize])
         });
         let sums = sums.collect();
-        let stored = self.store.write(ino, offset, data).await.map_err(|error| self.disk_failed(ino, error));
+        let stored = self.store.write(&place, offset, data).await.map_err(|error| self.disk_failed(ino, error));
         self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
         let stored = match stored {
             Ok(()) if order.firm => self.fsync(ino).await.map(drop),
@@ -330,7 +334,7 @@ impl Node {
             self.loans.verified(ino, extent::whole_blocks(offset, len_bytes));
         } else {
             // Behind the end of the file there are zeros.
-            self.store.cut(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.store.cut(&place, size).await.map_err(|error| self.disk_failed(ino, error))?;
             self.drop_if_gone(ino);
         }
         written.map(Written::Done)

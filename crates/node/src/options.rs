@@ -4,6 +4,7 @@
 use crate::Planted;
 use crate::head::TakeOver;
 use ebb_core::cache::Eviction;
+use ebb_model::{PACK_BYTES, PACKED_BYTES};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -60,6 +61,10 @@ pub struct Options {
     pub read_ahead_bytes: u64,
     /// Requests that take this long are told of in the log; `None`: none are.
     pub slow_operation: Option<Duration>,
+    /// Files below this share pack files; at most [`PACKED_BYTES`].
+    pub pack_below_bytes: u64,
+    /// How large a pack file gets; at least [`PACKED_BYTES`], at most [`PACK_BYTES`].
+    pub pack_bytes: u64,
     /// Operations after which a snapshot is written, so that a restart has no more to replay.
     pub snapshot_operations: u64,
     pub segment_bytes: u64,
@@ -97,6 +102,8 @@ impl Default for Options {
             scrub_bytes_per_sec: 32 << 20,
             read_ahead_bytes: 64 << 20,
             slow_operation: Some(Duration::from_secs(1)),
+            pack_below_bytes: PACKED_BYTES,
+            pack_bytes: PACK_BYTES,
             snapshot_operations: 200_000,
             segment_bytes: 16 << 20,
             planted: None,

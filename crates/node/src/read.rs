@@ -76,7 +76,7 @@ impl Node {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let first_byte = blocks.start * BLOCK_BYTES;
         let len_bytes = ((blocks.end - blocks.start) * BLOCK_BYTES) as usize;
-        let data = self.store.read(ino, first_byte, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+        let data = self.store.read(&self.place(ino), first_byte, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
         for block in blocks.clone() {
             let start = (block * BLOCK_BYTES - first_byte) as usize;
             let state = self.replica.view().extents().block(ino, block).copied();

@@ -11,6 +11,7 @@ use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
 use crate::members;
 use crate::paced::{Pace, PacedBucket};
+use crate::packs;
 use crate::quota::Quotas;
 use crate::repeat::bytes_of;
 use crate::replica::{Replica, refusal};
@@ -196,6 +197,9 @@ impl Node {
             false => replay(recovery).await?,
         };
         let store = Store::open(ports.disk.clone()).await?;
+        if let Some((last, _)) = partition.extents().packs().last() {
+            store.packs.begin_after(last);
+        }
         let space = ports.disk.space().await?;
         let object_bytes = bucket.as_ref().map_or(u64::MAX, |bucket| bucket.capabilities().max_object_bytes);
         let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
@@ -239,8 +243,8 @@ impl Node {
         if fresh {
             node.write_snapshot().await?;
         }
-        node.store.not_forced(doubtful.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (*ino, run))));
-        node.store.not_forced_cuts(cuts);
+        node.store.not_forced(doubtful.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (node.place(*ino), run))));
+        node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.place(ino), len)));
         node.doubt_void_blocks();
         // What is removed or cut now must not come back with the next power cut.
         node.force_log().await?;
@@ -274,17 +278,28 @@ impl Node {
     fn doubt_void_blocks(&self) {
         let state = self.replica.view();
         let blocks: Vec<(Ino, Range<u64>)> = state.extents().void_blocks().map(|(ino, block)| (ino, block..block + 1)).collect();
-        self.store.not_forced(blocks.iter().map(|(ino, block)| (*ino, block)));
+        self.store.not_forced(blocks.iter().map(|(ino, block)| (self.place(*ino), block)));
     }
 
-    /// Store files of inodes that are gone, and bytes beyond the end of a file, are what a
-    /// crash between a command and its effects leaves.
+    /// Store files of inodes that are gone or elsewhere, and bytes beyond the end of a file, are
+    /// what a crash between a command and its effects leaves.
     async fn drop_strays(&self) -> Result<(), DiskError> {
-        for ino in self.store.list().await? {
-            let size = self.replica.view().namespace().attr(ino).map(|attr| attr.size_bytes);
-            match size {
-                Ok(size) => self.store.cut(ino, size).await?,
-                Err(_) => self.store.drop_file(ino).await?,
+        for ino in self.store.list() {
+            let place = self.place(ino);
+            let is_known = self.replica.view().namespace().inode(ino).is_some();
+            if is_known && place.packed.is_none() {
+                self.store.cut(&place, place.size_bytes).await?;
+            } else {
+                self.store.drop_file(ino).await?;
+            }
+        }
+        for pack in self.store.packs.found.clone() {
+            let used: Vec<PackRange> = self.replica.view().extents().packed_in(pack).map(|(range, _)| range).collect();
+            if used.is_empty() {
+                self.store.drop_pack(pack).await?;
+            }
+            for gap in packs::gaps(pack, &used) {
+                self.store.free(gap).await?;
             }
         }
         // At once: a run that is killed before it forces them leaves no trace of its cuts.
@@ -301,7 +316,7 @@ impl Node {
         for (ino, blocks) in holes {
             for block in blocks {
                 if self.replica.view().extents().block(ino, block).is_none() {
-                    self.store.hole(ino, block * BLOCK_BYTES, BLOCK_BYTES).await?;
+                    self.store.hole(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES).await?;
                     made.insert(ino);
                 }
             }
@@ -477,7 +492,7 @@ async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
 
 /// Removes what is left of a volume that the data directory no longer serves.
 async fn wipe(ports: &Ports) -> Result<(), DiskError> {
-    for dir in ["log", "snapshot", "store"] {
+    for dir in ["log", "snapshot", "store", "packs"] {
         let names = ports.disk.list(dir).await?;
         for name in &names {
             ports.disk.remove(&format!("{dir}/{name}")).await?;
@@ -551,6 +566,10 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) => {
                 unsynced.entry(*ino).or_default().push((index, *first..*first + sums.len() as u64));
             }
+            // What was copied there.
+            Command::Extent(ExtentCommand::Packed { ino, .. }) => {
+                unsynced.entry(*ino).or_default().push((index, touched_blocks(0, PACKED_BYTES)));
+            }
             // Doubted once, or about to be written when the node went down.
             Command::Extent(ExtentCommand::Unsynced { ino, first, count }) => {
                 unsynced.entry(*ino).or_default().push((index, *first..first.saturating_add(*count)));
@@ -583,6 +602,8 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                     cuts.entry(ino).and_modify(|cut: &mut u64| *cut = len_bytes.min(*cut)).or_insert(len_bytes);
                 }
                 Effect::Punch { ino, blocks } => holes.push((ino, blocks)),
+                // The gaps between what is in use are found by what is.
+                Effect::Vacate { .. } => {}
             }
         }
         if let (Command::Client { stamp, mutation, .. } | Command::Repeated { stamp, mutation, .. }, Some(Ok(_))) =

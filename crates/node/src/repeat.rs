@@ -72,7 +72,10 @@ impl Node {
             kept_until = Some(self.commit(Command::Extent(unsynced)).await?);
             self.force_log().await?;
             let bytes = bytes.slice(piece.start - offset..piece.end - offset);
-            self.store.write(ino, piece.start, bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.store
+                .write(&self.make_room(ino, piece.end).await?, piece.start, bytes)
+                .await
+                .map_err(|error| self.disk_failed(ino, error))?;
         }
         Ok(kept_until)
     }

@@ -1,18 +1,25 @@
 //! Store files: the bytes of files on this node's disk, each in a sparse file at natural
-//! offsets (store offset = file offset), named by inode id (DESIGN §5).
+//! offsets (store offset = file offset), named by inode id (DESIGN §5). Small files are many in
+//! one pack file, each in a range of it (C-19).
 //!
 //! Laws:
 //! - What is in a store file counts only as far as the partition's extents say so.
+//! - Behind the end of a file there are zeros in its store file. In a pack file there may be
+//!   anything: it is not read, and a file that grows over it has it cleared before.
+//! - No range of a pack file is used twice. What is let go is punched once the command that let
+//!   it go is forced, and a pack file of which nothing is left is removed.
 //! - Bytes are forced before a `Synced` record claims it; which files have bytes that are
 //!   not is remembered here. A failed sync is never forgotten: the file stays failed until
 //!   it is dropped or the node starts again and reads what is there.
 //! - Of a file that is lent there is one open file here, whatever else is closed: whether
 //!   anybody has it is asked of that one.
 
+use crate::packs::{self, Packs};
 use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_core::extent::{BlockRuns, touched_blocks};
-use ebb_model::{BLOCK_BYTES, Ino, LogIndex};
+use ebb_core::partition::Partition;
+use ebb_model::{BLOCK_BYTES, Ino, LogIndex, PackId, PackRange};
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,95 +36,175 @@ const DIRECTORY: &str = "store";
 pub struct Store {
     disk: Rc<dyn Disk>,
     state: RefCell<State>,
+    /// The space of pack files.
+    pub packs: Packs,
     failing: Signal,
+}
+
+/// Where the bytes of a file are, and how many it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub ino: Ino,
+    pub size_bytes: u64,
+    pub packed: Option<PackRange>,
+}
+
+/// A file of the data directory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum FileId {
+    Own(Ino),
+    Pack(PackId),
+}
+
+impl Place {
+    /// The file that has its bytes.
+    pub fn file(&self) -> FileId {
+        self.packed.map_or(FileId::Own(self.ino), |range| FileId::Pack(range.pack))
+    }
+
+    /// The path of that in the data directory, and where in it the file begins.
+    pub fn path(&self) -> (String, u64) {
+        (self.file().path(), self.at(0, 0).start)
+    }
+
+    /// How many bytes of the file can be there.
+    pub fn end(&self) -> u64 {
+        self.packed.map_or(u64::MAX, |range| range.len_bytes.min(self.size_bytes))
+    }
+
+    /// Where a range of the file is, as far as there is room for it.
+    pub fn at(&self, offset: u64, len: u64) -> Range<u64> {
+        let end = offset.saturating_add(len);
+        match self.packed {
+            None => offset..end,
+            Some(range) => range.start + offset.min(range.len_bytes)..range.start + end.min(range.len_bytes),
+        }
+    }
+}
+
+impl FileId {
+    fn path(self) -> String {
+        match self {
+            FileId::Own(ino) => path(ino),
+            FileId::Pack(pack) => packs::path(pack),
+        }
+    }
+
+    fn directory(self) -> &'static str {
+        match self {
+            FileId::Own(_) => DIRECTORY,
+            FileId::Pack(_) => packs::DIRECTORY,
+        }
+    }
+}
+
+/// What goes once the command that said so is forced.
+enum Doomed {
+    File(Ino),
+    Range(PackRange),
 }
 
 #[derive(Default)]
 struct State {
-    open: BTreeMap<Ino, Rc<dyn DiskFile>>,
+    /// Files that have a store file of their own.
+    own: BTreeSet<Ino>,
+    open: BTreeMap<FileId, Rc<dyn DiskFile>>,
     /// Open files, oldest first.
-    opened: VecDeque<Ino>,
+    opened: VecDeque<FileId>,
     /// Files that the kernel reads by itself.
     lent: BTreeMap<Ino, Rc<dyn DiskFile>>,
-    /// Files with bytes that were not forced, with the number of their last change. A file
-    /// leaves only once it was forced, so that of two who force it at one time neither
-    /// takes the other's sync, which may still be under way, for done.
-    unsynced: BTreeMap<Ino, u64>,
+    /// Files with bytes that were not forced, by where these are, with the number of their last
+    /// change. A file leaves only once it was forced, so that of two who force it at one time
+    /// neither takes the other's sync, which may still be under way, for done.
+    unsynced: BTreeMap<(Ino, FileId), u64>,
     /// What of them was changed since they were last forced.
     unforced: BlockRuns,
     /// Files among them that were cut: whatever is forced, their new length is forced
     /// before, or bytes that were cut off could come back under a later extension.
     cut: BTreeSet<Ino>,
-    /// Number of the last change of names, and of the last that is forced.
-    names_changed: u64,
-    names_synced: u64,
+    /// By directory: number of the last change of names, and of the last that is forced.
+    names_changed: BTreeMap<&'static str, u64>,
+    names_synced: BTreeMap<&'static str, u64>,
     /// Changes are numbered.
     changes: u64,
     failed: BTreeMap<Ino, DiskError>,
-    /// Files of inodes that are gone, in the order of the commands that said so. They go
-    /// once that is forced.
-    doomed: VecDeque<(LogIndex, Ino)>,
+    /// In the order of the commands that said so.
+    doomed: VecDeque<(LogIndex, Doomed)>,
 }
 
 impl State {
-    fn changed(&mut self, ino: Ino, blocks: Range<u64>) {
+    fn changed(&mut self, place: &Place, blocks: Range<u64>) {
         self.changes += 1;
-        self.unsynced.insert(ino, self.changes);
-        self.unforced.insert(ino, blocks);
+        self.unsynced.insert((place.ino, place.file()), self.changes);
+        self.unforced.insert(place.ino, blocks);
     }
 
-    fn was_cut(&mut self, ino: Ino, len: u64) {
-        self.changed(ino, len / BLOCK_BYTES..u64::MAX);
-        self.cut.insert(ino);
+    fn was_cut(&mut self, place: &Place, len: u64) {
+        self.changed(place, len / BLOCK_BYTES..u64::MAX);
+        self.cut.insert(place.ino);
     }
 
     /// Nothing of the file is left to force, or it is of no use any more.
     fn settled(&mut self, ino: Ino) {
-        self.unsynced.remove(&ino);
+        let files: Vec<FileId> = self.unsynced_files(ino).map(|(file, _)| file).collect();
+        for file in files {
+            self.unsynced.remove(&(ino, file));
+        }
         self.unforced.remove(ino, 0..u64::MAX);
         self.cut.remove(&ino);
     }
 
-    fn names_changed(&mut self) {
+    fn unsynced_files(&self, ino: Ino) -> impl Iterator<Item = (FileId, u64)> {
+        let (first, last) = (FileId::Own(Ino(0)), FileId::Pack(PackId(u64::MAX)));
+        self.unsynced.range((ino, first)..=(ino, last)).map(|((_, file), change)| (*file, *change))
+    }
+
+    fn names_changed(&mut self, directory: &'static str) {
         self.changes += 1;
-        self.names_changed = self.changes;
+        self.names_changed.insert(directory, self.changes);
     }
 }
 
 impl Store {
     pub async fn open(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         disk.create_dir(DIRECTORY).await?;
+        disk.create_dir(packs::DIRECTORY).await?;
         disk.sync_dir("").await?;
-        Ok(Store::found(disk))
+        Store::found(disk).await
     }
 
     /// The store files that there are, to be looked at.
-    pub fn found(disk: Rc<dyn Disk>) -> Store {
-        Store { disk, state: RefCell::default(), failing: Signal::default() }
+    pub async fn found(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
+        let names = disk.list(DIRECTORY).await?;
+        let own = names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect();
+        let packs = Packs::found(&*disk).await?;
+        Ok(Store { disk, state: RefCell::new(State { own, ..State::default() }), packs, failing: Signal::default() })
     }
 
     /// These blocks were written by an earlier run, which may not have forced them.
-    pub fn not_forced<'a>(&self, blocks: impl IntoIterator<Item = (Ino, &'a Range<u64>)>) {
+    pub fn not_forced<'a>(&self, blocks: impl IntoIterator<Item = (Place, &'a Range<u64>)>) {
         let mut state = self.state.borrow_mut();
-        state.names_changed();
-        blocks.into_iter().for_each(|(ino, blocks)| state.changed(ino, blocks.clone()));
+        state.names_changed(DIRECTORY);
+        state.names_changed(packs::DIRECTORY);
+        blocks.into_iter().for_each(|(place, blocks)| state.changed(&place, blocks.clone()));
     }
 
     /// These files were cut by an earlier run, which may not have forced their new length.
-    pub fn not_forced_cuts(&self, cuts: impl IntoIterator<Item = (Ino, u64)>) {
+    pub fn not_forced_cuts(&self, cuts: impl IntoIterator<Item = (Place, u64)>) {
         let mut state = self.state.borrow_mut();
-        cuts.into_iter().for_each(|(ino, len)| state.was_cut(ino, len));
+        cuts.into_iter().filter(|(place, _)| place.packed.is_none()).for_each(|(place, len)| state.was_cut(&place, len));
     }
 
     pub fn unforced_cuts(&self) -> Vec<Ino> {
         self.state.borrow().cut.iter().copied().collect()
     }
 
-    /// Reads `len` bytes; what is beyond the end of the store file reads as zeros.
-    pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Bytes, DiskError> {
-        let data = match self.existing(ino).await? {
-            Some(file) => file.read_at(offset, len).await?,
-            None => Bytes::new(),
+    /// Reads `len` bytes; what is beyond the end of the file reads as zeros.
+    pub async fn read(&self, place: &Place, offset: u64, len: usize) -> Result<Bytes, DiskError> {
+        let at = place.at(offset, (len as u64).min(place.end().saturating_sub(offset)));
+        let data = match self.existing(place.file()).await? {
+            Some(file) if !at.is_empty() => file.read_at(at.start, (at.end - at.start) as usize).await?,
+            _ => Bytes::new(),
         };
         if data.len() == len {
             return Ok(data);
@@ -128,51 +215,87 @@ impl Store {
         Ok(padded.into())
     }
 
-    pub async fn write(&self, ino: Ino, offset: u64, data: Bytes) -> Result<(), DiskError> {
-        let file = self.file(ino, OpenMode::Create).await?;
+    pub async fn write(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
+        let at = place.at(offset, data.len() as u64);
+        if at.end - at.start != data.len() as u64 {
+            let what = format!("{} bytes at {offset} of inode {} are more than it has room for", data.len(), place.ino);
+            return Err(DiskError::Failed { path: place.file().path(), what });
+        }
+        let file = self.file(place.file(), OpenMode::Create).await?;
         let blocks = touched_blocks(offset, data.len() as u64);
-        let written = file.write_at(offset, data).await;
+        let written = file.write_at(at.start, data).await;
+        if let Some(range) = place.packed {
+            self.packs.written(range, at.end);
+        }
         // After the write: a sync that ran meanwhile may have missed it. After a failure
         // too: part of the bytes may be there.
-        self.state.borrow_mut().changed(ino, blocks);
+        self.state.borrow_mut().changed(place, blocks);
         written
     }
 
     /// Makes bytes from `len` on vanish, so that a later extension reads as zeros.
-    pub async fn cut(&self, ino: Ino, len: u64) -> Result<(), DiskError> {
-        let Some(file) = self.existing(ino).await? else { return Ok(()) };
-        if file.len().await? > len {
+    pub async fn cut(&self, place: &Place, len: u64) -> Result<(), DiskError> {
+        if self.is_longer(place, len).await?
+            && let Some(file) = self.existing(place.file()).await?
+        {
             let cut = file.set_len(len).await;
-            self.state.borrow_mut().was_cut(ino, len);
+            self.state.borrow_mut().was_cut(place, len);
             return cut;
         }
         Ok(())
     }
 
     /// Makes a range that is not in use read as zeros, whatever an earlier use left there.
-    pub async fn clear(&self, ino: Ino, offset: u64, len: u64) -> Result<(), DiskError> {
-        let Some(file) = self.existing(ino).await? else { return Ok(()) };
-        if file.len().await? > offset { file.punch(offset, len).await } else { Ok(()) }
+    pub async fn clear(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
+        let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
+        let at = place.at(offset, len);
+        let is_used = match place.packed {
+            None => file.len().await? > at.start,
+            Some(range) => self.packs.may_be_written(range, at.start),
+        };
+        if is_used && !at.is_empty() { file.punch(at.start, at.end - at.start).await } else { Ok(()) }
     }
 
     /// Gives back the space of a range.
-    pub async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<(), DiskError> {
-        let Some(file) = self.existing(ino).await? else { return Ok(()) };
-        file.punch(offset, len).await
+    pub async fn punch(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
+        let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
+        let at = place.at(offset, len);
+        if at.is_empty() { Ok(()) } else { file.punch(at.start, at.end - at.start).await }
     }
 
     /// Makes a hole. Unlike space that is only given back, it is forced with the file: what was
     /// there before must not come back under bytes that are written later and lost.
-    pub async fn hole(&self, ino: Ino, offset: u64, len: u64) -> Result<(), DiskError> {
-        let Some(file) = self.existing(ino).await? else { return Ok(()) };
-        let punched = file.punch(offset, len).await;
-        self.state.borrow_mut().changed(ino, touched_blocks(offset, len));
+    pub async fn hole(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
+        let punched = self.punch(place, offset, len).await;
+        self.state.borrow_mut().changed(place, touched_blocks(offset, len));
         punched
     }
 
+    /// A file is about to have bytes from `from` to `to` that nobody writes. What an earlier use
+    /// left there goes, and is forced before anything says that it is the file's.
+    pub async fn grow(&self, place: &Place, from: u64, to: u64) -> Result<(), DiskError> {
+        let Some(range) = place.packed else { return Ok(()) };
+        let at = place.at(from, to.saturating_sub(from));
+        if at.is_empty() || !self.packs.may_be_written(range, at.start) {
+            return Ok(());
+        }
+        let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
+        file.punch(at.start, at.end - at.start).await?;
+        self.state.borrow_mut().changed(place, touched_blocks(from, to - from));
+        self.sync(Some(place.ino)).await.map(drop)
+    }
+
+    /// The file has a store file of its own, whatever is in it.
+    pub fn has_own(&self, ino: Ino) -> bool {
+        self.state.borrow().own.contains(&ino)
+    }
+
     /// The store file reaches beyond this length.
-    pub async fn is_longer(&self, ino: Ino, len: u64) -> Result<bool, DiskError> {
-        let Some(file) = self.existing(ino).await? else { return Ok(false) };
+    pub async fn is_longer(&self, place: &Place, len: u64) -> Result<bool, DiskError> {
+        if place.packed.is_some() {
+            return Ok(false);
+        }
+        let Some(file) = self.existing(place.file()).await? else { return Ok(false) };
         Ok(file.len().await? > len)
     }
 
@@ -181,31 +304,75 @@ impl Store {
         let mut state = self.state.borrow_mut();
         // Its bytes are of use only if the command is lost, and then as they are.
         state.settled(ino);
-        state.doomed.push_back((index, ino));
+        if state.own.contains(&ino) {
+            state.doomed.push_back((index, Doomed::File(ino)));
+        }
     }
 
-    /// Removes the files that are doomed by commands up to `durable`.
-    pub async fn drop_doomed(&self, durable: LogIndex) -> Result<(), DiskError> {
-        loop {
-            let next = self.state.borrow_mut().doomed.pop_front_if(|(index, _)| *index <= durable);
-            match next {
-                Some((_, ino)) => self.drop_file(ino).await?,
-                None => return Ok(()),
+    /// No file has this range any more by the command at `index`.
+    pub fn vacate(&self, range: PackRange, index: LogIndex) {
+        self.state.borrow_mut().doomed.push_back((index, Doomed::Range(range)));
+    }
+
+    /// Removes what is doomed by commands up to `durable`. `has_files` says of a pack file
+    /// whether any file is in it.
+    pub async fn drop_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Result<(), DiskError> {
+        let mut files = Vec::new();
+        let mut ranges = Vec::new();
+        while let Some((_, doomed)) = self.state.borrow_mut().doomed.pop_front_if(|(index, _)| *index <= durable) {
+            match doomed {
+                Doomed::File(ino) => files.push(ino),
+                Doomed::Range(range) => ranges.push(range),
             }
         }
+        let mut dropped = Ok(());
+        for ino in files {
+            dropped = dropped.and(self.drop_file(ino).await);
+        }
+        for range in packs::joined(ranges) {
+            let is_needed = has_files(range.pack) || self.packs.is_in_use(range.pack) || self.is_doomed_later(range.pack);
+            dropped = dropped.and(if is_needed { self.free(range).await } else { self.drop_pack(range.pack).await });
+        }
+        dropped
+    }
+
+    /// Part of a pack file is in use as long as a command is not forced.
+    fn is_doomed_later(&self, pack: PackId) -> bool {
+        let state = self.state.borrow();
+        state.doomed.iter().any(|(_, doomed)| matches!(doomed, Doomed::Range(range) if range.pack == pack))
+    }
+
+    /// Gives back the space of a range of a pack file.
+    pub async fn free(&self, range: PackRange) -> Result<(), DiskError> {
+        match self.existing(FileId::Pack(range.pack)).await? {
+            Some(file) => file.punch(range.start, range.len_bytes).await,
+            None => Ok(()),
+        }
+    }
+
+    pub async fn drop_pack(&self, pack: PackId) -> Result<(), DiskError> {
+        self.remove(FileId::Pack(pack)).await
     }
 
     /// Removes the store file, if there is one.
     pub async fn drop_file(&self, ino: Ino) -> Result<(), DiskError> {
         {
             let mut state = self.state.borrow_mut();
-            state.open.remove(&ino);
+            state.own.remove(&ino);
             state.lent.remove(&ino);
             state.settled(ino);
             state.failed.remove(&ino);
-            state.names_changed();
         }
-        match self.disk.remove(&path(ino)).await {
+        self.remove(FileId::Own(ino)).await
+    }
+
+    async fn remove(&self, file: FileId) -> Result<(), DiskError> {
+        {
+            let mut state = self.state.borrow_mut();
+            state.open.remove(&file);
+            state.names_changed(file.directory());
+        }
+        match self.disk.remove(&file.path()).await {
             Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -215,7 +382,7 @@ impl Store {
     /// zeros that only the node knows to leave out. `None` where somebody has it whom this run
     /// has not lent it to, or nobody can say.
     pub async fn lend(&self, ino: Ino, len: u64) -> Result<Option<OwnedFd>, DiskError> {
-        let Some(file) = self.existing(ino).await? else { return Ok(None) };
+        let Some(file) = self.existing(FileId::Own(ino)).await? else { return Ok(None) };
         let is_lent = self.state.borrow().lent.contains_key(&ino);
         if !is_lent && file.is_held() != Some(false) {
             return Ok(None);
@@ -242,47 +409,65 @@ impl Store {
 
     /// Whether somebody has a file, whoever lent it.
     pub async fn is_held(&self, ino: Ino) -> Result<bool, DiskError> {
-        Ok(self.existing(ino).await?.is_some_and(|file| file.is_held() == Some(true)))
+        Ok(self.existing(FileId::Own(ino)).await?.is_some_and(|file| file.is_held() == Some(true)))
     }
 
     /// Forces the bytes of one file, or of all; says whether there were any. As long as
     /// some file has failed, "all" cannot be said.
     pub async fn sync(&self, only: Option<Ino>) -> Result<bool, DiskError> {
-        let (files, names) = {
+        let mut files = BTreeMap::<FileId, Vec<(Ino, u64)>>::new();
+        let names = {
             let state = self.state.borrow();
             if let Some(error) = only.and_then(|ino| state.failed.get(&ino)) {
                 return Err(error.clone());
             }
-            let files: BTreeMap<Ino, u64> = match only {
-                Some(ino) => state.cut.iter().chain([&ino]).filter_map(|ino| Some((*ino, *state.unsynced.get(ino)?))).collect(),
-                None => state.unsynced.clone(),
-            };
-            (files, state.names_changed)
+            let mut take = |ino, file, change| files.entry(file).or_default().push((ino, change));
+            match only {
+                Some(only) => {
+                    for ino in state.cut.iter().chain(Some(&only).filter(|only| !state.cut.contains(only))) {
+                        state.unsynced_files(*ino).for_each(|(file, change)| take(*ino, file, change));
+                    }
+                }
+                None => state.unsynced.iter().for_each(|((ino, file), change)| take(*ino, *file, *change)),
+            }
+            state.names_changed.clone()
         };
         let any = !files.is_empty();
-        if any && names > self.state.borrow().names_synced {
-            self.disk.sync_dir(DIRECTORY).await?;
-            let mut state = self.state.borrow_mut();
-            state.names_synced = state.names_synced.max(names);
+        for (directory, change) in names {
+            let is_concerned = files.keys().any(|file| file.directory() == directory);
+            if is_concerned && self.state.borrow().names_synced.get(directory).is_none_or(|synced| change > *synced) {
+                self.disk.sync_dir(directory).await?;
+                let mut state = self.state.borrow_mut();
+                let synced = state.names_synced.entry(directory).or_default();
+                *synced = change.max(*synced);
+            }
         }
         let mut result = Ok(any);
         if only.is_none() {
             result = self.state.borrow().failed.values().next().map_or(Ok(any), |error| Err(error.clone()));
         }
-        for (ino, change) in files {
-            let synced = match self.existing(ino).await {
-                Ok(Some(file)) => file.sync_data().await,
+        for (file, changes) in files {
+            let synced = match self.existing(file).await {
+                Ok(Some(open)) => open.sync_data().await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
             let mut state = self.state.borrow_mut();
-            if state.unsynced.get(&ino) == Some(&change) {
-                state.settled(ino);
-            }
             if let Err(error) = synced {
-                state.failed.insert(ino, error.clone());
+                // Whoever has bytes there that were not forced may have lost them.
+                let sharing: Vec<Ino> = state.unsynced.keys().filter(|(_, other)| *other == file).map(|(ino, _)| *ino).collect();
+                state.failed.extend(sharing.into_iter().chain(changes.iter().map(|(ino, _)| *ino)).map(|ino| (ino, error.clone())));
+                self.packs.seal();
                 self.failing.raise();
                 result = Err(error);
+            }
+            for (ino, change) in changes {
+                if state.unsynced.get(&(ino, file)) == Some(&change) {
+                    state.unsynced.remove(&(ino, file));
+                    if state.unsynced_files(ino).next().is_none() {
+                        state.settled(ino);
+                    }
+                }
             }
         }
         // The system tells only one of two syncs of a file that run at one time.
@@ -295,7 +480,7 @@ impl Store {
     /// Whether all of its bytes are forced.
     pub fn is_forced(&self, ino: Ino) -> bool {
         let state = self.state.borrow();
-        !state.unsynced.contains_key(&ino) && !state.failed.contains_key(&ino)
+        state.unsynced_files(ino).next().is_none() && !state.failed.contains_key(&ino)
     }
 
     /// Whether what was last written to a block is forced.
@@ -324,47 +509,64 @@ impl Store {
         }
     }
 
-    /// Every inode that has a store file.
-    pub async fn list(&self) -> Result<Vec<Ino>, DiskError> {
-        let names = self.disk.list(DIRECTORY).await?;
-        Ok(names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect())
+    /// Every inode that has a store file of its own.
+    pub fn list(&self) -> Vec<Ino> {
+        self.state.borrow().own.iter().copied().collect()
     }
 
-    /// The store file, if there is one.
-    async fn existing(&self, ino: Ino) -> Result<Option<Rc<dyn DiskFile>>, DiskError> {
-        match self.file(ino, OpenMode::Existing).await {
+    /// The file, if there is one.
+    async fn existing(&self, file: FileId) -> Result<Option<Rc<dyn DiskFile>>, DiskError> {
+        if let FileId::Own(ino) = file
+            && !self.has_own(ino)
+        {
+            return Ok(None);
+        }
+        match self.file(file, OpenMode::Existing).await {
             Ok(file) => Ok(Some(file)),
             Err(DiskError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    async fn file(&self, ino: Ino, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskError> {
+    async fn file(&self, file: FileId, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskError> {
         {
             let state = self.state.borrow();
-            if let Some(file) = state.open.get(&ino).or_else(|| state.lent.get(&ino)) {
-                return Ok(file.clone());
+            let lent = match file {
+                FileId::Own(ino) => state.lent.get(&ino),
+                FileId::Pack(_) => None,
+            };
+            if let Some(open) = state.open.get(&file).or(lent) {
+                return Ok(open.clone());
             }
         }
-        let file = self.disk.open(&path(ino), mode).await?;
+        let open = self.disk.open(&file.path(), mode).await?;
         let mut state = self.state.borrow_mut();
         if mode != OpenMode::Existing {
             // It may have been there before. Asking first would cost every new file a system
             // call; taking it for new costs an old one a sync of the directory with its next.
-            state.names_changed();
+            state.names_changed(file.directory());
+            if let FileId::Own(ino) = file {
+                state.own.insert(ino);
+            }
         }
-        if state.open.insert(ino, file.clone()).is_none() {
-            state.opened.push_back(ino);
+        if state.open.insert(file, open.clone()).is_none() {
+            state.opened.push_back(file);
         }
         while state.opened.len() > MAX_OPEN_FILES {
             if let Some(oldest) = state.opened.pop_front() {
                 state.open.remove(&oldest);
             }
         }
-        Ok(file)
+        Ok(open)
     }
 }
 
-pub fn path(ino: Ino) -> String {
+/// Where the bytes of a file are, as the state has it.
+pub fn place(state: &Partition, ino: Ino) -> Place {
+    let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
+    Place { ino, size_bytes, packed: state.extents().packed(ino) }
+}
+
+fn path(ino: Ino) -> String {
     format!("{DIRECTORY}/{:016x}", ino.0)
 }

@@ -4,6 +4,7 @@ use super::rig::VOLUME;
 use super::workload::Pace;
 use crate::oracle::{Permitted, Tree};
 use crate::{FaultPlan, Rate, Rng, SimBucket};
+use ebb_model::{PACK_BYTES, PACKED_BYTES};
 use ebb_node::{Eviction, Options};
 use std::time::Duration;
 
@@ -42,8 +43,10 @@ impl Plan {
             ack_durable: rng.below(8) == 0,
             flush_interval: Duration::from_secs(rng.below(6)),
             flush_parallel: 1 + rng.index(4),
-            // Of a stream of its own: seeds that found something go on finding it.
+            // Of streams of their own: seeds that found something go on finding it.
             eviction: [Eviction::S3Fifo, Eviction::Lru][rng.split("eviction").index(2)],
+            pack_below_bytes: [0, 8 << 10, PACKED_BYTES][rng.split("packed").index(3)],
+            pack_bytes: [PACKED_BYTES, PACK_BYTES][rng.split("packs").index(2)],
             cache_bytes: [1 << 30, 2 << 20, 40 << 20][rng.index(3)],
             dirty_bytes: [1 << 30, 1 << 20, 20 << 20][rng.index(3)],
             space_timeout: Duration::from_secs(20),

@@ -14,14 +14,18 @@
 //!   writes, cuts and power failures make a checksum void.
 //! - `valid_bytes` never grows but with a new object, so bytes that were once cut off or
 //!   overwritten never come back from an old one.
+//! - A file that is packed has no block that begins behind its range, and no byte behind it that is
+//!   not zero. Ranges do not overlap.
 //! - A file that nothing is known of has no entry; counters are the sums of what is there.
 
+mod packs;
 mod plan;
 mod runs;
 mod seek;
 mod snapshot;
 mod unforced;
 
+use packs::Packs;
 pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, touched_blocks, whole_blocks};
 pub use runs::BlockRuns;
 pub use snapshot::ExtentItem;
@@ -29,7 +33,7 @@ pub use unforced::Unforced;
 
 use crate::namespace::Change;
 use crate::tree::Tree;
-use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, Version};
+use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, PackRange, Version};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -40,8 +44,9 @@ pub struct Extents {
     /// Absent blocks that are zeros although the home object may have bytes there. No run goes
     /// beyond the end of what the home has: behind it all that is absent is zeros.
     holes: BlockRuns,
-    resident_blocks: u64,
-    dirty_blocks: u64,
+    packs: Packs,
+    resident_bytes: u64,
+    dirty_bytes: u64,
 }
 
 /// A block that is in the store file.
@@ -67,6 +72,9 @@ pub struct FileMap {
     /// Counted anew where a snapshot is read.
     #[serde(skip)]
     data: u64,
+    /// Restored from an item of its own.
+    #[serde(skip)]
+    packed: Option<PackRange>,
 }
 
 /// The object that absent blocks are read from.
@@ -135,6 +143,7 @@ impl Extents {
                     }
                 }
             }
+            ExtentCommand::Packed { ino, range } => self.pack(ino, range),
         }
     }
 
@@ -157,6 +166,7 @@ impl Extents {
             Change::Gone { ino, .. } => {
                 self.drop_blocks(ino, 0);
                 self.holes.remove(ino, 0..u64::MAX);
+                self.pack(ino, None);
                 self.files.remove(&ino);
             }
             _ => {}
@@ -288,19 +298,19 @@ impl Extents {
     }
 
     pub fn resident_bytes(&self) -> u64 {
-        self.resident_blocks * BLOCK_BYTES
+        self.resident_bytes
     }
 
     pub fn dirty_bytes(&self) -> u64 {
-        self.dirty_blocks * BLOCK_BYTES
+        self.dirty_bytes
     }
 
     pub fn dirty_bytes_of(&self, ino: Ino) -> u64 {
-        self.files.get(&ino).map_or(0, |file| file.dirty * BLOCK_BYTES)
+        self.files.get(&ino).map_or(0, |file| file.bytes_of(file.dirty))
     }
 
     pub fn resident_bytes_of(&self, ino: Ino) -> u64 {
-        self.files.get(&ino).map_or(0, |file| file.resident * BLOCK_BYTES)
+        self.files.get(&ino).map_or(0, |file| file.bytes_of(file.resident))
     }
 
     /// How many bytes of a file are known to be in holes, in whole blocks up to its end.
@@ -350,10 +360,15 @@ impl Extents {
             }
         }
         problems.extend(sums.iter().map(|(ino, _)| format!("inode {ino}: blocks without an extent map")));
-        let counted = self.files().fold((0, 0), |sum, (_, file)| (sum.0 + file.resident, sum.1 + file.dirty));
-        if counted != (self.resident_blocks, self.dirty_blocks) {
-            problems.push("blocks of all files are miscounted".into());
+        let mut counted = (0, 0);
+        for (&(ino, at), block) in self.blocks.iter() {
+            let bytes = self.block_bytes(ino, at);
+            counted = (counted.0 + bytes, counted.1 + bytes * u64::from(block.dirty));
         }
+        if counted != (self.resident_bytes, self.dirty_bytes) {
+            problems.push("bytes of all files are miscounted".into());
+        }
+        problems.extend(self.check_packs());
         let mut before = None;
         for (ino, run) in self.holes.iter() {
             if run.is_empty() || run.end > self.home_blocks(ino) {
@@ -435,8 +450,9 @@ impl Extents {
         let dirty = |block: Option<Block>| u64::from(block.is_some_and(|block| block.dirty));
         let (was, is) = (u64::from(old.is_some()), u64::from(new.is_some()));
         let (was_dirty, is_dirty) = (dirty(old), dirty(new));
-        self.resident_blocks = self.resident_blocks + is - was;
-        self.dirty_blocks = self.dirty_blocks + is_dirty - was_dirty;
+        let bytes = self.block_bytes(ino, block);
+        self.resident_bytes = self.resident_bytes + is * bytes - was * bytes;
+        self.dirty_bytes = self.dirty_bytes + is_dirty * bytes - was_dirty * bytes;
         if (was, was_dirty) != (is, is_dirty) {
             let behind_home = u64::from(block >= self.home_blocks(ino));
             self.change(ino, |file| {

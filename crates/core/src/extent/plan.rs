@@ -183,8 +183,9 @@ impl Extents {
             let &(&(ino, block), _) = blocks.peek()?;
             let mut chunk = ResidentChunk { ino, chunk: block / BLOCKS_PER_CHUNK, resident_bytes: 0, dirty_bytes: 0 };
             while let Some((_, state)) = blocks.next_if(|(at, _)| (at.0, at.1 / BLOCKS_PER_CHUNK) == (ino, chunk.chunk)) {
-                chunk.resident_bytes += BLOCK_BYTES;
-                chunk.dirty_bytes += if state.dirty { BLOCK_BYTES } else { 0 };
+                let bytes = self.block_bytes(ino, block);
+                chunk.resident_bytes += bytes;
+                chunk.dirty_bytes += bytes * u64::from(state.dirty);
             }
             Some(chunk)
         })

@@ -1,7 +1,7 @@
 //! Extents as a stream of values.
 
 use super::{Block, Extents, FileMap, Home};
-use ebb_model::Ino;
+use ebb_model::{Ino, PackRange};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -22,6 +22,11 @@ pub enum ExtentItem {
         first: u64,
         end: u64,
     },
+    /// Comes before the file's blocks.
+    Packed {
+        ino: Ino,
+        range: PackRange,
+    },
 }
 
 /// Longest run in one item: a chunk's worth.
@@ -30,6 +35,7 @@ const RUN_BLOCKS: usize = 256;
 impl Extents {
     pub fn items(&self) -> impl Iterator<Item = ExtentItem> {
         let files = self.files().map(|(ino, map)| ExtentItem::File { ino, map: map.clone() });
+        let packed = self.packed_files().map(|(range, ino)| ExtentItem::Packed { ino, range });
         let mut blocks = self.blocks.iter().peekable();
         let runs = std::iter::from_fn(move || {
             let (&(ino, first), state) = blocks.next()?;
@@ -42,7 +48,7 @@ impl Extents {
             Some(ExtentItem::Run { ino, first, blocks: run })
         });
         let holes = self.holes.iter().map(|(ino, run)| ExtentItem::Hole { ino, first: run.start, end: run.end });
-        files.chain(runs).chain(holes)
+        files.chain(packed).chain(runs).chain(holes)
     }
 
     /// Takes one value of a snapshot. Counters in it are taken as they are: [`Extents::check`] at the end.
@@ -50,19 +56,21 @@ impl Extents {
         match item {
             ExtentItem::File { ino, mut map } => {
                 map.data = map.home.as_ref().map_or(0, Home::blocks);
-                self.resident_blocks = self.resident_blocks.saturating_add(map.resident);
-                self.dirty_blocks = self.dirty_blocks.saturating_add(map.dirty);
                 self.files.insert(ino, map);
             }
             ExtentItem::Run { ino, first, blocks } => {
                 let home_blocks = self.home_blocks(ino);
                 let mut behind_home = 0;
                 for (at, block) in (first..u64::MAX).zip(blocks) {
+                    let bytes = self.block_bytes(ino, at);
+                    self.resident_bytes = self.resident_bytes.saturating_add(bytes);
+                    self.dirty_bytes = self.dirty_bytes.saturating_add(bytes * u64::from(block.dirty));
                     self.blocks.insert((ino, at), block);
                     behind_home += u64::from(at >= home_blocks);
                 }
                 self.count_restored(ino, |data| data.saturating_add(behind_home));
             }
+            ExtentItem::Packed { ino, range } => self.restore_packed(ino, range),
             ExtentItem::Hole { ino, first, end } => {
                 let dug = self.holes.insert(ino, first..end);
                 self.count_restored(ino, |data| data.saturating_sub(dug));

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::namespace::zero_span;
-use ebb_model::{FileKind, Stamp, Time};
+use ebb_model::{FileKind, PACK_UNIT_BYTES, PACKED_BYTES, PackId, Stamp, Time};
 use proptest::prelude::*;
 
 const INO: Ino = Ino(7);
@@ -49,6 +49,8 @@ enum Step {
     UploadFound,
     Move,
     Replace(usize),
+    /// To a range of so many units, if the file fits there; to a store file of its own with 0.
+    Pack(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -66,6 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::UploadFound),
         1 => Just(Step::Move),
         1 => (0..=CELLS).prop_map(Step::Replace),
+        2 => (0..=PACKED_BYTES / PACK_UNIT_BYTES).prop_map(Step::Pack),
     ]
 }
 
@@ -95,6 +98,13 @@ impl World {
     fn stamp(&mut self) -> Stamp {
         self.version += 1;
         Stamp { time: Time::from_secs(0), version: Version(self.version) }
+    }
+
+    /// As the node does before it writes.
+    fn make_room(&mut self, end: u64) {
+        if self.extents.packed(INO).is_some_and(|range| range.len_bytes < end) {
+            self.extents.apply(&ExtentCommand::Packed { ino: INO, range: None });
+        }
     }
 
     /// The object's cells where it has any, zeros behind: what a fetch brings.
@@ -132,6 +142,7 @@ impl World {
         match step {
             Step::Write { at, len } => {
                 let (offset, len_bytes) = (at as u64 * CELL, len as u64 * CELL);
+                self.make_room(offset + len_bytes);
                 for fill in self.extents.missing_for_write(INO, offset, len_bytes) {
                     self.fill(fill);
                 }
@@ -193,6 +204,7 @@ impl World {
                 for fill in self.extents.fills(INO, block..block + 1) {
                     self.fill(fill);
                 }
+                self.make_room((block + 1) * BLOCK_BYTES);
                 // A late answer about an object that is the home no longer changes nothing.
                 let sums = vec![sum_of(&self.store[cells_of(block)])];
                 self.extents.apply(&ExtentCommand::Present { ino: INO, etag: "stale".into(), first: block, sums: vec![1] });
@@ -267,6 +279,18 @@ impl World {
                 self.object_version = self.version;
                 self.truth = cells;
                 self.size = len;
+            }
+            Step::Pack(0) => self.extents.apply(&ExtentCommand::Packed { ino: INO, range: None }),
+            Step::Pack(units) => {
+                let last = self.extents.resident_runs(INO, 0..u64::MAX).last().map_or(0, |run| run.end);
+                let len_bytes = units * PACK_UNIT_BYTES;
+                if last <= len_bytes.div_ceil(BLOCK_BYTES) {
+                    let range = PackRange { pack: PackId(self.version % 3), start: 7 * PACK_UNIT_BYTES, len_bytes };
+                    self.extents.apply(&ExtentCommand::Packed { ino: INO, range: Some(range) });
+                    let resident = (0..last).filter(|block| self.extents.block(INO, *block).is_some());
+                    let bytes: u64 = resident.map(|block| len_bytes.min((block + 1) * BLOCK_BYTES) - block * BLOCK_BYTES).sum();
+                    assert_eq!(self.extents.resident_bytes(), bytes, "it takes what it has of its range");
+                }
             }
         }
     }

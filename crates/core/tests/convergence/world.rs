@@ -184,6 +184,7 @@ impl World {
                     }
                 }
                 Effect::Punch { ino, .. } => drop(self.stores.insert(*ino, Vec::new())),
+                Effect::Vacate { .. } => unreachable!("nothing is packed here"),
             }
         }
         let problems = self.partition.check();

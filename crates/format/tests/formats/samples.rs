@@ -50,6 +50,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Extent(ExtentCommand::Synced { .. })) => "synced",
     Payload::Command(Command::Extent(ExtentCommand::Summed { .. })) => "summed",
     Payload::Command(Command::Extent(ExtentCommand::Unsynced { .. })) => "unsynced",
+    Payload::Command(Command::Extent(ExtentCommand::Packed { .. })) => "packed",
     Payload::Command(Command::Backing(BackingCommand::Install { progress: LoadProgress::Unchanged, .. })) => "install",
     Payload::Command(Command::Backing(BackingCommand::Install { progress: LoadProgress::UpTo(_), .. })) => "install-up-to",
     Payload::Command(Command::Backing(BackingCommand::Install { progress: LoadProgress::Complete, .. })) => "install-complete",
@@ -475,6 +476,8 @@ impl Draw {
             ExtentCommand::Synced { ino: None, upto: self.index() },
             ExtentCommand::Summed { ino: self.ino(), version: self.version(), sums: self.list(|draw| (draw.u64(), draw.u32())) },
             ExtentCommand::Unsynced { ino: self.ino(), first: self.u64(), count: self.u64() },
+            ExtentCommand::Packed { ino: self.ino(), range: Some(self.pack_range()) },
+            ExtentCommand::Packed { ino: self.ino(), range: None },
         ];
         all.extend(extent.map(Command::Extent));
         let up_to = LoadProgress::UpTo(self.text());
@@ -637,9 +640,14 @@ impl Draw {
             pending_deletes: self.u64(),
             download_bytes_per_sec: self.option(Draw::u64),
             upload_bytes_per_sec: self.option(Draw::u64),
+            packs: PackStatus { packs: self.u64(), files: self.u64(), used_bytes: self.u64() },
             scrub: ScrubStatus { blocks: self.u64(), dropped: self.u64(), damaged: self.u64(), round_ended: self.option(Draw::time) },
             troubles: self.list(|draw| Trouble { since: draw.time(), what: draw.text() }),
         }
+    }
+
+    fn pack_range(&mut self) -> PackRange {
+        PackRange { pack: PackId(self.u64()), start: self.u64(), len_bytes: self.u64() }
     }
 
     fn cluster(&mut self) -> ClusterId {
@@ -652,7 +660,7 @@ impl Draw {
             ino: self.ino(),
             kind: self.kind(),
             size_bytes: self.u64(),
-            store_file: self.option(Draw::text),
+            store_file: self.option(|draw| (draw.text(), draw.u64())),
             cached_bytes: self.u64(),
             dirty_bytes: self.u64(),
             dirty_runs: self.list(|draw| (draw.u64(), draw.u64())),

@@ -145,6 +145,9 @@ pub struct Node {
     /// Most bytes that are read ahead of one sequential reader.
     #[arg(long, value_name = "SIZE", default_value = "64M", env = "EBB_READ_AHEAD")]
     pub read_ahead: Bytes,
+    /// Files below this size share files of the node's disk; with 0 none does.
+    #[arg(long, value_name = "SIZE", default_value = "128K", env = "EBB_PACK_BELOW")]
+    pub pack_below: Bytes,
     /// Everything cached is compared with its checksum once in this time; with 0 only what is read.
     #[arg(long, value_name = "TIME", default_value = "168h", env = "EBB_SCRUB_INTERVAL")]
     pub scrub_interval: Span,

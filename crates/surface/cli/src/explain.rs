@@ -11,7 +11,8 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
     writeln!(out, "path      /{}", String::from_utf8_lossy(&explained.path))?;
     writeln!(out, "inode     {}, {}, {}", explained.ino, kind(explained.kind), Bytes(explained.size_bytes))?;
     match &explained.store_file {
-        Some(file) => writeln!(out, "cache     {} in {file}", Bytes(explained.cached_bytes))?,
+        Some((file, 0)) => writeln!(out, "cache     {} in {file}", Bytes(explained.cached_bytes))?,
+        Some((file, start)) => writeln!(out, "cache     {} in {file}, from byte {start} on", Bytes(explained.cached_bytes))?,
         None => writeln!(out, "cache     nothing")?,
     }
     if let Some(since) = explained.dirty_since {
@@ -46,7 +47,8 @@ pub(crate) fn json(explained: &Explained) -> Value {
         "inode": explained.ino.to_string(),
         "kind": kind(explained.kind),
         "size_bytes": explained.size_bytes,
-        "store_file": explained.store_file,
+        "store_file": explained.store_file.as_ref().map(|(file, _)| file),
+        "store_file_start": explained.store_file.as_ref().map(|(_, start)| start),
         "cached_bytes": explained.cached_bytes,
         "dirty_bytes": explained.dirty_bytes,
         "dirty_runs": explained.dirty_runs.iter().map(|(offset, len)| json!({ "offset": offset, "len_bytes": len })).collect::<Vec<_>>(),

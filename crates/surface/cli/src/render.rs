@@ -4,7 +4,7 @@
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
 use crate::{explain, quota, stats};
-use ebb_model::{AdminReply, ScrubStatus, Status, Time};
+use ebb_model::{AdminReply, PackStatus, ScrubStatus, Status, Time};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -75,6 +75,11 @@ pub fn json(reply: &AdminReply) -> Value {
             "pending_deletes": status.pending_deletes,
             "download_bytes_per_sec": status.download_bytes_per_sec,
             "upload_bytes_per_sec": status.upload_bytes_per_sec,
+            "packs": {
+                "packs": status.packs.packs,
+                "files": status.packs.files,
+                "used_bytes": status.packs.used_bytes,
+            },
             "scrub": {
                 "blocks": status.scrub.blocks,
                 "dropped": status.scrub.dropped,
@@ -130,6 +135,10 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
     }
     let behind = status.log_index.0.saturating_sub(status.durable_index.0);
     writeln!(out, "log       {} operations, {behind} of them not yet safe from a power cut", status.log_index.0)?;
+    let PackStatus { packs, files, used_bytes } = &status.packs;
+    if *packs > 0 {
+        writeln!(out, "packs     {files} small files, {} in {packs} pack files", Bytes(*used_bytes))?;
+    }
     let ScrubStatus { blocks, dropped, damaged, round_ended } = &status.scrub;
     let round = round_ended.map_or_else(|| "not yet everything".into(), |ended| format!("everything {} ago", age(ended, now)));
     writeln!(out, "scrub     {blocks} blocks, {round}; {dropped} were damaged and are fetched again, {damaged} are lost")?;

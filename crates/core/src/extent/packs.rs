@@ -1,0 +1,138 @@
+//! Which small files share which pack files, and where in them (C-19, C-22).
+
+use super::{Extents, FileMap};
+use crate::tree::Tree;
+use ebb_model::{BLOCK_BYTES, Ino, PACK_BYTES, PACK_UNIT_BYTES, PACKED_BYTES, PackId, PackRange};
+
+#[derive(Clone, Default)]
+pub(super) struct Packs {
+    /// Ranges in use, by pack file and start, each with its length and whose it is.
+    ranges: Tree<(PackId, u64), (u64, Ino)>,
+    /// Bytes in use, by pack file.
+    bytes: Tree<PackId, u64>,
+}
+
+impl Packs {
+    fn insert(&mut self, ino: Ino, PackRange { pack, start, len_bytes }: PackRange) {
+        self.ranges.insert((pack, start), (len_bytes, ino));
+        let before = self.bytes.get(&pack).copied().unwrap_or(0);
+        self.bytes.insert(pack, before.saturating_add(len_bytes));
+    }
+
+    fn remove(&mut self, PackRange { pack, start, len_bytes }: PackRange) {
+        self.ranges.remove(&(pack, start));
+        match self.bytes.get(&pack).map_or(0, |bytes| bytes.saturating_sub(len_bytes)) {
+            0 => self.bytes.remove(&pack),
+            left => self.bytes.insert(pack, left),
+        };
+    }
+}
+
+impl FileMap {
+    /// What this many of its blocks take, which are all of them or few.
+    pub(super) fn bytes_of(&self, blocks: u64) -> u64 {
+        let bytes = blocks * BLOCK_BYTES;
+        self.packed.map_or(bytes, |range| bytes.min(range.len_bytes))
+    }
+}
+
+impl Extents {
+    /// Where the bytes of the file are, if not in a store file of its own.
+    pub fn packed(&self, ino: Ino) -> Option<PackRange> {
+        self.files.get(&ino).and_then(|file| file.packed)
+    }
+
+    /// Pack files that are in use, each with how many bytes of it are.
+    pub fn packs(&self) -> impl Iterator<Item = (PackId, u64)> {
+        self.packs.bytes.iter().map(|(pack, bytes)| (*pack, *bytes))
+    }
+
+    /// Ranges in use, in order of pack files and starts.
+    pub fn packed_files(&self) -> impl Iterator<Item = (PackRange, Ino)> {
+        self.packs.ranges.iter().map(|(at, used)| used_range(at, used))
+    }
+
+    pub fn packed_count(&self) -> u64 {
+        self.packs.ranges.len() as u64
+    }
+
+    /// Ranges in use of one pack file, in order.
+    pub fn packed_in(&self, pack: PackId) -> impl Iterator<Item = (PackRange, Ino)> {
+        self.packs.ranges.range((pack, 0)..=(pack, u64::MAX)).map(|(at, used)| used_range(at, used))
+    }
+
+    /// What a block takes of the node's disk. In a pack file that is what lies in its range.
+    pub fn block_bytes(&self, ino: Ino, block: u64) -> u64 {
+        let in_range = |range: PackRange| range.len_bytes.saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES);
+        self.packed(ino).map_or(BLOCK_BYTES, in_range)
+    }
+
+    pub(super) fn pack(&mut self, ino: Ino, range: Option<PackRange>) {
+        let before = self.packed(ino);
+        if before == range {
+            return;
+        }
+        let blocks = self.list(ino, 0..u64::MAX);
+        for (block, state) in &blocks {
+            self.count(ino, *block, Some(*state), None);
+        }
+        if let Some(before) = before {
+            self.packs.remove(before);
+        }
+        if let Some(range) = range {
+            self.packs.insert(ino, range);
+        }
+        self.change(ino, |file| file.packed = range);
+        for (block, state) in blocks {
+            self.count(ino, block, None, Some(state));
+        }
+    }
+
+    /// Takes a range from a snapshot, before the file's blocks.
+    pub(super) fn restore_packed(&mut self, ino: Ino, range: PackRange) {
+        self.packs.insert(ino, range);
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.packed = Some(range);
+        }
+    }
+
+    pub(super) fn check_packs(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut before: Option<PackRange> = None;
+        let mut used = Tree::new();
+        for (range, ino) in self.packed_files() {
+            let PackRange { pack, start, len_bytes } = range;
+            if self.packed(ino) != Some(range) {
+                problems.push(format!("inode {ino}: it is not where pack file {} has it", pack.0));
+            }
+            let is_possible = len_bytes > 0
+                && len_bytes <= PACKED_BYTES
+                && range.end() <= PACK_BYTES
+                && [start, len_bytes].iter().all(|bytes| bytes.is_multiple_of(PACK_UNIT_BYTES));
+            if !is_possible {
+                problems.push(format!("inode {ino}: it cannot have {len_bytes} bytes at {start} of pack file {}", pack.0));
+            }
+            if before.is_some_and(|before| before.pack == pack && before.end() > start) {
+                problems.push(format!("inode {ino}: its bytes at {start} of pack file {} are those of another file, too", pack.0));
+            }
+            if self.blocks.range((ino, len_bytes.div_ceil(BLOCK_BYTES))..=(ino, u64::MAX)).next().is_some() {
+                problems.push(format!("inode {ino}: it has blocks behind its {len_bytes} bytes of pack file {}", pack.0));
+            }
+            used.insert(pack, used.get(&pack).copied().unwrap_or(0u64).saturating_add(len_bytes));
+            before = Some(range);
+        }
+        if !self.packs.bytes.iter().eq(used.iter()) {
+            problems.push("bytes of pack files are miscounted".into());
+        }
+        for (ino, file) in self.files() {
+            if file.packed.is_some_and(|range| !self.packs.ranges.contains_key(&(range.pack, range.start))) {
+                problems.push(format!("inode {ino}: no pack file has it where it is"));
+            }
+        }
+        problems
+    }
+}
+
+fn used_range(&(pack, start): &(PackId, u64), &(len_bytes, ino): &(u64, Ino)) -> (PackRange, Ino) {
+    (PackRange { pack, start, len_bytes }, ino)
+}
