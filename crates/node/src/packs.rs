@@ -207,12 +207,13 @@ impl Node {
         let to = Place { packed: range, ..*from };
         let stays = from.packed.zip(range).is_some_and(|(before, now)| now.begins_as(&before));
         if !stays {
-            let (runs, was_forced) = {
+            let (runs, is_dirty) = {
                 let state = self.replica.view();
-                let runs = state.extents().resident_runs(ino, 0..u64::MAX);
-                let dirty = state.extents().dirty_runs(ino, 0..u64::MAX).into_iter().flatten();
-                (runs, dirty.into_iter().any(|block| self.store.is_block_forced(ino, block)))
+                (state.extents().resident_runs(ino, 0..u64::MAX), state.extents().dirty_bytes_of(ino) > 0)
             };
+            if runs.is_empty() {
+                self.store.born(ino);
+            }
             for run in runs {
                 let (start, end) = (run.start * BLOCK_BYTES, (run.end * BLOCK_BYTES).min(from.end()));
                 if end <= start {
@@ -222,7 +223,8 @@ impl Node {
                 let data = data.map_err(|error| self.disk_failed(ino, error))?;
                 self.store.write(&to, start, data).await.map_err(|error| self.disk_failed(ino, error))?;
             }
-            if was_forced {
+            // What is dirty may have been forced where it is, by this run or an earlier one.
+            if is_dirty && !self.store.is_young(ino) {
                 self.store.sync(Some(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
             }
         }

@@ -122,6 +122,8 @@ struct State {
     /// Files among them that were cut: whatever is forced, their new length is forced
     /// before, or bytes that were cut off could come back under a later extension.
     cut: BTreeSet<Ino>,
+    /// Files that this run has packed and that nothing was ever forced of.
+    young: BTreeSet<Ino>,
     /// By directory: number of the last change of names, and of the last that is forced.
     names_changed: BTreeMap<&'static str, u64>,
     names_synced: BTreeMap<&'static str, u64>,
@@ -152,6 +154,7 @@ impl State {
         }
         self.unforced.remove(ino, 0..u64::MAX);
         self.cut.remove(&ino);
+        self.young.remove(&ino);
     }
 
     fn unsynced_files(&self, ino: Ino) -> impl Iterator<Item = (FileId, u64)> {
@@ -283,6 +286,16 @@ impl Store {
         file.punch(at.start, at.end - at.start).await?;
         self.state.borrow_mut().changed(place, touched_blocks(from, to - from));
         self.sync(Some(place.ino)).await.map(drop)
+    }
+
+    /// A file that has nothing yet gets a range.
+    pub fn born(&self, ino: Ino) {
+        self.state.borrow_mut().young.insert(ino);
+    }
+
+    /// Nobody was ever told that bytes of it are forced.
+    pub fn is_young(&self, ino: Ino) -> bool {
+        self.state.borrow().young.contains(&ino)
     }
 
     /// The file has a store file of its own, whatever is in it.
@@ -417,7 +430,7 @@ impl Store {
     pub async fn sync(&self, only: Option<Ino>) -> Result<bool, DiskError> {
         let mut files = BTreeMap::<FileId, Vec<(Ino, u64)>>::new();
         let names = {
-            let state = self.state.borrow();
+            let mut state = self.state.borrow_mut();
             if let Some(error) = only.and_then(|ino| state.failed.get(&ino)) {
                 return Err(error.clone());
             }
@@ -429,6 +442,9 @@ impl Store {
                     }
                 }
                 None => state.unsynced.iter().for_each(|((ino, file), change)| take(*ino, *file, *change)),
+            }
+            for (ino, _) in files.values().flatten() {
+                state.young.remove(ino);
             }
             state.names_changed.clone()
         };

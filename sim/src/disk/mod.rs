@@ -72,6 +72,10 @@ impl SimDisk {
         self.shared.capacity_bytes.set(bytes);
     }
 
+    pub fn used_bytes(&self) -> u64 {
+        self.shared.used_bytes.borrow().get()
+    }
+
     /// Makes the `nth` operation of this kind from now fail, once; 1 is the next one.
     pub fn fail_nth(&self, operation: DiskOperation, nth: u64) {
         assert!(nth > 0, "operations are counted from 1");
@@ -123,7 +127,7 @@ impl SimDisk {
     }
 
     fn room_bytes(&self) -> u64 {
-        self.shared.capacity_bytes.get().saturating_sub(self.shared.used_bytes.borrow().get())
+        self.shared.capacity_bytes.get().saturating_sub(self.used_bytes())
     }
 
     fn note(&self, owner: &Owner, kind: &str, details: fmt::Arguments<'_>) {

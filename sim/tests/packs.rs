@@ -1,0 +1,240 @@
+//! Small files in pack files: what is forced stays through moves and power cuts, what was cut off
+//! never comes back, and space is given back.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::Options;
+use ebb_sim::volume::rig::{attach_embedded, open};
+use ebb_sim::{Machine, Process, SimBucket, World};
+use std::time::Duration;
+
+/// A power cut keeps what its seed draws: each danger shows in some of them.
+const SEEDS: u64 = 6;
+
+const OLD: u8 = b'a';
+const NEW: u8 = b'b';
+
+struct Volume {
+    machine: Machine,
+    bucket: SimBucket,
+    process: Process,
+    client: Client,
+    other: Ino,
+}
+
+impl Volume {
+    async fn new(world: &World) -> Volume {
+        let (machine, bucket) = (world.machine("a"), world.bucket());
+        let (process, client) = mount(&machine, &bucket).await;
+        let other = make(&client, "other").await;
+        Volume { machine, bucket, process, client, other }
+    }
+
+    async fn file(&self, name: &str, len: usize) -> Ino {
+        let ino = make(&self.client, name).await;
+        self.write(ino, 0, len, OLD).await;
+        ino
+    }
+
+    async fn write(&self, ino: Ino, offset: u64, len: usize, with: u8) {
+        self.client.write(&Caller::ROOT, ino, offset, Bytes::from(vec![with; len]), false).await.unwrap();
+    }
+
+    async fn resize(&self, ino: Ino, size_bytes: u64) {
+        let set = SetAttr { size_bytes: Some(size_bytes), ..SetAttr::default() };
+        self.client.setattr(&Caller::ROOT, ino, set).await.unwrap();
+    }
+
+    async fn read(&self, ino: Ino) -> Bytes {
+        self.client.read(ino, 0, MAX_IO_BYTES).await.unwrap()
+    }
+
+    async fn force(&self, ino: Ino) {
+        self.client.fsync(ino).await.unwrap();
+    }
+
+    /// Forces the log, and no other bytes than those of the pack file at work.
+    async fn force_log(&self) {
+        self.force(self.other).await;
+    }
+
+    async fn restart(&mut self) {
+        self.process.kill();
+        (self.process, self.client) = mount(&self.machine, &self.bucket).await;
+    }
+
+    async fn cut_power(&mut self) {
+        self.machine.power_cut();
+        (self.process, self.client) = mount(&self.machine, &self.bucket).await;
+    }
+
+    async fn unlink(&self, name: &str) {
+        self.client.unlink(&Caller::ROOT, Ino::ROOT, &Name::new(name.as_bytes()).unwrap()).await.unwrap();
+    }
+
+    fn paths(&self, dir: &str) -> Vec<String> {
+        self.machine.disk("data").paths().into_iter().filter(|path| path.starts_with(dir)).collect()
+    }
+
+    async fn expect_sound(&self) {
+        let AdminReply::Fsck(report) = self.client.admin(AdminRequest::Fsck).await.unwrap() else { unreachable!("it was asked for") };
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+
+    async fn packs(&self) -> PackStatus {
+        let AdminReply::Status(status) = self.client.admin(AdminRequest::Status).await.unwrap() else { unreachable!("it was asked for") };
+        status.packs
+    }
+}
+
+async fn mount(machine: &Machine, bucket: &SimBucket) -> (Process, Client) {
+    let process = machine.process_on("node", "data");
+    let never = Duration::from_secs(3600);
+    let options = Options {
+        volume: "ebb".into(),
+        embedded: true,
+        commit_interval: never,
+        flush_interval: never,
+        pack_bytes: PACKED_BYTES,
+        ..Options::default()
+    };
+    let node = open(&process, bucket, &options).await.unwrap().unwrap();
+    let client = attach_embedded(&process, &node).await.unwrap().unwrap();
+    (process, client)
+}
+
+async fn make(client: &Client, name: &str) -> Ino {
+    let name = Name::new(name.as_bytes()).unwrap();
+    client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino
+}
+
+fn is_all(bytes: &[u8], with: u8) -> bool {
+    bytes.iter().all(|byte| *byte == with)
+}
+
+/// Danger: the log says where the file is now, and the copy of what was forced where it was is lost.
+#[test]
+fn what_was_forced_moves_as_a_whole() {
+    for (seed, len) in (0..SEEDS).flat_map(|seed| [20_000, 200_000].map(|len| (seed, len))) {
+        for restarted in [false, true] {
+            let world = World::new(seed);
+            let scenario = async {
+                let mut volume = Volume::new(&world).await;
+                let file = volume.file("file", 5000).await;
+                volume.force(file).await;
+                // What is at the end of the pack file at work would grow where it is.
+                volume.file("behind", 100).await;
+                if restarted {
+                    volume.restart().await;
+                }
+                volume.write(file, 5000, len, NEW).await;
+                volume.force_log().await;
+                volume.cut_power().await;
+                let bytes = volume.read(file).await;
+                assert!(is_all(&bytes[..5000], OLD), "seed {seed}, {len} bytes more: what was forced is gone");
+                volume.expect_sound().await;
+            };
+            world.run(scenario).unwrap();
+        }
+    }
+}
+
+/// Danger: bytes behind the end of a small file stay where they are, and show when it grows over them.
+#[test]
+fn what_was_cut_off_is_zeros_when_the_file_grows() {
+    for seed in 0..SEEDS {
+        for write_behind in [false, true] {
+            let world = World::new(seed);
+            let scenario = async {
+                let mut volume = Volume::new(&world).await;
+                let file = volume.file("file", 8000).await;
+                volume.force(file).await;
+                volume.resize(file, 100).await;
+                volume.force(file).await;
+                volume.restart().await;
+                match write_behind {
+                    true => volume.write(file, 7000, 1000, NEW).await,
+                    false => volume.resize(file, 8000).await,
+                }
+                let bytes = volume.read(file).await;
+                assert!(bytes.len() == 8000 && is_all(&bytes[..100], OLD) && is_all(&bytes[100..7000], 0));
+                volume.force_log().await;
+                volume.cut_power().await;
+                let bytes = volume.read(file).await;
+                assert!(is_all(&bytes[..100], OLD), "seed {seed}: what was forced is gone");
+                assert!(is_all(&bytes[100..7000.min(bytes.len())], 0), "seed {seed}: what was cut off came back");
+            };
+            world.run(scenario).unwrap();
+        }
+    }
+}
+
+/// A small file costs the disk no file of its own, and nothing once it is gone.
+#[test]
+fn space_is_given_back() {
+    let world = World::new(1);
+    let scenario = async {
+        let mut volume = Volume::new(&world).await;
+        let files: Vec<String> = (0..100).map(|at| format!("file {at}")).collect();
+        for name in &files {
+            volume.file(name, 4000).await;
+        }
+        volume.force_log().await;
+        let packs = volume.packs().await;
+        assert_eq!((packs.files, packs.used_bytes), (100, 100 * PACK_UNIT_BYTES));
+        assert_eq!(volume.paths("store/"), Vec::<String>::new());
+        assert_eq!(volume.paths("packs/").len() as u64, (100 * PACK_UNIT_BYTES).div_ceil(PACKED_BYTES));
+        let used = volume.machine.disk("data").used_bytes();
+        for name in &files[..90] {
+            volume.unlink(name).await;
+        }
+        assert!(volume.machine.disk("data").used_bytes() >= used, "a power cut may bring them back");
+        volume.force_log().await;
+        assert!(volume.machine.disk("data").used_bytes() + 80 * PACK_UNIT_BYTES < used);
+        volume.restart().await;
+        for name in &files[90..] {
+            volume.unlink(name).await;
+        }
+        volume.force_log().await;
+        assert_eq!((volume.paths("packs/"), volume.packs().await), (Vec::new(), PackStatus::default()));
+    };
+    world.run(scenario).unwrap();
+}
+
+/// What is left of pack files that are mostly holes is moved together, and is what it was, after a
+/// power cut too.
+#[test]
+fn sparse_pack_files_are_compacted() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Volume::new(&world).await;
+            let mut kept = Vec::new();
+            for at in 0..128 {
+                let ino = volume.file(&format!("file {at}"), 3000 + at).await;
+                volume.force(ino).await;
+                if at % 16 == 0 {
+                    kept.push((ino, 3000 + at));
+                }
+            }
+            for at in (0..128).filter(|at| at % 16 != 0) {
+                volume.unlink(&format!("file {at}")).await;
+            }
+            volume.force_log().await;
+            let before = volume.packs().await;
+            assert_eq!((before.packs, before.files), (4, 8));
+            world.sleep(Duration::from_secs(60)).await;
+            assert_eq!(volume.packs().await, PackStatus { packs: 1, ..before });
+            volume.force_log().await;
+            assert_eq!(volume.paths("packs/").len(), 1);
+            volume.cut_power().await;
+            for (ino, len) in kept {
+                let bytes = volume.read(ino).await;
+                assert!(bytes.len() == len && is_all(&bytes, OLD), "seed {seed}: inode {ino} is not what it was");
+            }
+            volume.expect_sound().await;
+        };
+        world.run(scenario).unwrap();
+    }
+}
