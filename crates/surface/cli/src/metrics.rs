@@ -91,6 +91,8 @@ impl Page {
                 status.log_index.0.saturating_sub(status.durable_index.0),
             ),
             ("ebb_damaged_blocks", "Blocks that the scrub found lost since the start.", status.scrub.damaged),
+            ("ebb_packed_files", "Small files in pack files.", status.packs.files),
+            ("ebb_packed_bytes", "Bytes that these take.", status.packs.used_bytes),
             ("ebb_troubles", "What is wrong now, as `ebb status` tells.", status.troubles.len() as u64),
         ];
         for (name, help, value) in gauges {
@@ -161,7 +163,7 @@ mod tests {
     }
 
     fn status() -> Status {
-        use ebb_model::{Incarnation, LogIndex, ScrubStatus, Time};
+        use ebb_model::{Incarnation, LogIndex, PackStatus, ScrubStatus, Time};
         Status {
             volume: "v".into(),
             backing: "b".into(),
@@ -180,6 +182,7 @@ mod tests {
             pending_deletes: 0,
             download_bytes_per_sec: None,
             upload_bytes_per_sec: None,
+            packs: PackStatus::default(),
             scrub: ScrubStatus::default(),
             troubles: Vec::new(),
         }
