@@ -107,7 +107,7 @@ impl<'a> Checker<'a> {
                 Event::Seen { tree, inos } => {
                     let mut why = Vec::new();
                     let mut explained = Vec::new();
-                    for possibility in std::mem::take(&mut self.possible) {
+                    for possibility in self.reachable(None)? {
                         match possibility.tree.seen(tree, *inos == Identity::Kept) {
                             Ok(tree) => {
                                 let past = if *inos == Identity::Kept { possibility.past } else { Vec::new() };

@@ -306,11 +306,23 @@ impl Extents {
     }
 
     pub fn dirty_bytes_of(&self, ino: Ino) -> u64 {
-        self.files.get(&ino).map_or(0, |file| file.bytes_of(file.dirty))
+        match self.files.get(&ino) {
+            Some(file) if file.packed.is_none() => file.dirty * BLOCK_BYTES,
+            _ => self.sum_bytes(ino, |block| block.dirty),
+        }
     }
 
     pub fn resident_bytes_of(&self, ino: Ino) -> u64 {
-        self.files.get(&ino).map_or(0, |file| file.bytes_of(file.resident))
+        match self.files.get(&ino) {
+            Some(file) if file.packed.is_none() => file.resident * BLOCK_BYTES,
+            _ => self.sum_bytes(ino, |_| true),
+        }
+    }
+
+    /// Block by block: for small files, whose blocks are not all of one size.
+    fn sum_bytes(&self, ino: Ino, counts: impl Fn(&Block) -> bool) -> u64 {
+        let blocks = self.list(ino, 0..u64::MAX).into_iter().filter(|(_, state)| counts(state));
+        blocks.map(|(block, _)| self.block_bytes(ino, block)).sum()
     }
 
     /// How many bytes of a file are known to be in holes, in whole blocks up to its end.

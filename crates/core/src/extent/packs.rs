@@ -1,6 +1,6 @@
 //! Which small files share which pack files, and where in them (C-19, C-22).
 
-use super::{Extents, FileMap};
+use super::Extents;
 use crate::tree::Tree;
 use ebb_model::{BLOCK_BYTES, Ino, PACK_BYTES, PACK_UNIT_BYTES, PACKED_BYTES, PackId, PackRange};
 
@@ -25,14 +25,6 @@ impl Packs {
             0 => self.bytes.remove(&pack),
             left => self.bytes.insert(pack, left),
         };
-    }
-}
-
-impl FileMap {
-    /// What this many of its blocks take, which are all of them or few.
-    pub(super) fn bytes_of(&self, blocks: u64) -> u64 {
-        let bytes = blocks * BLOCK_BYTES;
-        self.packed.map_or(bytes, |range| bytes.min(range.len_bytes))
     }
 }
 

@@ -298,6 +298,8 @@ impl World {
     fn check(&self) {
         assert_eq!(self.extents.check(), Vec::<String>::new());
         assert_eq!(self.read(), self.truth[..self.size]);
+        let of_file = (self.extents.resident_bytes_of(INO), self.extents.dirty_bytes_of(INO));
+        assert_eq!(of_file, (self.extents.resident_bytes(), self.extents.dirty_bytes()), "there is one file");
         self.check_seeks();
         self.check_holes();
         assert!(self.extents.home(INO).is_none_or(|home| home.valid_bytes <= self.size as u64 * CELL));
