@@ -179,6 +179,13 @@ impl Place {
         self.children[child].wait().unwrap().code().unwrap_or(-1)
     }
 
+    /// A started command does something of its own with a signal.
+    pub fn hears(&self, child: usize, signal: i32) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.children[child].id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("proc(5) has it");
+        u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (signal - 1)) != 0
+    }
+
     /// Ends a started command, and gives its exit status and what it has printed.
     pub fn output(&mut self, child: usize, signal: i32) -> (i32, String) {
         let status = self.signal(child, signal);
