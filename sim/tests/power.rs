@@ -173,6 +173,30 @@ fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
 }
 
 /// A volume with a file of one block, and another by which the log alone can be forced.
+/// Danger: the file was cut, the log is forced for others, and the cut was not.
+#[test]
+fn what_was_cut_off_does_not_come_back_under_a_later_write() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            // Files from this length on have store files of their own, which are cut.
+            for ino in [volume.file, volume.other] {
+                volume.client.write(&Caller::ROOT, ino, 2 * BLOCK_BYTES, vec![OLD; 100].into(), false).await.unwrap();
+                volume.client.fsync(ino).await.unwrap();
+            }
+            volume.resize(0).await;
+            volume.client.write(&Caller::ROOT, volume.file, 100, vec![NEW; BLOCK_BYTES as usize].into(), false).await.unwrap();
+            // Before that file is cut the log is forced, and no file.
+            let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
+            volume.client.setattr(&Caller::ROOT, volume.other, cut).await.unwrap();
+            volume.cut_power().await;
+            volume.expect_no_old_bytes(seed).await;
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
 struct Mounted {
     machine: Machine,
     bucket: SimBucket,

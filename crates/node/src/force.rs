@@ -54,6 +54,11 @@ impl Node {
 
     /// Forces every command so far, which says nothing of the bytes that commands speak of.
     pub(crate) async fn force_log(&self) -> Result<LogIndex, RpcError> {
+        // Or what was cut off could come back under what is logged by now. Of a file of which that
+        // fails nothing is forced any more.
+        if let Err(error) = self.store.sync_cuts().await {
+            self.trouble("disk", Some(format!("the length of a file could not be forced to disk: {error}")));
+        }
         let durable = self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)?;
         let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
         if let Err(error) = self.store.drop_doomed(durable, has_files).await {

@@ -303,10 +303,7 @@ impl Node {
             }
         }
         // At once: a run that is killed before it forces them leaves no trace of its cuts.
-        for ino in self.store.unforced_cuts() {
-            self.store.sync(Some(ino)).await?;
-        }
-        Ok(())
+        self.store.sync_cuts().await
     }
 
     /// Holes that a crash has kept from the store file, as far as nothing was written there

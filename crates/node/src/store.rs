@@ -198,8 +198,13 @@ impl Store {
         cuts.into_iter().filter(|(place, _)| place.packed.is_none()).for_each(|(place, len)| state.was_cut(&place, len));
     }
 
-    pub fn unforced_cuts(&self) -> Vec<Ino> {
-        self.state.borrow().cut.iter().copied().collect()
+    /// Forces the length of files that were cut.
+    pub async fn sync_cuts(&self) -> Result<(), DiskError> {
+        let cut = self.state.borrow().cut.first().copied();
+        match cut {
+            Some(ino) => self.sync(Some(ino)).await.map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Reads `len` bytes; what is beyond the end of the file reads as zeros.
