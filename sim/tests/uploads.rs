@@ -236,3 +236,43 @@ fn a_copy_that_a_dead_node_has_made_is_known() {
         assert_eq!(left, Vec::<String>::new(), "seed {seed}");
     }
 }
+
+/// The object is there, the answer was lost, and then the bucket forbids everything for a while. What
+/// became of the upload is asked for until it is known: or the object would be nobody's once the
+/// file has another name.
+#[test]
+fn a_lost_answer_is_asked_for_while_the_bucket_forbids_it() {
+    for seed in 0..8 {
+        let world = Rc::new(World::new(seed));
+        let bucket = world.bucket();
+        let process = world.machine("a").process("node");
+        let port = process.bucket(&bucket);
+        let (inner, outer, seen) = (process.clone(), world.clone(), bucket.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner.clone(), port).await;
+            make(&client, "file", 1).await;
+            outer.set_faults(FaultPlan {
+                bucket: BucketFaults { lost_answer: Rate::one_in(2), ..BucketFaults::default() },
+                ..FaultPlan::default()
+            });
+            let flush = client.admin(AdminRequest::Flush { path: vec![] });
+            let change = async {
+                while !seen.objects().contains_key("file") {
+                    inner.ports.clock.sleep(Duration::from_millis(1)).await;
+                }
+                outer.set_faults(FaultPlan::default());
+                seen.forbid_for(Duration::from_secs(60));
+                inner.ports.clock.sleep(Duration::from_secs(30)).await;
+                client.rename(&Caller::ROOT, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.unwrap();
+            };
+            let (Ok(_) | Err(_)) = futures_util::future::join(flush, change).await.0;
+            inner.ports.clock.sleep(Duration::from_secs(60)).await;
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        let objects = bucket.objects();
+        let keys: Vec<&str> = objects.keys().map(String::as_str).filter(|key| !key.starts_with(".ebb/")).collect();
+        assert_eq!(keys, ["moved"], "seed {seed}");
+    }
+}

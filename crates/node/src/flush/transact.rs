@@ -148,8 +148,8 @@ impl Node {
         self.persist(key, || self.bucket().head(key)).await.map(|meta| meta.etag)
     }
 
-    /// Repeats a request also for as long as the bucket cannot be asked: what is half-way
-    /// cannot be left before the answer.
+    /// Repeats a request also for as long as the bucket cannot be asked or forbids it: what is
+    /// half-way cannot be left before the answer.
     pub(crate) async fn persist<'a, T>(
         &'a self,
         key: &str,
@@ -179,6 +179,7 @@ impl Node {
                     (what, None)
                 }
                 Err(BucketError::Unavailable { what, retry_after }) if doubt.get() => (what, retry_after),
+                Err(BucketError::Forbidden { what }) if doubt.get() => (what, None),
                 answer => return answer,
             };
             if self.is_stopping() || self.lost_to().is_some() {

@@ -1,7 +1,6 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
 use super::transact::FlushError;
-use crate::bucket::Backoff;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::signal::Signal;
@@ -176,24 +175,9 @@ impl Node {
         unreachable!("an attempt that makes writers wait is whole")
     }
 
-    /// Parts that nobody aborts are paid for: while the bucket forbids it, it is asked again,
-    /// and a node that stops leaves it to the next start.
+    /// Parts that nobody aborts are paid for: a node that stops leaves it to the next start.
     async fn abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
-        let mut backoff = Backoff::default();
-        loop {
-            let what = match self.persist(key, || self.bucket().upload_abort(key, upload)).await {
-                Err(BucketError::Forbidden { what }) => what,
-                ended => {
-                    self.trouble(key, None);
-                    return ended;
-                }
-            };
-            if self.is_stopping() {
-                return Err(BucketError::Unknown { what });
-            }
-            self.trouble(key, Some(format!("an upload cannot be aborted: {what}")));
-            self.ports.clock.sleep(backoff.pause(self.ports.entropy.next_u64(), None)).await;
-        }
+        self.persist(key, || self.bucket().upload_abort(key, upload)).await
     }
 
     /// `None` where the file has changed too much to be sent as it was. `waits`: whoever wants
@@ -302,7 +286,7 @@ impl Node {
                 Ok(_) if condition == Condition::Always && doubt.get() => return self.after_late_effects(key).await.map(Sent::Answered),
                 ended => return ended.map(Sent::Answered),
             }
-            condition = match self.persist(key, || self.bucket().head(key)).await {
+            condition = match self.ask_until_clear(key, &doubt, || self.bucket().head(key)).await {
                 Ok(meta) if doubt.get() && meta.len_bytes == content.size_bytes && tag(&meta.tags) == tag(&content.tags) => {
                     return Ok(Sent::Found(meta.etag));
                 }
