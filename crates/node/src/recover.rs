@@ -297,6 +297,7 @@ impl Node {
             let used: Vec<PackRange> = self.replica.view().extents().packed_in(pack).map(|(range, _)| range).collect();
             if used.is_empty() {
                 self.store.drop_pack(pack).await?;
+                continue;
             }
             for gap in packs::gaps(pack, &used) {
                 self.store.free(gap).await?;
