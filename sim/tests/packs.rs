@@ -6,7 +6,7 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig::{attach_embedded, open};
-use ebb_sim::{Machine, Process, SimBucket, World};
+use ebb_sim::{DiskOperation, Machine, Process, SimBucket, World};
 use std::time::Duration;
 
 /// A power cut keeps what its seed draws: each danger shows in some of them.
@@ -198,6 +198,25 @@ fn space_is_given_back() {
         }
         volume.force_log().await;
         assert_eq!((volume.paths("packs/"), volume.packs().await), (Vec::new(), PackStatus::default()));
+    };
+    world.run(scenario).unwrap();
+}
+
+/// A pack file that cannot be forced takes with it whoever had bytes there that were not forced:
+/// the system tells of the failure once, and forgets the bytes.
+#[test]
+fn a_failed_sync_is_that_of_all_who_share_it() {
+    let world = World::new(1);
+    let scenario = async {
+        let volume = Volume::new(&world).await;
+        let first = volume.file("first", 100).await;
+        volume.force(first).await;
+        let (one, two) = (volume.file("one", 100).await, volume.file("two", 100).await);
+        volume.machine.disk("data").fail_nth(DiskOperation::Sync, 1);
+        assert_eq!(volume.client.fsync(one).await, Err(FsError::Io));
+        assert_eq!(volume.client.fsync(two).await, Err(FsError::Io), "its bytes may be lost");
+        let later = volume.file("later", 100).await;
+        assert!(volume.client.fsync(later).await.is_ok(), "it is in another pack file");
     };
     world.run(scenario).unwrap();
 }
