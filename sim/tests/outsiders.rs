@@ -101,7 +101,7 @@ impl Mount {
     async fn flush(&self) {
         self.admin(AdminRequest::Flush { path: vec![] }).await;
         let AdminReply::Fsck(report) = self.admin(AdminRequest::Fsck).await else { panic!("another answer") };
-        assert_eq!(report.problems, Vec::<String>::new());
+        assert_eq!(report.problems, vec![]);
     }
 
     async fn troubles(&self) -> Vec<String> {

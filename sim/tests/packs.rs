@@ -79,7 +79,7 @@ impl Volume {
 
     async fn expect_sound(&self) {
         let AdminReply::Fsck(report) = self.client.admin(AdminRequest::Fsck).await.unwrap() else { unreachable!("it was asked for") };
-        assert_eq!(report.problems, Vec::<String>::new());
+        assert_eq!(report.problems, vec![]);
     }
 
     async fn packs(&self) -> PackStatus {

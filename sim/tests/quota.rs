@@ -140,7 +140,7 @@ async fn look(world: &World, client: &Client, limits: [QuotaLimits; 2]) -> Vec<(
         assert_eq!((status.used, status.limits, status.counted), (used, limits, true), "{}", prefix.escape_ascii());
     }
     match client.admin(AdminRequest::Fsck).await.unwrap() {
-        AdminReply::Fsck(report) => assert_eq!(report.problems, Vec::<String>::new()),
+        AdminReply::Fsck(report) => assert_eq!(report.problems, vec![]),
         other => panic!("{other:?}"),
     }
     let ino = |path: &[u8]| tree[path].attr.ino;

@@ -187,7 +187,7 @@ impl Story<'_> {
             let (node, client) = (life.node.clone(), life.client.clone());
             let ended = life.process.call(async move {
                 let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
-                assert_eq!(report.problems, Vec::<String>::new());
+                assert_eq!(report.problems, vec![]);
                 client.detach(Duration::from_secs(30)).await.unwrap();
                 node.stop(true).await
             });

@@ -95,7 +95,7 @@ fn names_change_while_files_are_sent() {
             futures_util::future::join(flush, change).await.0.unwrap();
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
-            assert_eq!(report.problems, Vec::<String>::new());
+            assert_eq!(report.problems, vec![]);
             end(node, client).await;
         }));
         done.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What is asked of a node: status, ls-dirty, flush, fsck, explain.
+//! What is asked of a node: status, ls-dirty, flush, explain.
 
 use crate::failure::Failure;
 use crate::output;
@@ -7,7 +7,7 @@ use crate::source::{Source, names};
 use ebb_cli::args::{LsDirty, Target};
 use ebb_cli::places::{MountRecord, RunDir};
 use ebb_client::{ClientPorts, Link, WireLink};
-use ebb_model::{AdminReply, AdminRequest, FsError, FsckReport, Name, Reply, Request, RpcError, Status};
+use ebb_model::{AdminReply, AdminRequest, FsError, Name, Reply, Request, RpcError, Status};
 use ebb_os::{OsClock, OsEntropy, OsNet, OsSpawn};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -55,29 +55,6 @@ pub async fn explain(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
     let reply = node.ask(AdminRequest::Explain { path: node.path.clone() }).await?;
     output::reply_on(node.mount.as_ref(), &reply, target.output)
-}
-
-pub async fn fsck(target: Target) -> Result<(), Failure> {
-    let reply = match target.path.join("identity").is_file() && !is_on_mount(&target.path) {
-        true => AdminReply::Fsck(fsck_data(&target.path).await?),
-        false => Asked::of(&target.path)?.ask(AdminRequest::Fsck).await?,
-    };
-    output::reply(&reply, target.output)?;
-    match reply {
-        AdminReply::Fsck(report) if report.problems.is_empty() => Ok(()),
-        _ => Err(Failure::NotGood),
-    }
-}
-
-/// Of a data directory that no node has open.
-async fn fsck_data(data_dir: &Path) -> Result<FsckReport, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::of(data_dir.display(), error);
-    let ports = ebb_os::ports(data_dir).map_err(|error| failed(&error))?;
-    ebb_node::fsck(ports).await.map_err(|error| failed(&error))
-}
-
-fn is_on_mount(path: &Path) -> bool {
-    RunDir::of_user().and_then(|run_dir| run_dir.find(path)).is_ok_and(|found| found.is_some())
 }
 
 pub async fn node_status(address: &str) -> Result<Status, Failure> {

@@ -7,6 +7,10 @@ pub enum Failure {
     Failed(String),
     /// It was done, and what came out, which has been printed, is not good.
     NotGood,
+    /// The same, of a command whose exit statuses say more.
+    Found(u8),
+    /// What was to be checked could not be.
+    Unchecked(String),
 }
 
 impl Failure {
@@ -14,13 +18,16 @@ impl Failure {
         match self {
             Failure::Usage(_) => 2,
             Failure::Failed(_) | Failure::NotGood => 1,
+            Failure::Found(status) => *status,
+            // As fsck(8) has it.
+            Failure::Unchecked(_) => 8,
         }
     }
 
     pub fn text(&self) -> Option<&str> {
         match self {
-            Failure::Usage(text) | Failure::Failed(text) => Some(text),
-            Failure::NotGood => None,
+            Failure::Usage(text) | Failure::Failed(text) | Failure::Unchecked(text) => Some(text),
+            Failure::NotGood | Failure::Found(_) => None,
         }
     }
 

@@ -6,6 +6,7 @@ mod busy;
 mod daemon;
 mod evict;
 mod failure;
+mod fsck;
 mod helper;
 mod host;
 mod http;
@@ -73,7 +74,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Evict(args) => block_on(evict::run(args)),
         Command::Explain(target) => block_on(ask::explain(target)),
         Command::Quota(command) => block_on(quota::run(command)),
-        Command::Fsck(target) => block_on(ask::fsck(target)),
+        Command::Fsck(args) => block_on(fsck::run(args)),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Version(output) => output::version(output),
         Command::Completion { shell } => {

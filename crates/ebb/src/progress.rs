@@ -22,9 +22,19 @@ enum Shape {
 }
 
 impl Progress {
+    /// Of bytes.
     pub fn new(what: &'static str) -> Progress {
+        Progress::shaped(what, BYTES)
+    }
+
+    /// Of whatever can be counted.
+    pub fn counting(what: &'static str) -> Progress {
+        Progress::shaped(what, COUNTS)
+    }
+
+    fn shaped(what: &'static str, template: &'static str) -> Progress {
         let shape = match std::io::stderr().is_terminal() {
-            true => Shape::Bar(bar()),
+            true => Shape::Bar(bar(template)),
             false => Shape::Lines { last: Instant::now() },
         };
         Progress { what, most_bytes: 0, shape }
@@ -37,12 +47,12 @@ impl Progress {
         self.show(self.most_bytes - status.dirty_bytes, self.most_bytes, left);
     }
 
-    /// Shows how much of the bytes is done, and says it where there is no bar to see.
-    pub fn show(&mut self, done_bytes: u64, total_bytes: u64, said: impl Fn() -> String) {
+    /// Shows how much is done, and says it where there is no bar to see.
+    pub fn show(&mut self, done: u64, total: u64, said: impl Fn() -> String) {
         match &mut self.shape {
             Shape::Bar(bar) => {
-                bar.set_length(total_bytes);
-                bar.set_position(done_bytes);
+                bar.set_length(total);
+                bar.set_position(done);
                 bar.set_message(format!("{}: {}", self.what, said()));
             }
             Shape::Lines { last } if last.elapsed() >= LINE_EVERY => {
@@ -70,16 +80,20 @@ impl Drop for Progress {
     }
 }
 
-fn bar() -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{bar:32} {bytes}/{total_bytes} {msg}").expect("the template is constant, and a test shows it");
+const BYTES: &str = "{bar:32} {bytes}/{total_bytes} {msg}";
+const COUNTS: &str = "{bar:32} {pos}/{len} {msg}";
+
+fn bar(template: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("the templates are constant, and a test shows it");
     ProgressBar::new(0).with_style(style)
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_template_is_one() {
-        super::bar().finish_and_clear();
+    fn the_templates_are_some() {
+        for template in [super::BYTES, super::COUNTS] {
+            super::bar(template).finish_and_clear();
+        }
     }
 }

@@ -531,6 +531,10 @@ pub enum AdminRequest {
         offset: u64,
         len_bytes: u64,
     },
+    /// Compares a part of what the node knows with what the bucket has, from here on.
+    FsckBucket {
+        from: FsckPoint,
+    },
 }
 
 /// Of [`AdminRequest::Paths`]: so many of the longest paths that programs can use fit a frame.
@@ -559,6 +563,7 @@ pub enum AdminReply {
     Warmed {
         bytes: u64,
     },
+    FsckPart(FsckPart),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -629,14 +634,6 @@ pub struct DirtyItem {
     pub ino: Ino,
     pub since: Time,
     pub dirty_bytes: u64,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct FsckReport {
-    pub inodes: u64,
-    pub blocks: u64,
-    /// Each a broken invariant or a block that is not what was written, in words.
-    pub problems: Vec<String>,
 }
 
 /// What a node knows of one inode.

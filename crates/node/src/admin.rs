@@ -24,6 +24,7 @@ impl Node {
                 Ok(AdminReply::Warmed { bytes })
             }
             AdminRequest::Fsck => self.fsck().await.map(AdminReply::Fsck),
+            AdminRequest::FsckBucket { from } => self.fsck_bucket(from).await.map(AdminReply::FsckPart),
             AdminRequest::Explain { path } => {
                 let ino = self.walk(&path).await?;
                 self.explain(ino).map(AdminReply::Explained)

@@ -51,7 +51,7 @@ mod warm;
 pub mod wire;
 
 pub use ebb_core::cache::Eviction;
-pub use fsck::fsck;
+pub use fsck::{FsckError, fsck, serves};
 pub use life::Stopped;
 pub use options::Options;
 pub use planted::Planted;

@@ -313,7 +313,7 @@ const ENTRY_BYTES: usize = 160;
 
 /// The page of a directory with some hundred thousand names, for the time that it may take: how
 /// long one is is not known before it is there.
-const LARGE_PAGE_BYTES: u64 = 32 << 20;
+pub(crate) const LARGE_PAGE_BYTES: u64 = 32 << 20;
 
 pub(crate) fn listed(entry: ListEntry) -> Listed {
     match entry {

@@ -3,7 +3,7 @@
 
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
-use super::rig::{attach_embedded, open, walk};
+use super::rig::{attach_embedded, fsck, open, walk};
 use super::verify::{bucket_holds, differences};
 use super::workload::{Known, Warmer, Worker};
 use crate::oracle::{ClientId, Event, History, Identity, SeenTree};
@@ -133,9 +133,8 @@ impl Story<'_> {
         };
         self.history.add(Event::Seen { tree: Rc::new(seen.clone()), inos });
         self.known.reset(&seen);
-        let report = life.process.call(async move { client.admin(AdminRequest::Fsck).await }).await.ok_or("the process has died")?;
-        match report {
-            Ok(AdminReply::Fsck(report)) if report.problems.is_empty() => {}
+        match life.process.call(async move { fsck(&client).await }).await.ok_or("the process has died")? {
+            Ok(report) if report.problems.is_empty() && report.others.is_empty() => {}
             other => return Err(format!("fsck: {other:?}")),
         }
         self.world.set_faults(self.plan.faults);
@@ -236,12 +235,15 @@ impl Story<'_> {
         let (node, client) = (life.node.clone(), life.client.clone());
         let stopped = life.process.call(async move {
             let flushed = client.admin(AdminRequest::Flush { path: vec![] }).await;
+            let checked = fsck(&client).await;
             let left = client.detach(Duration::from_secs(30)).await;
-            (flushed, left, node.stop(true).await)
+            (flushed, checked, left, node.stop(true).await)
         });
         let stopped = stopped.await.ok_or("the process has died")?;
         self.history.note(format!("the end: {stopped:?}"));
-        if !matches!(stopped, (Ok(_), Ok(()), Ok(Stopped::Released))) {
+        let is_clean =
+            |report: &FsckReport| report.problems.is_empty() && report.others.is_empty() && report.waiting + report.undecided == 0;
+        if !matches!(&stopped, (Ok(_), Ok(report), Ok(()), Ok(Stopped::Released)) if is_clean(report)) {
             return Err(format!("the node does not come to rest: {stopped:?}"));
         }
         life.process.kill();

@@ -111,3 +111,15 @@ async fn see(client: &Client, ino: Ino) -> Result<SeenNode, FsError> {
     }
     Ok(SeenNode { attr, target, xattrs, content: content.freeze() })
 }
+
+/// What `ebb fsck --bucket` asks for, all parts of it.
+pub async fn fsck(client: &Client) -> Result<FsckReport, FsError> {
+    let AdminReply::Fsck(mut report) = client.admin(AdminRequest::Fsck).await? else { return Err(FsError::Invalid) };
+    let mut next = Some(FsckPoint::START);
+    while let Some(from) = next {
+        let AdminReply::FsckPart(part) = client.admin(AdminRequest::FsckBucket { from }).await? else { return Err(FsError::Invalid) };
+        report.add(part.report);
+        next = part.next;
+    }
+    Ok(report)
+}

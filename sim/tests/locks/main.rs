@@ -36,7 +36,7 @@ async fn serve_with(world: &World, options: Options) -> Process {
         loop {
             clock.sleep(SECOND / 2).await;
             if let Ok(Reply::Admin(AdminReply::Fsck(report))) = node.handle(Request::Admin(AdminRequest::Fsck)).await {
-                assert_eq!(report.problems, Vec::<String>::new());
+                assert_eq!(report.problems, vec![]);
             }
         }
     });

@@ -28,12 +28,14 @@ pub mod keys;
 mod listing;
 mod page;
 mod plan;
+mod prove;
 mod revalidate;
 mod snapshot;
 
 pub use keys::page_key;
 pub use listing::{Interpreted, Listed, Listing, Scope, to_probe};
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStep};
+pub use prove::{Claimed, ClaimedPage, Owner, Reserved};
 pub use revalidate::Standing;
 pub use snapshot::BackingItem;
 

@@ -55,7 +55,7 @@ fn fsck_finds_what_has_rotted() {
     let store = fs::OpenOptions::new().write(true).open(store.expect("the file has a store file")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&store, b"rot", 500_000).unwrap();
     let found = place.ebb(&["fsck", "mnt"]);
-    assert_eq!(found.status, 1, "{found:?}");
+    assert_eq!(found.status, 4, "{found:?}");
     assert!(found.out.contains("NOT CLEAN"), "{found:?}");
 }
 
@@ -69,7 +69,7 @@ fn a_data_directory_is_checked_without_its_node() {
     fs::create_dir(place.path("mnt/d")).unwrap();
     fs::write(place.path("mnt/d/file"), vec![7; 1 << 20]).unwrap();
     fs::File::open(place.path("mnt/d/file")).unwrap().sync_all().unwrap();
-    place.ebb(&["fsck", "data"]).refused(1, "in use");
+    place.ebb(&["fsck", "data"]).refused(8, "in use");
     place.kill("mnt");
     let before = contents(&place.path("data"));
     let found = place.ebb(&["fsck", "data", "--json"]).good().json();
@@ -79,7 +79,7 @@ fn a_data_directory_is_checked_without_its_node() {
     let store = fs::read_dir(place.path("data/store")).unwrap().next().unwrap().unwrap().path();
     std::os::unix::fs::FileExt::write_all_at(&fs::OpenOptions::new().write(true).open(store).unwrap(), b"rot", 500_000).unwrap();
     let found = place.ebb(&["fsck", "data"]);
-    assert_eq!(found.status, 1, "{found:?}");
+    assert_eq!(found.status, 4, "{found:?}");
     assert!(found.out.contains("/d/file") && found.out.contains("block 7 on the node's disk is not what was written"), "{found:?}");
 }
 

@@ -11,6 +11,7 @@ mod data;
 mod detached;
 mod ends;
 mod flags;
+mod fsck;
 mod handles;
 mod helper;
 mod holes;

@@ -121,6 +121,8 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::Stats), .. } => "stats",
     Message::Request { request: Request::Admin(AdminRequest::Paths { .. }), .. } => "paths",
     Message::Request { request: Request::Admin(AdminRequest::Warm { .. }), .. } => "warm",
+    Message::Request { request: Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Directories { .. } }), .. } => "fsck-directories",
+    Message::Request { request: Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Reserved { .. } }), .. } => "fsck-reserved",
     Message::Reply { reply: Reply::Attached(_), .. } => "reply-attached",
     Message::Reply { reply: Reply::Done, .. } => "reply-done",
     Message::Reply { reply: Reply::Attr(_), .. } => "reply-attr",
@@ -142,6 +144,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Stats(_)), .. } => "reply-stats",
     Message::Reply { reply: Reply::Admin(AdminReply::Paths(_)), .. } => "reply-paths",
     Message::Reply { reply: Reply::Admin(AdminReply::Warmed { .. }), .. } => "reply-warmed",
+    Message::Reply { reply: Reply::Admin(AdminReply::FsckPart(_)), .. } => "reply-fsck-part",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Reply { reply: Reply::Lock(LockAnswer::Granted), .. } => "reply-lock-granted",
     Message::Reply { reply: Reply::Lock(LockAnswer::Waiting), .. } => "reply-lock-waiting",
@@ -617,6 +620,8 @@ impl Draw {
             Request::Admin(AdminRequest::Stats),
             Request::Admin(AdminRequest::Paths { inos: self.list(Draw::ino) }),
             Request::Admin(AdminRequest::Warm { ino, offset: self.u64(), len_bytes: self.u64() }),
+            Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Directories { from: ino } }),
+            Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Reserved { after: self.text() } }),
         ]);
         all
     }
@@ -730,7 +735,7 @@ impl Draw {
             Reply::Admin(AdminReply::Dirty(self.list(Draw::dirty_item))),
             Reply::Admin(AdminReply::Flushed { files: self.u64(), bytes: self.u64() }),
             Reply::Admin(AdminReply::Evicted { bytes: self.u64(), next: self.option(|draw| (draw.ino(), draw.u64())) }),
-            Reply::Admin(AdminReply::Fsck(FsckReport { inodes: self.u64(), blocks: self.u64(), problems: self.list(Draw::text) })),
+            Reply::Admin(AdminReply::Fsck(self.fsck_report())),
             Reply::Offset(self.u64()),
             Reply::Admin(AdminReply::Explained(self.explained())),
             Reply::Lock(LockAnswer::Granted),
@@ -752,7 +757,30 @@ impl Draw {
             })),
             Reply::Admin(AdminReply::Paths(vec![None, Some(self.bytes())])),
             Reply::Admin(AdminReply::Warmed { bytes: self.u64() }),
+            Reply::Admin(AdminReply::FsckPart(FsckPart {
+                report: self.fsck_report(),
+                done: self.u64(),
+                total: self.u64(),
+                next: self.option(|draw| FsckPoint::Directories { from: draw.ino() }),
+            })),
         ]
+    }
+
+    fn fsck_report(&mut self) -> FsckReport {
+        FsckReport {
+            inodes: self.u64(),
+            blocks: self.u64(),
+            objects: self.u64(),
+            pages: self.u64(),
+            waiting: self.u64(),
+            undecided: self.u64(),
+            problems: self.list(Draw::problem),
+            others: self.list(Draw::text),
+        }
+    }
+
+    fn problem(&mut self) -> Problem {
+        Problem { what: self.text() }
     }
 
     fn counted(&mut self) -> Counted {

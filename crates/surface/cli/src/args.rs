@@ -47,8 +47,9 @@ pub enum Command {
     Evict(Evict),
     /// Prove every invariant of a mounted volume and read every cached block against its checksum.
     ///
-    /// PATH may be a data directory too, while no node has it open. Nothing in it is changed.
-    Fsck(Target),
+    /// PATH may be a data directory too, while no node has it open. Nothing in it is changed. The exit
+    /// status is 0 if nothing is wrong, 4 if something is, 8 if that could not be found out.
+    Fsck(Fsck),
     /// Measure the file system that PATH is on, whatever it is: small files, a large one, names.
     Bench(Bench),
     /// Say where the bytes of PATH are, and what survives which failure right now.
@@ -340,6 +341,20 @@ pub struct Target {
     pub path: PathBuf,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct Fsck {
+    #[command(flatten)]
+    pub target: Target,
+    /// Compare the bucket too: objects, pages of directories, what is below .ebb/. That is a
+    /// list request for each directory and each thousand names in it, a GET for each page, and a
+    /// HEAD for each object that differs, or is in a directory that is not wholly loaded.
+    #[arg(long)]
+    pub bucket: bool,
+    /// Of a data directory, how its bucket is reached.
+    #[command(flatten)]
+    pub store: Bucket,
 }
 
 #[derive(Subcommand, Debug)]

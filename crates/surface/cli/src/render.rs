@@ -3,7 +3,7 @@
 
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
-use crate::{explain, quota, stats};
+use crate::{explain, fsck, quota, stats};
 use ebb_model::{AdminReply, PackStatus, ScrubStatus, Status, Time};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -26,11 +26,8 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
         }),
         AdminReply::Flushed { files, bytes } => writeln!(out, "{files} files, {} written to the bucket", Bytes(*bytes)),
         AdminReply::Evicted { bytes, .. } => writeln!(out, "{} dropped from the cache", Bytes(*bytes)),
-        AdminReply::Fsck(report) => {
-            let problems = report.problems.iter().try_for_each(|problem| writeln!(out, "PROBLEM {problem}"));
-            let verdict = if report.problems.is_empty() { "no problem" } else { "NOT CLEAN" };
-            problems.and_then(|()| writeln!(out, "{} inodes, {} blocks checked: {verdict}", report.inodes, report.blocks))
-        }
+        AdminReply::Fsck(report) => fsck::write(&mut out, report),
+        AdminReply::FsckPart(part) => fsck::write(&mut out, &part.report),
         AdminReply::Explained(explained) => explain::write(&mut out, explained, now),
         AdminReply::Stats(node) => stats::write_node(&mut out, node),
         AdminReply::Paths(paths) => paths.iter().flatten().try_for_each(|path| writeln!(out, "/{}", String::from_utf8_lossy(path))),
@@ -104,7 +101,8 @@ pub fn json(reply: &AdminReply) -> Value {
             .collect(),
         AdminReply::Flushed { files, bytes } => json!({ "files": files, "bytes": bytes }),
         AdminReply::Evicted { bytes, .. } => json!({ "bytes": bytes }),
-        AdminReply::Fsck(report) => json!({ "inodes": report.inodes, "blocks": report.blocks, "problems": report.problems }),
+        AdminReply::Fsck(report) => fsck::json(report),
+        AdminReply::FsckPart(part) => fsck::json(&part.report),
         AdminReply::Explained(explained) => explain::json(explained),
         AdminReply::Warmed { bytes } => json!({ "bytes": bytes }),
         AdminReply::Quotas(quotas) => quotas.iter().map(quota::json).collect(),

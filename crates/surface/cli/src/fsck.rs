@@ -1,0 +1,38 @@
+//! What a check has come to, for people and for programs.
+
+use ebb_model::FsckReport;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+pub fn write(out: &mut String, report: &FsckReport) -> std::fmt::Result {
+    let FsckReport { inodes, blocks, objects, pages, waiting, undecided, problems, others } = report;
+    for problem in problems {
+        writeln!(out, "PROBLEM {}", problem.what)?;
+    }
+    for what in others {
+        writeln!(out, "changed by others: {what}")?;
+    }
+    if *waiting > 0 {
+        writeln!(out, "{waiting} files, directories and deletes wait to be written to the bucket")?;
+    }
+    if *undecided > 0 {
+        writeln!(out, "{undecided} objects below .ebb/ may belong to directories that are not loaded: they are not judged")?;
+    }
+    let in_bucket = if objects + pages > 0 { format!(", {objects} objects and {pages} pages in the bucket") } else { String::new() };
+    let verdict = if problems.is_empty() { "no problem" } else { "NOT CLEAN" };
+    writeln!(out, "{inodes} inodes, {blocks} blocks{in_bucket} checked: {verdict}")
+}
+
+pub fn json(report: &FsckReport) -> Value {
+    let FsckReport { inodes, blocks, objects, pages, waiting, undecided, problems, others } = report;
+    json!({
+        "inodes": inodes,
+        "blocks": blocks,
+        "objects": objects,
+        "pages": pages,
+        "waiting": waiting,
+        "undecided": undecided,
+        "problems": problems.iter().map(|problem| json!({ "what": problem.what })).collect::<Vec<_>>(),
+        "others": others,
+    })
+}

@@ -1,0 +1,297 @@
+//! Damage that is planted in the bucket, and what a check says of it: of a node that runs, and of the
+//! data directory that it leaves.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_core::backing::page_key;
+use ebb_model::*;
+use ebb_node::{Node, Options};
+use ebb_sim::volume::rig;
+use ebb_sim::{Process, SimBucket, World};
+use std::rc::Rc;
+use std::time::Duration;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+struct Mount {
+    process: Process,
+    _node: Rc<Node>,
+    client: Client,
+}
+
+impl Mount {
+    async fn new(world: &World, machine: &str, bucket: &SimBucket) -> Mount {
+        Mount::with(world, machine, bucket, Options::default()).await
+    }
+
+    async fn with(world: &World, machine: &str, bucket: &SimBucket, options: Options) -> Mount {
+        let process = world.machine(machine).process("node");
+        let flush_interval = Duration::from_secs(3600);
+        let options = Options { owner: machine.into(), embedded: true, flush_interval, scrub_interval: None, ..options };
+        let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
+        let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+        Mount { process, _node: node, client }
+    }
+
+    async fn make(&self, dir: Ino, text: &str, what: Make) -> Ino {
+        let mode = if what == Make::Directory { 0o755 } else { 0o640 };
+        self.client.make(&Caller::ROOT, dir, &name(text), mode, what, false).await.unwrap().ino
+    }
+
+    async fn file(&self, dir: Ino, text: &str, salt: usize) -> Ino {
+        let ino = self.make(dir, text, Make::Regular).await;
+        self.client.write(&Caller::ROOT, ino, 0, content(salt), false).await.unwrap();
+        ino
+    }
+
+    /// A tree of everything that a volume can have: `a`, `d/b` with a second name, links, an empty
+    /// directory. Gives the ids of `d` and `a`.
+    async fn tree(&self) -> (Ino, Ino) {
+        let dir = self.make(Ino::ROOT, "d", Make::Directory).await;
+        let a = self.file(Ino::ROOT, "a", 0).await;
+        let b = self.file(dir, "b", 1).await;
+        self.client.link(&Caller::ROOT, b, Ino::ROOT, &name("also-b")).await.unwrap();
+        self.make(dir, "link", Make::Symlink { target: Bytes::from_static(b"../a") }).await;
+        self.make(dir, "empty", Make::Directory).await;
+        self.flush().await;
+        (dir, a)
+    }
+
+    async fn flush(&self) {
+        self.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+    }
+
+    async fn evict(&self) {
+        self.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+    }
+
+    async fn fsck(&self) -> FsckReport {
+        rig::fsck(&self.client).await.unwrap()
+    }
+
+    /// Of the data directory, after the process was killed.
+    async fn fsck_dead(&self, world: &World, bucket: &SimBucket) -> FsckReport {
+        self.process.kill();
+        let process = world.machine("a").process("node");
+        let (ports, port) = (process.ports.clone(), process.bucket(bucket));
+        process.call(async move { ebb_node::fsck(ports, Some(port), |_, _| {}).await }).await.unwrap().unwrap()
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn content(salt: usize) -> Bytes {
+    (0..3 * BLOCK + 1000).map(|at| ((at + salt) % 251) as u8).collect::<Vec<u8>>().into()
+}
+
+fn run(world: &World, scene: impl Future<Output = ()>) {
+    world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+fn told(report: &FsckReport) -> Vec<&str> {
+    report.problems.iter().map(|problem| &problem.what[..]).collect()
+}
+
+/// Nothing is said of a volume that is as it should be, whether or not it is flushed.
+#[test]
+fn what_is_as_it_should_be_is_clean() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let (dir, a) = mount.tree().await;
+        let report = mount.fsck().await;
+        assert_eq!((told(&report), &report.others), (vec![], &vec![]));
+        assert_eq!((report.objects, report.pages, report.waiting, report.undecided), (2, 3, 0, 0));
+
+        // Nothing of this has reached the bucket.
+        let root = Caller::ROOT;
+        mount.client.rename(&root, Ino::ROOT, &name("d"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.unwrap();
+        mount.file(dir, "new", 3).await;
+        mount.client.write(&root, a, 5, content(9), false).await.unwrap();
+        mount.client.unlink(&root, Ino::ROOT, &name("also-b")).await.unwrap();
+        for report in [mount.fsck().await, mount.fsck_dead(&world, &bucket).await] {
+            assert_eq!((told(&report), &report.others), (vec![], &vec![]));
+            assert!(report.waiting >= 4, "{report:?}");
+        }
+    });
+}
+
+/// What is wrong with the bucket is named, and nothing else, by a node and of its data directory.
+#[test]
+fn what_is_planted_in_the_bucket_is_named() {
+    type Plant = fn(&SimBucket, Ino);
+    let plants: [(Plant, &str); 8] = [
+        (|bucket, _| bucket.delete_as_outsider("a"), "/a (inode 1.0.3): its object a is gone from the bucket; all of it is cached here"),
+        (
+            |bucket, _| bucket.delete_as_outsider("d/b"),
+            "/d/b (inode 1.0.4): its object d/b is gone from the bucket; all of it is cached here",
+        ),
+        (
+            |bucket, dir| bucket.delete_as_outsider(&page_key(dir)),
+            "/d (inode 1.0.2): its page PAGE, with what no object can say, is gone from the bucket",
+        ),
+        (
+            |bucket, dir| put(bucket, &page_key(dir), "no page"),
+            "/d (inode 1.0.2): its page PAGE, with what no object can say, cannot be read",
+        ),
+        (
+            |bucket, dir| put(bucket, &page_key(dir), bucket.objects()[&page_key(Ino::ROOT)].body.clone()),
+            "/d (inode 1.0.2): its page PAGE, with what no object can say, is not the one that was written last",
+        ),
+        (|bucket, _| put(bucket, ".ebb/d/1000000000099", "left"), ".ebb/d/1000000000099 is in the bucket and nothing refers to it"),
+        (|bucket, _| put(bucket, ".ebb/tmp/1000000000003", "left"), ".ebb/tmp/1000000000003 is in the bucket and nothing refers to it"),
+        (|bucket, _| put(bucket, ".ebb/notes", "mine"), ".ebb/notes is where only ebb writes, and is nothing that ebb writes"),
+    ];
+    for (plant, expected) in plants {
+        let world = World::new(1);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let (dir, _) = mount.tree().await;
+            plant(&bucket, dir);
+            let expected = expected.replace("PAGE", &page_key(dir));
+            for report in [mount.fsck().await, mount.fsck_dead(&world, &bucket).await] {
+                let found = told(&report);
+                assert!(found.len() == 1 && found[0].starts_with(&expected), "{expected}: {report:?}");
+                assert_eq!(report.others, Vec::<String>::new());
+            }
+        });
+    }
+}
+
+fn put(bucket: &SimBucket, key: &str, body: impl Into<Bytes>) {
+    bucket.put_as_outsider(key, body, vec![]).unwrap();
+}
+
+/// Others may use the bucket: what they have done is told, and is no damage.
+#[test]
+fn what_others_do_is_told_apart() {
+    for revalidate in [None, Some(Duration::from_secs(60))] {
+        let world = World::new(1);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::with(&world, "a", &bucket, Options { revalidate, ..Options::default() }).await;
+            mount.tree().await;
+            put(&bucket, "a", "another");
+            put(&bucket, "d/added", "new");
+            put(&bucket, "new-dir/file", "new");
+            bucket.delete_as_outsider("d/b");
+            let report = mount.fsck().await;
+            let mut others: Vec<&str> = report.others.iter().map(String::as_str).collect();
+            others.sort_unstable();
+            let removed = "/d/b (inode 1.0.4): its object d/b was removed by others";
+            let expected = ["/a (inode 1.0.3): its object a was replaced by others", "d/added was put into the bucket by others"];
+            // Only where the bucket is asked again does that take effect. What has two names stays.
+            match told(&report)[..] {
+                [gone] => assert!(gone.contains("its object d/b is gone"), "{report:?}"),
+                _ => panic!("{report:?}"),
+            }
+            assert_eq!(others, expected, "{removed}");
+            bucket.delete_as_outsider("a");
+            let report = mount.fsck().await;
+            let is_told = |what: &String| what == "/a (inode 1.0.3): its object a was removed by others";
+            assert_eq!(report.others.iter().any(is_told), revalidate.is_some(), "{report:?}");
+            assert_eq!(told(&report).len(), if revalidate.is_some() { 1 } else { 2 }, "{report:?}");
+        });
+    }
+}
+
+/// What is not here any more is said with how much of it there is.
+#[test]
+fn what_is_nowhere_is_said() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let (_, a) = mount.tree().await;
+        mount.evict().await;
+        bucket.delete_as_outsider("a");
+        let report = mount.fsck().await;
+        let expected = format!(
+            "/a (inode {a}): its object a is gone from the bucket; {len} of its {len} bytes are nowhere else: restore the object, or remove the file",
+            len = content(0).len()
+        );
+        assert_eq!(told(&report), [expected]);
+    });
+}
+
+/// A node that has not loaded all directories cannot say whose everything below `.ebb/` is.
+#[test]
+fn what_is_not_loaded_is_not_judged() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let first = Mount::new(&world, "a", &bucket).await;
+        first.tree().await;
+        first._node.stop(true).await.unwrap();
+        let second = Mount::new(&world, "b", &bucket).await;
+        second.client.lookup(Ino::ROOT, &name("a")).await.unwrap();
+        put(&bucket, ".ebb/d/1000000000099", "left");
+        let report = second.fsck().await;
+        assert_eq!((told(&report), report.undecided), (vec![], 2), "{report:?}");
+        rig::walk(&second.client).await.unwrap();
+        let report = second.fsck().await;
+        assert_eq!((told(&report), report.undecided), (vec![".ebb/d/1000000000099 is in the bucket and nothing refers to it"], 0));
+    });
+}
+
+/// Another node has served the bucket since: nothing can be said, and the node that has lost it says why.
+#[test]
+fn a_bucket_that_was_taken_over_is_not_compared() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let first = Mount::new(&world, "a", &bucket).await;
+        first.tree().await;
+        first.process.kill();
+        let second = Mount::new(&world, "b", &bucket).await;
+        let process = world.machine("a").process("node");
+        let (ports, port) = (process.ports.clone(), process.bucket(&bucket));
+        let checked = process.call(async move { ebb_node::fsck(ports, Some(port), |_, _| {}).await }).await.unwrap();
+        assert!(matches!(&checked, Err(ebb_node::FsckError::Superseded { owner, .. }) if owner == "b"), "{checked:?}");
+        assert_eq!(told(&second.fsck().await), Vec::<&str>::new());
+    });
+}
+
+/// A check of a busy node finds nothing, whatever it meets.
+#[test]
+fn a_busy_node_is_checked() {
+    for seed in 0..20 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            mount.tree().await;
+            let client = mount.client.clone();
+            let work = async {
+                let root = Caller::ROOT;
+                for round in 0..30usize {
+                    let text = format!("f{}", round % 5);
+                    let ino = match client.lookup(Ino::ROOT, &name(&text)).await {
+                        Ok(attr) => attr.ino,
+                        Err(_) => client.make(&root, Ino::ROOT, &name(&text), 0o600, Make::Regular, false).await.unwrap().ino,
+                    };
+                    client.write(&root, ino, 0, content(round), false).await.unwrap();
+                    if round % 7 == 3 {
+                        client.unlink(&root, Ino::ROOT, &name(&text)).await.unwrap();
+                    }
+                    if round % 7 == 5 {
+                        let to = name(&format!("g{round}"));
+                        client.rename(&root, Ino::ROOT, &name(&text), Ino::ROOT, &to, RenameMode::Replace).await.unwrap();
+                    }
+                    mount.flush().await;
+                }
+            };
+            let check = async {
+                for _ in 0..30 {
+                    let report = mount.fsck().await;
+                    assert_eq!((told(&report), &report.others), (vec![], &vec![]));
+                }
+            };
+            futures_util::future::join(work, check).await;
+        });
+    }
+}
