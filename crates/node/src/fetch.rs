@@ -192,10 +192,17 @@ impl Node {
         self.fill(ino, &etag, first_byte, data).await
     }
 
-    /// Puts downloaded bytes into the blocks that are still absent.
+    /// Puts downloaded bytes into the blocks that are still absent. Nobody reads these, so others may
+    /// read and fill what they want of the file meanwhile, unless it has to be moved.
     async fn fill(self: &Rc<Self>, ino: Ino, etag: &ETag, first_byte: u64, data: Bytes) -> Result<(), RpcError> {
         self.reserve_clean(data.len() as u64).await?;
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        // All of it will come.
+        let end = |node: &Node| node.home_of(ino).map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.place(ino).size_bytes));
+        let mut _guard = self.locks.lock(ino, Mode::Shared).await;
+        if !self.has_room(ino, end(self)) {
+            drop(_guard);
+            _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        }
         let first = first_byte / BLOCK_BYTES;
         let blocks = first..first + (data.len() as u64).div_ceil(BLOCK_BYTES);
         let fills = {
@@ -208,9 +215,7 @@ impl Node {
         };
         // Some may have become holes meanwhile, and stay so.
         let fills: Vec<_> = fills.into_iter().filter(|fill| fill.home_bytes > 0).collect();
-        // All of it will come.
-        let end = self.home_of(ino).map_or(0, |(_, _, valid_bytes)| valid_bytes.min(self.place(ino).size_bytes));
-        let place = self.make_room(ino, end).await?;
+        let place = self.make_room(ino, end(self)).await?;
         let mut at = 0;
         while at < fills.len() {
             let run = fills[at..].iter().zip(fills[at].block..).take_while(|(fill, block)| fill.block == *block).count();

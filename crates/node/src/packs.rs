@@ -171,21 +171,24 @@ impl Node {
         store::place(&self.replica.view(), ino)
     }
 
-    /// Where bytes up to `end` of a file go. The inode's lock is held exclusively.
-    pub(crate) async fn make_room(&self, ino: Ino, end: u64) -> Result<Place, RpcError> {
-        let place = self.place(ino);
-        let has_blocks = self.replica.view().extents().resident_bytes_of(ino) > 0;
-        let is_small = end > 0 && end < self.options.pack_below_bytes;
-        let stays = match place.packed {
+    /// Whether bytes up to `end` of a file go where it is.
+    pub(crate) fn has_room(&self, ino: Ino, end: u64) -> bool {
+        match self.place(ino).packed {
             // What is left of a file that was cut to nothing or evicted need not be cleared: it
             // goes elsewhere.
-            Some(range) => has_blocks && end <= range.len_bytes,
-            None => !is_small || has_blocks || self.store.has_own(ino),
-        };
-        if stays {
+            Some(range) => end <= range.len_bytes && self.has_blocks(ino),
+            None => !self.is_small(end) || self.has_blocks(ino) || self.store.has_own(ino),
+        }
+    }
+
+    /// Where bytes up to `end` of a file go. The inode's lock is held exclusively, or
+    /// [`Node::has_room`] was true since it is held.
+    pub(crate) async fn make_room(&self, ino: Ino, end: u64) -> Result<Place, RpcError> {
+        let place = self.place(ino);
+        if self.has_room(ino, end) {
             return Ok(place);
         }
-        let reserved = is_small.then(|| match place.packed.filter(|_| has_blocks) {
+        let reserved = self.is_small(end).then(|| match place.packed.filter(|_| self.has_blocks(ino)) {
             Some(range) => {
                 // Who has grown once will grow again.
                 let more = end.next_power_of_two().min(PACKED_BYTES);
@@ -194,6 +197,14 @@ impl Node {
             None => self.reserve_room(end.next_multiple_of(PACK_UNIT_BYTES)),
         });
         self.relocate(&place, reserved).await
+    }
+
+    fn is_small(&self, end: u64) -> bool {
+        end > 0 && end < self.options.pack_below_bytes
+    }
+
+    fn has_blocks(&self, ino: Ino) -> bool {
+        self.replica.view().extents().resident_bytes_of(ino) > 0
     }
 
     fn reserve_room(&self, len_bytes: u64) -> Reserved {

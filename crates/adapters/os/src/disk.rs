@@ -17,7 +17,7 @@ use std::rc::Rc;
 /// creating one or a directory 35 to 38, 4 KiB written into the page cache 5 or read from
 /// it 1; so these run at once. Whatever can wait for the device or free the blocks of a
 /// large file (88 ms for 256 MiB) goes to the pool: sync, remove, rename over, cut,
-/// punch, list, and reads of what is not cached.
+/// punch, list, large writes, and reads of what is not cached.
 pub struct OsDisk {
     /// Absolute, so that a later change of the working directory does not move it.
     root: PathBuf,

@@ -8,6 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
+/// Writing this much into the page cache takes several times as long as a hop to the blocking pool
+/// and back, and everybody else would wait for it.
+const ASIDE_FROM_BYTES: usize = 256 << 10;
+
 /// An open file of a data directory.
 pub struct OsFile {
     path: PathBuf,
@@ -44,7 +48,12 @@ impl DiskFile for OsFile {
 
     fn write_at(&self, offset: u64, data: Bytes) -> PortFuture<'_, Result<(), DiskError>> {
         // Continues short writes and repeats interrupted ones.
-        Box::pin(async move { self.file.write_all_at(&data, offset).map_err(|error| failed(&self.path, error)) })
+        Box::pin(async move {
+            if data.len() >= ASIDE_FROM_BYTES {
+                return self.blocking(move |file| file.write_all_at(&data, offset)).await;
+            }
+            self.file.write_all_at(&data, offset).map_err(|error| failed(&self.path, error))
+        })
     }
 
     fn sync_data(&self) -> PortFuture<'_, Result<(), DiskError>> {
