@@ -1,0 +1,64 @@
+//! One inode.
+
+use super::*;
+
+impl Node {
+    pub(super) fn new(kind: FileKind, mode: u16) -> Node {
+        Node {
+            ino: None,
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            mtime: None,
+            target: Bytes::new(),
+            xattrs: BTreeMap::new(),
+            content: Content::default(),
+            unforced: Vec::new(),
+            changed_bytes: Vec::new(),
+            smeared: Vec::new(),
+            entries: BTreeMap::new(),
+            links: 1,
+            opens: BTreeMap::new(),
+            linkable: false,
+            changed: false,
+        }
+    }
+
+    /// Its names have changed, at a time that nobody is told of.
+    pub(super) fn touch(&mut self) {
+        self.mtime = None;
+        self.changed = true;
+    }
+
+    /// The present content is about to change there and has perhaps not been forced over an older one.
+    pub(super) fn remember(&mut self, changed: Range<u64>) {
+        let content = self.content.clone();
+        add_new(&mut self.unforced, &content);
+        if !changed.is_empty() && !self.changed_bytes.contains(&changed) {
+            self.changed_bytes.push(changed);
+        }
+    }
+
+    pub(super) fn check_attr(&self, attr: &Attr, links: Option<u32>) -> Result<(), Mismatch> {
+        let mine = (self.kind, self.mode, self.uid, self.gid, self.rdev);
+        let theirs = (attr.kind, attr.mode, attr.uid, attr.gid, attr.rdev);
+        if mine != theirs {
+            return Err(format!("is {theirs:?} (kind, mode, owner, group, device) in place of {mine:?}"));
+        }
+        if links.is_some_and(|links| links != attr.nlink) {
+            return Err(format!("has {} names in place of {}", attr.nlink, self.links));
+        }
+        if self.kind == FileKind::Regular && attr.size_bytes != self.content.size() {
+            return Err(format!("has {} bytes in place of {}", attr.size_bytes, self.content.size()));
+        }
+        if attr.hole_bytes > 0 && attr.hole_bytes > self.content.bytes_in_zero_blocks(&self.smeared) {
+            return Err(format!("has {} bytes in holes, where data is", attr.hole_bytes));
+        }
+        match self.mtime {
+            Some(mtime) if mtime != attr.mtime => Err(format!("was modified {:?} in place of {mtime:?}", attr.mtime)),
+            _ => Ok(()),
+        }
+    }
+}
