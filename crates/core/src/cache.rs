@@ -10,8 +10,8 @@
 //! are one use, or every scan would look like a working set. (LRU asks only for the last one.)
 //!
 //! Laws:
-//! - An entry is in one queue, or pinned and in none; a pinned entry is never a victim.
-//! - Bytes of the queues and the pinned entries are the sums of their entries' weights.
+//! - An entry is in one queue.
+//! - Bytes of the queues are the sums of their entries' weights.
 //! - The ghost remembers no more bytes than are in the cache, and no key that is in it.
 //!
 //! A step of [`Cache::victims`] evicts an entry, promotes it once, or uses up one of at
@@ -41,7 +41,6 @@ pub struct Cache {
     entries: BTreeMap<Key, Entry>,
     small: Queue,
     main: Queue,
-    pinned_bytes: u64,
     ghost: Ghost,
     /// Turns are given out in order; a queue is sorted by them.
     last_turn: u64,
@@ -55,7 +54,6 @@ struct Entry {
     credits: u8,
     /// What `inserted_bytes` was when a use last counted.
     used_at: u64,
-    pins: u32,
     promoted: bool,
     turn: u64,
 }
@@ -99,7 +97,7 @@ impl Cache {
         }
         self.inserted_bytes = self.inserted_bytes.saturating_add(bytes);
         let promoted = self.ghost.remove(key) || self.eviction == Eviction::Lru;
-        let entry = Entry { bytes, credits: 0, used_at: self.inserted_bytes, pins: 0, promoted, turn: 0 };
+        let entry = Entry { bytes, credits: 0, used_at: self.inserted_bytes, promoted, turn: 0 };
         self.put_last(key, entry);
     }
 
@@ -132,21 +130,6 @@ impl Cache {
         self.put_last(key, entry);
     }
 
-    /// Keeps the chunk until as many [`Cache::unpin`]. False if it is not in the cache.
-    pub fn pin(&mut self, key: Key) -> bool {
-        let Some(mut entry) = self.take(key) else { return false };
-        entry.pins += 1;
-        let turn = entry.turn;
-        self.put(key, entry, turn);
-        true
-    }
-
-    pub fn unpin(&mut self, key: Key) {
-        let Some(mut entry) = self.take(key) else { return };
-        entry.pins = entry.pins.saturating_sub(1);
-        self.put_last(key, entry);
-    }
-
     /// The chunk has nothing left to evict.
     pub fn remove_chunk(&mut self, key: Key) {
         self.take(key);
@@ -164,8 +147,8 @@ impl Cache {
         }
     }
 
-    /// Takes chunks of at least `bytes` out of the cache, or all that are not pinned. One
-    /// that could not be evicted after all is inserted again.
+    /// Takes chunks of at least `bytes` out of the cache, or all. One that could not be evicted after
+    /// all is inserted again.
     pub fn victims(&mut self, bytes: u64) -> Vec<Key> {
         let mut victims = Vec::new();
         let mut freed_bytes = 0u64;
@@ -193,7 +176,7 @@ impl Cache {
 
     /// Weight of all entries.
     pub fn bytes(&self) -> u64 {
-        self.small.bytes + self.main.bytes + self.pinned_bytes
+        self.small.bytes + self.main.bytes
     }
 
     pub fn len(&self) -> usize {
@@ -206,13 +189,9 @@ impl Cache {
 
     fn take(&mut self, key: Key) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
-        match self.queue_of(&entry) {
-            Some(queue) => {
-                queue.order.remove(&entry.turn);
-                queue.bytes -= entry.bytes;
-            }
-            None => self.pinned_bytes -= entry.bytes,
-        }
+        let queue = self.queue_of(&entry);
+        queue.order.remove(&entry.turn);
+        queue.bytes -= entry.bytes;
         Some(entry)
     }
 
@@ -223,43 +202,31 @@ impl Cache {
 
     fn put(&mut self, key: Key, mut entry: Entry, turn: u64) {
         entry.turn = turn;
-        match self.queue_of(&entry) {
-            Some(queue) => {
-                queue.order.insert(turn, key);
-                queue.bytes += entry.bytes;
-            }
-            None => self.pinned_bytes += entry.bytes,
-        }
+        let queue = self.queue_of(&entry);
+        queue.order.insert(turn, key);
+        queue.bytes += entry.bytes;
         self.entries.insert(key, entry);
     }
 
-    fn queue_of(&mut self, entry: &Entry) -> Option<&mut Queue> {
-        match (entry.pins, entry.promoted) {
-            (0, false) => Some(&mut self.small),
-            (0, true) => Some(&mut self.main),
-            _ => None,
-        }
+    fn queue_of(&mut self, entry: &Entry) -> &mut Queue {
+        if entry.promoted { &mut self.main } else { &mut self.small }
     }
 
     /// Broken laws, in words.
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let (mut small, mut main, mut pinned) = (0, 0, 0);
+        let (mut small, mut main) = (0, 0);
         for (key, entry) in &self.entries {
-            let (queue, sum) = match (entry.pins, entry.promoted) {
-                (0, false) => (Some(&self.small), &mut small),
-                (0, true) => (Some(&self.main), &mut main),
-                _ => (None, &mut pinned),
-            };
+            let (queue, sum) = if entry.promoted { (&self.main, &mut main) } else { (&self.small, &mut small) };
             *sum += entry.bytes;
-            if queue.is_some_and(|queue| queue.order.get(&entry.turn) != Some(key)) {
+            if queue.order.get(&entry.turn) != Some(key) {
                 problems.push(format!("{key:?} is not where it belongs"));
             }
             if self.ghost.keys.contains_key(key) {
                 problems.push(format!("{key:?} is there and remembered"));
             }
         }
-        if (small, main, pinned) != (self.small.bytes, self.main.bytes, self.pinned_bytes) {
+        if (small, main) != (self.small.bytes, self.main.bytes) {
             problems.push("bytes of the queues are miscounted".into());
         }
         if self.small.order.len() + self.main.order.len() > self.entries.len() {

@@ -120,8 +120,6 @@ enum Step {
     Insert(u64, u64),
     Touch(u64),
     Prefer(u64),
-    Pin(u64),
-    Unpin(u64),
     RemoveChunk(u64),
     Remove,
     Victims(u64),
@@ -132,8 +130,6 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..12u64, 0..20u64).prop_map(|(chunk, bytes)| Step::Insert(chunk, bytes)),
         2 => (0..12u64).prop_map(Step::Touch),
         1 => (0..12u64).prop_map(Step::Prefer),
-        1 => (0..12u64).prop_map(Step::Pin),
-        1 => (0..12u64).prop_map(Step::Unpin),
         1 => (0..12u64).prop_map(Step::RemoveChunk),
         1 => Just(Step::Remove),
         2 => (0..40u64).prop_map(Step::Victims),
@@ -143,32 +139,21 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Under either policy beside the cache goes a plain map of weights and pins: victims are what is in it and
-    /// not pinned, they are as many bytes as were asked for unless only pinned ones are
-    /// left, and nothing else leaves.
+    /// Under either policy beside the cache goes a plain map of weights: victims are what is in it, they are
+    /// as many bytes as were asked for unless nothing is left, and nothing else leaves.
     #[test]
     fn victims_are_what_may_go(lru: bool, steps in prop::collection::vec(step(), 1..80)) {
         let mut cache = Cache::new(if lru { Eviction::Lru } else { Eviction::S3Fifo }, 0);
-        let mut model = BTreeMap::<Key, (u64, u32)>::new();
+        let mut model = BTreeMap::<Key, u64>::new();
         let key = |chunk: u64| (Ino(chunk % 2), chunk);
         for step in steps {
             match step {
                 Step::Insert(chunk, bytes) => {
                     cache.insert(key(chunk), bytes);
-                    model.entry(key(chunk)).or_default().0 = bytes;
+                    model.insert(key(chunk), bytes);
                 }
                 Step::Touch(chunk) => cache.touch(key(chunk)),
                 Step::Prefer(chunk) => cache.prefer(key(chunk)),
-                Step::Pin(chunk) => {
-                    let pinned = model.get_mut(&key(chunk)).map(|entry| entry.1 += 1);
-                    prop_assert_eq!(cache.pin(key(chunk)), pinned.is_some());
-                }
-                Step::Unpin(chunk) => {
-                    cache.unpin(key(chunk));
-                    if let Some(entry) = model.get_mut(&key(chunk)) {
-                        entry.1 = entry.1.saturating_sub(1);
-                    }
-                }
                 Step::RemoveChunk(chunk) => {
                     cache.remove_chunk(key(chunk));
                     model.remove(&key(chunk));
@@ -182,16 +167,14 @@ proptest! {
                     let mut freed = 0;
                     for key in cache.victims(bytes) {
                         prop_assert!(freed < bytes, "more than asked for");
-                        let (weight, pins) = model.remove(&key).expect("a victim is in the cache");
-                        prop_assert_eq!(pins, 0);
-                        freed += weight;
+                        freed += model.remove(&key).expect("a victim is in the cache");
                     }
-                    prop_assert!(freed >= bytes || model.values().all(|entry| entry.1 > 0));
+                    prop_assert!(freed >= bytes || model.is_empty());
                     prop_assert!(cache.ghost.bytes <= cache.bytes());
                 }
             }
             prop_assert_eq!(cache.check(), Vec::<String>::new());
-            prop_assert_eq!(cache.bytes(), model.values().map(|entry| entry.0).sum::<u64>());
+            prop_assert_eq!(cache.bytes(), model.values().sum::<u64>());
             prop_assert_eq!(cache.entries.keys().collect::<Vec<_>>(), model.keys().collect::<Vec<_>>());
         }
     }
