@@ -51,7 +51,10 @@ async fn find(client: &Client, name: &str) -> Result<Attr, FsError> {
 }
 
 async fn warm(client: &Client, name: &str) -> Result<u64, FsError> {
-    let attr = find(client, name).await?;
+    warm_inode(client, find(client, name).await?).await
+}
+
+async fn warm_inode(client: &Client, attr: Attr) -> Result<u64, FsError> {
     let mut came = 0;
     for piece in 0..attr.size_bytes.div_ceil(CHUNK_BYTES) {
         let request = AdminRequest::Warm { ino: attr.ino, offset: piece * CHUNK_BYTES, len_bytes: CHUNK_BYTES };
@@ -178,5 +181,81 @@ fn what_has_no_room_is_not_fetched_for_ever() {
             }
         };
         world.run(scene).unwrap_or_else(|failure| panic!("{eviction:?}: {failure}"));
+    }
+}
+
+/// Situation: a file below a pinned directory, and another one that is read to its end, of several times
+/// the cache. Expectation: the pinned one stays, also from who evicts by name and over a restart, until
+/// it is unpinned or moved away. Danger: more is pinned than fits, and nobody can read any more.
+#[test]
+fn what_is_pinned_stays() {
+    for eviction in [Eviction::S3Fifo, Eviction::Lru] {
+        let world = World::new(1);
+        put(&world, "dir/pinned", content(1, 8 * MIB));
+        put(&world, "large", content(2, 60 * MIB));
+        let scene = async {
+            let (bucket, options) = (world.bucket(), Options { eviction, ..options(24 * MIB) });
+            let (process, client) = open(&world, "first ", &bucket, &options).await;
+            process
+                .call(async move {
+                    let dir = find(&client, "dir").await.unwrap().ino;
+                    pin(&client, dir).await;
+                    let file = client.lookup(dir, &Name::new(b"pinned").unwrap()).await.unwrap();
+                    assert_eq!(warm_inode(&client, file).await, Ok(8 * MIB));
+                    scan(&client).await;
+                    let evict = AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX };
+                    client.admin(evict).await.unwrap();
+                    assert_eq!(status(&client).await.cached_bytes, 8 * MIB);
+                })
+                .await
+                .unwrap();
+            world.sleep(Duration::from_secs(60)).await;
+            process.kill();
+            let (process, client) = open(&world, "second ", &bucket, &options).await;
+            process
+                .call(async move {
+                    let dir = find(&client, "dir").await.unwrap().ino;
+                    let name = Name::new(b"pinned").unwrap();
+                    client.lookup(dir, &name).await.unwrap();
+                    scan(&client).await;
+                    assert_eq!(
+                        (explained(&client, &["dir", "pinned"]).await.cached_bytes, status(&client).await.troubles),
+                        (8 * MIB, vec![])
+                    );
+                    client.rename(&Caller::ROOT, dir, &name, Ino::ROOT, &name, RenameMode::Replace).await.unwrap();
+                    assert_eq!(explained(&client, &["pinned"]).await.pinned_by, None);
+                    let large = find(&client, "large").await.unwrap().ino;
+                    pin(&client, large).await;
+                    scan(&client).await;
+                    assert_eq!(explained(&client, &["pinned"]).await.cached_bytes, 0);
+                    let status = status(&client).await;
+                    assert!(status.cached_bytes <= options.cache_bytes && status.troubles.len() == 1, "{status:?}");
+                    client.removexattr(&Caller::ROOT, large, Bytes::from_static(PIN)).await.unwrap();
+                    scan(&client).await;
+                })
+                .await
+                .unwrap();
+        };
+        world.run(scene).unwrap_or_else(|failure| panic!("{eviction:?}: {failure}"));
+    }
+}
+
+async fn pin(client: &Client, ino: Ino) {
+    client.setxattr(&Caller::ROOT, ino, Bytes::from_static(PIN), Bytes::new(), XattrMode::Set).await.unwrap();
+}
+
+async fn explained(client: &Client, path: &[&str]) -> Explained {
+    let path = path.iter().map(|name| Name::new(name.as_bytes()).unwrap()).collect();
+    match client.admin(AdminRequest::Explain { path }).await.unwrap() {
+        AdminReply::Explained(explained) => explained,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Reads the large file to its end.
+async fn scan(client: &Client) {
+    let large = find(client, "large").await.unwrap();
+    for at in 0..large.size_bytes / MIB {
+        client.read(large.ino, at * MIB, MIB as usize).await.unwrap();
     }
 }

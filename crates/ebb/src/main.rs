@@ -14,6 +14,7 @@ mod log;
 mod mount;
 mod output;
 mod pace;
+mod pin;
 mod predecessor;
 mod profile;
 mod progress;
@@ -33,6 +34,7 @@ use ebb_cli::{Cli, Command};
 use failure::Failure;
 use std::future::Future;
 use std::process::ExitCode;
+use warmup::Stay;
 
 fn main() -> ExitCode {
     log::abort_on_panic();
@@ -70,7 +72,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Profile(args) => block_on(profile::run(args)),
         Command::LsDirty(args) => block_on(ask::list_dirty(args)),
         Command::Flush(target) => block_on(ask::flush(target)),
-        Command::Warmup(args) => block_on(warmup::run(args)),
+        Command::Warmup(args) => block_on(warmup::run(args, Stay::No)),
+        Command::Pin(args) => block_on(warmup::run(args, Stay::Yes)),
+        Command::Unpin(args) => pin::remove(&args.paths),
         Command::Evict(args) => block_on(evict::run(args)),
         Command::Explain(target) => block_on(ask::explain(target)),
         Command::Quota(command) => block_on(quota::run(command)),

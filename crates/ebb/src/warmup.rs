@@ -6,6 +6,7 @@ use crate::ask::{Asked, Line, POLL};
 use crate::failure::Failure;
 use crate::output;
 use crate::pace::Pace;
+use crate::pin;
 use crate::progress::Progress;
 use crate::signals::Signals;
 use ebb_cli::args::Warmup;
@@ -25,7 +26,14 @@ use std::path::{Path, PathBuf};
 /// Entries that are asked for at one time.
 const LIST_PAGE: u32 = 1024;
 
-pub async fn run(args: Warmup) -> Result<(), Failure> {
+/// What becomes of it afterwards.
+pub enum Stay {
+    No,
+    /// It is pinned.
+    Yes,
+}
+
+pub async fn run(args: Warmup, stay: Stay) -> Result<(), Failure> {
     let pace = Pace::new(args.rate)?;
     let (node, named) = named(&args)?;
     node.confirm().await?;
@@ -34,11 +42,18 @@ pub async fn run(args: Warmup) -> Result<(), Failure> {
     let line = Line::to(&node.address).await.map_err(|error| Failure::of(&node.address, error))?;
     let warming = Warming { line, jobs: args.jobs.into(), pace, progress: RefCell::new(Progress::new("warmup")), sum: RefCell::default() };
     let interrupted = || Failure::Failed("interrupted; the same command goes on where it was".into());
+    let pinned: Vec<PathBuf> = match stay {
+        Stay::No => Vec::new(),
+        Stay::Yes => named.iter().map(|named| named.path.clone()).collect(),
+    };
     let files = tokio::select! {
         files = warming.survey(named) => files?,
         () = signals.next() => return Err(interrupted()),
     };
     warming.check_room(&files).await?;
+    tokio::task::spawn_blocking(move || pinned.iter().try_for_each(|path| pin::set(path)))
+        .await
+        .map_err(|error| Failure::of("pin", error))??;
     let outcome = tokio::select! {
         outcome = warming.fetch(&files) => outcome,
         () = signals.next() => Err(interrupted()),

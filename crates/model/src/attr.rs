@@ -121,6 +121,9 @@ pub struct VolumeStat {
     pub free_files: u64,
 }
 
+/// Whatever has this extended attribute stays in the cache, and all that is below it.
+pub const PIN: &[u8] = b"trusted.ebb.pin";
+
 /// How an extended attribute is to be set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum XattrMode {

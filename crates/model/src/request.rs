@@ -665,6 +665,9 @@ pub struct Explained {
     pub object: Option<ExplainedObject>,
     /// The innermost that it counts in.
     pub quota: Option<QuotaStatus>,
+    /// The nearest that keeps it in the cache, itself or a directory that it is below, from the root
+    /// of the volume.
+    pub pinned_by: Option<Bytes>,
 }
 
 /// How it stands with one quota.

@@ -132,7 +132,7 @@ impl Node {
         }
         let _turn = self.cache.evicting.lock().await;
         // Taken up again once this is over, or they would come up for ever.
-        let mut kept = Vec::new();
+        let (mut kept, mut pinned) = (Vec::new(), Vec::new());
         let mut evicted = Ok(());
         while evicted.is_ok() && over(self) > 0 {
             let wanted = over(self) + self.options.cache_bytes / EVICTION_SHARE;
@@ -141,6 +141,10 @@ impl Node {
                 break;
             }
             for (ino, chunk) in victims {
+                if self.is_pinned(ino) {
+                    pinned.push((ino, chunk));
+                    continue;
+                }
                 if evicted.is_ok() {
                     match self.evict_chunk(ino, chunk).await {
                         Ok(Some(_)) => continue,
@@ -152,10 +156,33 @@ impl Node {
                 kept.push((ino, chunk));
             }
         }
+        // Who reads has to have room all the same.
+        let mut broken = 0;
+        for (ino, chunk) in pinned {
+            if evicted.is_ok() && over(self) > 0 {
+                match self.evict_chunk(ino, chunk).await {
+                    Ok(Some(bytes)) => {
+                        broken += bytes;
+                        continue;
+                    }
+                    Ok(None) => {}
+                    Err(error) => evicted = Err(error),
+                }
+            }
+            kept.push((ino, chunk));
+        }
+        self.trouble(
+            "pins",
+            (broken > 0).then(|| "more is pinned than the cache has room for beside what is in use: some of it goes all the same".into()),
+        );
         for (ino, chunk) in kept {
             self.note_clean(ino, chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK);
         }
         evicted
+    }
+
+    pub(crate) fn is_pinned(&self, ino: Ino) -> bool {
+        self.replica.view().namespace().pin_of(ino).is_some()
     }
 
     /// Makes the clean blocks of a chunk absent, then gives their space back. Returns the bytes

@@ -40,6 +40,7 @@ impl Node {
                 len_bytes: home.len_bytes,
             }),
             quota: self.innermost_quota(namespace, ino),
+            pinned_by: namespace.pin_of(ino).and_then(|pin| namespace.path_of(pin)).map(|path| path_bytes(&path)),
         })
     }
 }

@@ -55,7 +55,7 @@ impl Node {
         Ok(plan.into_iter().filter(|part| part.source == Source::Remote).map(|part| part.range).collect())
     }
 
-    /// Drops what is clean of the files at or below an inode, beginning with this chunk of this
+    /// Drops what is clean and not pinned of the files at or below an inode, beginning with this chunk of this
     /// file, until that many bytes are free. Returns how many are, and where to go on.
     pub(crate) async fn evict_below(&self, root: Ino, from: (Ino, u64), limit_bytes: u64) -> Result<(u64, Option<(Ino, u64)>), RpcError> {
         let (mut at, mut freed, mut passed) = (from, 0, 0);
@@ -66,7 +66,7 @@ impl Node {
             if freed >= limit_bytes || passed >= MAX_PASSED {
                 return Ok((freed, Some((ino, chunk))));
             }
-            let bytes = if self.is_below(ino, root) {
+            let bytes = if self.is_below(ino, root) && !self.is_pinned(ino) {
                 at = (ino, chunk + 1);
                 self.evict(ino, chunk).await?
             } else {

@@ -31,6 +31,7 @@ mod item;
 mod link;
 mod lookup;
 mod make;
+mod pin;
 mod quota;
 mod readdir;
 mod rename;

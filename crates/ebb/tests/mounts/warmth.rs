@@ -147,6 +147,31 @@ fn a_scan_leaves_what_is_in_use() {
     }
 }
 
+/// What is pinned is brought in, and stays from whoever reads more than the cache has and whoever evicts,
+/// until it is unpinned.
+#[test]
+fn what_is_pinned_stays() {
+    let place = Place::new();
+    put(&place, &[("d/model", 8 * MIB), ("scanned", 128 * MIB)]);
+    place.mount_with(&["--cache-size", "32M", "--read-ahead", "4M"]);
+    let pinned = place.ebb(&["pin", "mnt/d", "--json"]).good().json();
+    assert_eq!((&pinned["fetched_bytes"], &pinned["failed"]), (&(8 * MIB).into(), &serde_json::json!([])));
+    read_all(&place.path("mnt/scanned"));
+    let explained = |path: &str| place.ebb(&["explain", path, "--json"]).good().json();
+    let model = explained("mnt/d/model");
+    assert_eq!((&model["cached_bytes"], &model["pinned_by"]), (&(8 * MIB).into(), &"/d".into()));
+    place.ebb(&["evict", "mnt"]).good();
+    assert_eq!(cached(&place), 8 * MIB as u64);
+    place.ebb(&["pin", "mnt/scanned"]).refused(1, "128 MiB in the cache, which holds 32 MiB");
+    assert!(explained("mnt/scanned")["pinned_by"].is_null());
+    place.ebb(&["unpin", "mnt/d/model"]).refused(1, "is not pinned itself");
+    place.ebb(&["pin", "mnt/none"]).refused(1, "none");
+    place.ebb(&["unpin", "mnt/d"]).good();
+    place.ebb(&["evict", "mnt"]).good();
+    assert_eq!(cached(&place), 0);
+    place.umount();
+}
+
 /// A rate holds for reads of applications and for what is written, and shows.
 #[test]
 fn rates_are_kept() {

@@ -676,6 +676,7 @@ impl Draw {
             bucket: self.option(Draw::text),
             object: self.option(|draw| ExplainedObject { key: draw.text(), etag: draw.text(), len_bytes: draw.u64() }),
             quota: self.option(Draw::quota_status),
+            pinned_by: self.option(Draw::bytes),
         }
     }
 

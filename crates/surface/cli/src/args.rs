@@ -43,6 +43,13 @@ pub enum Command {
     /// What is cached already is not fetched again, so the same command goes on where one that was
     /// interrupted has ended. More than the cache holds is refused.
     Warmup(Warmup),
+    /// Keep files, and all that is below directories, in the cache, and bring in what is not there.
+    ///
+    /// Sets the extended attribute `trusted.ebb.pin`, as root may also do with setfattr(1): it holds for
+    /// what comes there later too, and until `ebb unpin`.
+    Pin(Warmup),
+    /// Let what is pinned leave the cache again.
+    Unpin(Unpin),
     /// Drop clean cached bytes at or below PATH.
     Evict(Evict),
     /// Prove every invariant of a mounted volume and read every cached block against its checksum.
@@ -460,6 +467,13 @@ pub struct Warmup {
     pub rate: Option<Bytes>,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct Unpin {
+    /// What was pinned.
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 #[derive(Args, Debug)]

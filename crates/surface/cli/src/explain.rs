@@ -34,6 +34,9 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
     if let Some(status) = &explained.quota {
         writeln!(out, "quota     {}", quota::line(status))?;
     }
+    if let Some(path) = &explained.pinned_by {
+        writeln!(out, "pinned    by /{}", String::from_utf8_lossy(path))?;
+    }
     for (failure, outcome) in outcomes(explained) {
         writeln!(out, "{failure:<9} {outcome}")?;
     }
@@ -63,6 +66,7 @@ pub(crate) fn json(explained: &Explained) -> Value {
             "len_bytes": object.len_bytes,
         })),
         "quota": explained.quota.as_ref().map(quota::json),
+        "pinned_by": explained.pinned_by.as_ref().map(|path| format!("/{}", String::from_utf8_lossy(path))),
         "survives": outcomes.iter().map(|(failure, outcome)| (failure.to_string(), outcome.clone().into())).collect::<serde_json::Map<_, _>>(),
     })
 }
