@@ -10,12 +10,14 @@ mod clock;
 mod counted;
 mod disk;
 mod net;
+mod words;
 
 pub use bucket::*;
 pub use clock::*;
 pub use counted::*;
 pub use disk::*;
 pub use net::*;
+pub use words::*;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -9,12 +9,14 @@ mod entropy;
 mod file;
 mod net;
 mod spawn;
+mod words;
 
 pub use clock::OsClock;
 pub use disk::OsDisk;
 pub use entropy::OsEntropy;
 pub use net::OsNet;
 pub use spawn::OsSpawn;
+pub use words::SharedWords;
 
 use ebb_ports::{DiskError, Ports};
 use std::path::Path;

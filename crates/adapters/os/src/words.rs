@@ -1,0 +1,106 @@
+use ebb_ports::Words;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Memory that processes share by a descriptor: it lives as long as any of them has that.
+pub struct SharedWords {
+    words: NonNull<AtomicU64>,
+    count: usize,
+}
+
+impl SharedWords {
+    /// Memory of its own, which takes up no more than is written to. The descriptor is closed on exec.
+    pub fn make(count: usize) -> io::Result<OwnedFd> {
+        // SAFETY: the name ends in NUL; the descriptor that comes back is nobody else's.
+        let file = unsafe {
+            match libc::memfd_create(c"ebb".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) {
+                -1 => return Err(io::Error::last_os_error()),
+                file => File::from_raw_fd(file),
+            }
+        };
+        file.set_len((count * WORD_BYTES) as u64)?;
+        // Or a mapping could be left without memory below it.
+        // SAFETY: takes plain integers.
+        match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(file.into()),
+        }
+    }
+
+    /// The memory that [`SharedWords::make`] made.
+    pub fn of(file: BorrowedFd<'_>) -> io::Result<SharedWords> {
+        let file = File::from(file.try_clone_to_owned()?);
+        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        // SAFETY: takes plain integers.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals == -1 || seals & libc::F_SEAL_SHRINK == 0 || len < WORD_BYTES {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (protection, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a mapping at a place of the kernel's choice replaces none; the file is as long as
+        // it, and cannot become shorter.
+        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, how, file.as_raw_fd(), 0) };
+        match NonNull::new(mapped.cast()) {
+            Some(words) if mapped != libc::MAP_FAILED => Ok(SharedWords { words, count: len / WORD_BYTES }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < self.count, "word {at} of {}", self.count);
+        // SAFETY: within the mapping, which is aligned and lives as long as `self`.
+        unsafe { self.words.add(at).as_ref() }
+    }
+}
+
+impl Words for SharedWords {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    fn store(&self, at: usize, word: u64) {
+        self.word(at).store(word, Ordering::Release);
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that was made, of the length that it was made with.
+        unsafe { libc::munmap(self.words.as_ptr().cast(), self.count * WORD_BYTES) };
+    }
+}
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn whoever_has_the_descriptor_has_the_words() {
+        let file = SharedWords::make(100).unwrap();
+        let (one, other) = (SharedWords::of(file.as_fd()).unwrap(), SharedWords::of(file.as_fd()).unwrap());
+        assert_eq!((one.count(), one.load(99)), (100, 0));
+        one.store(99, 7);
+        drop(one);
+        drop(file);
+        assert_eq!(other.load(99), 7);
+    }
+
+    /// A file that could become shorter under the mapping would end the process with SIGBUS.
+    #[test]
+    fn what_is_no_such_memory_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(800).unwrap();
+        assert!(SharedWords::of(file.as_fd()).is_err());
+        assert!(SharedWords::of(SharedWords::make(0).unwrap().as_fd()).is_err());
+    }
+}
