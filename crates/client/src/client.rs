@@ -2,6 +2,7 @@
 
 use crate::caching::{CacheRule, Caching, Change};
 use crate::errors::Errors;
+use crate::estate::Estate;
 use crate::gate::Gate;
 use crate::holds::Holds;
 use crate::journal::Journal;
@@ -9,13 +10,13 @@ use crate::keeper;
 use crate::link::Link;
 use crate::locks::Locks;
 use crate::mutate::InDoubt;
-use crate::session::Slots;
+use crate::session::{Requested, Slots};
 use ebb_model::{Attached, ClusterId, FsError, Incarnation, Ino, Request, SessionId, TxId};
 use ebb_ports::{Clock, Entropy, PortFuture, Ports, Spawn};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -85,6 +86,9 @@ pub enum AttachError {
     /// What answered is not a node of this version.
     #[error("the node broke the protocol")]
     Protocol,
+    /// There is nothing left to succeed to.
+    #[error("the node does not know the session any more that the process before had")]
+    Lost,
 }
 
 /// One attached client of a volume. Clones are the same client. Once the last is dropped
@@ -92,13 +96,49 @@ pub enum AttachError {
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Rc<Shared>,
+    /// What it is asked on behalf of, if that may come again.
+    pub(crate) requested: Option<Rc<Requested>>,
     _alive: Rc<Alive>,
 }
 
 impl Client {
     /// Attaches to a volume.
     pub async fn attach(link: Rc<dyn Link>, ports: ClientPorts, options: Options) -> Result<Client, AttachError> {
-        let (attached, heard) = keeper::first_attach(&*link, &ports, &options).await?;
+        Client::attach_with(link, ports, options, None).await
+    }
+
+    /// Attaches to a node in this process, and leaves what a successor needs in `estate`. If a
+    /// process before has left something there, this is its successor: the same session, with what
+    /// is open and what was asked for. The node has to [wait](Link::is_local) for just this client.
+    pub async fn attach_as_heir(
+        link: Rc<dyn Link>,
+        ports: ClientPorts,
+        options: Options,
+        estate: Rc<Estate>,
+    ) -> Result<Client, AttachError> {
+        assert!(link.is_local(), "what a node elsewhere has answered is kept in the memory of this process");
+        Client::attach_with(link, ports, options, Some(estate)).await
+    }
+
+    async fn attach_with(
+        link: Rc<dyn Link>,
+        ports: ClientPorts,
+        options: Options,
+        estate: Option<Rc<Estate>>,
+    ) -> Result<Client, AttachError> {
+        let left = estate.as_ref().and_then(|estate| estate.session());
+        let (attached, heard) = keeper::first_attach(&*link, &ports, &options, left).await?;
+        if left.is_some_and(|left| left != attached.session || attached.fresh) {
+            return Err(AttachError::Lost);
+        }
+        let (slots, requests, holds) = match &estate {
+            Some(estate) => {
+                estate.begin(attached.session);
+                let (slots, requests) = Slots::left(attached.session, estate.clone());
+                (slots, requests, Holds::left(estate.opens().into_iter().map(|open| open.ino)))
+            }
+            None => (Rc::new(Slots::new(attached.session)), BTreeMap::new(), Holds::default()),
+        };
         let shared = Rc::new(Shared {
             link,
             ports,
@@ -110,11 +150,13 @@ impl Client {
             heard: Cell::new(heard),
             cache_term: Cell::new(keeper::cache_term(&attached)),
             read_only: attached.read_only,
-            slots: RefCell::new(Rc::new(Slots::new(attached.session))),
+            slots: RefCell::new(slots),
+            estate,
+            requests: RefCell::new(requests),
             journal: Journal::default(),
             in_doubt: RefCell::default(),
             asked: Cell::new(attached.start),
-            holds: Holds::default(),
+            holds,
             locks: Locks::new(attached.session),
             errors: Errors::default(),
             caching: Caching::new(attached.sole),
@@ -123,8 +165,51 @@ impl Client {
             idle: Gate::default(),
             options,
         });
-        keeper::start(&shared);
-        Ok(Client { _alive: Rc::new(Alive { shared: shared.clone() }), shared })
+        let client = Client { _alive: Rc::new(Alive { shared: shared.clone() }), shared, requested: None };
+        if left.is_some() {
+            keeper::take_up(&client.shared).await?;
+        }
+        keeper::start(&client.shared);
+        Ok(client)
+    }
+
+    /// What is left to a successor, where one can be.
+    pub fn estate(&self) -> Option<&Rc<Estate>> {
+        self.shared.estate.as_ref()
+    }
+
+    /// This client on behalf of a request of its user that may come again to a successor, and makes
+    /// one change at most. Numbers of requests are never 0 and never used again. Until
+    /// [`Client::answered`] is called for it, nobody else gets what it needs to make it once.
+    pub fn on_behalf_of(&self, request: u64) -> Client {
+        if self.shared.estate.is_none() {
+            return self.clone();
+        }
+        let mut requests = self.shared.requests.borrow_mut();
+        let requested = requests.entry(request).or_insert_with(|| Rc::new(Requested::new(request)));
+        Client { requested: Some(requested.clone()), ..self.clone() }
+    }
+
+    /// The request has its answer, and does not come again.
+    pub fn answered(&self, request: u64) {
+        let requested = self.shared.requests.borrow_mut().remove(&request);
+        drop(requested);
+    }
+
+    /// Of the requests of earlier lives just these have come again, and no other will.
+    pub fn all_came(&self, again: &BTreeSet<u64>) {
+        let mut gone = Vec::new();
+        self.shared.requests.borrow_mut().retain(|request, requested| {
+            let comes = !requested.is_of_before() || again.contains(request);
+            if !comes {
+                gone.push(requested.clone());
+            }
+            comes
+        });
+        drop(gone);
+        if let Some(estate) = &self.shared.estate {
+            estate.all_came();
+        }
     }
 
     /// Waits for what is under way, forces everything and ends the session, for at most
@@ -224,6 +309,9 @@ pub(crate) struct Shared {
     pub(crate) read_only: bool,
     /// Of the present session.
     pub(crate) slots: RefCell<Rc<Slots>>,
+    pub(crate) estate: Option<Rc<Estate>>,
+    /// Requests of the user that have asked for a change and have no answer, by number.
+    pub(crate) requests: RefCell<BTreeMap<u64, Rc<Requested>>>,
     pub(crate) journal: Journal,
     /// Mutations that were sent and have no answer.
     pub(crate) in_doubt: RefCell<BTreeMap<TxId, InDoubt>>,

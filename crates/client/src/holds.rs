@@ -167,6 +167,18 @@ impl Shared {
 }
 
 impl Holds {
+    /// What was open in an earlier life, once for each time. The node of this one is to be told.
+    pub(crate) fn left(opens: impl IntoIterator<Item = Ino>) -> Holds {
+        let holds = Holds::default();
+        for ino in opens {
+            let mut table = holds.table.borrow_mut();
+            let hold = table.entry(ino).or_default();
+            hold.opens += 1;
+            hold.promised = true;
+        }
+        holds
+    }
+
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
         self.table.borrow().get(&ino).is_some_and(|hold| hold.opens > 0)
     }

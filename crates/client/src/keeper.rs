@@ -8,21 +8,27 @@ use crate::journal::Operation;
 use crate::link::{Link, LinkEvent};
 use crate::mutate::InDoubt;
 use crate::session::Slots;
-use ebb_model::{Attached, ClientMutation, FsError, LogIndex, Notice, Reply, Request, RpcError, SessionId};
+use ebb_model::{Attached, ClientMutation, ClusterId, FsError, LogIndex, Notice, Reply, Request, RpcError, SessionId};
 use futures_util::future::{Either, join_all, select};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Attaches for the first time. Gives the time of the sending that was answered.
-pub(crate) async fn first_attach(link: &dyn Link, ports: &ClientPorts, options: &Options) -> Result<(Attached, Duration), AttachError> {
+/// Attaches for the first time, to the session of a process before if one has `left` it. Gives the
+/// time of the sending that was answered.
+pub(crate) async fn first_attach(
+    link: &dyn Link,
+    ports: &ClientPorts,
+    options: &Options,
+    left: Option<SessionId>,
+) -> Result<(Attached, Duration), AttachError> {
     let began = ports.clock.monotonic();
     let mut deadline = ports.clock.sleep(options.attach_timeout);
     let mut backoff = Backoff::new();
     loop {
         let sent = ports.clock.monotonic();
-        let answer = match select(link.call(attach_request(options, None)), &mut deadline).await {
+        let answer = match select(link.call(attach_request(options, left, None)), &mut deadline).await {
             Either::Left((answer, _)) => answer,
             Either::Right(_) => return Err(AttachError::TimedOut(options.attach_timeout)),
         };
@@ -48,6 +54,23 @@ pub(crate) fn term(attached: &Attached) -> Duration {
 
 pub(crate) fn cache_term(attached: &Attached) -> Option<Duration> {
     (attached.cache_term_ms > 0).then(|| Duration::from_millis(attached.cache_term_ms.into()))
+}
+
+/// Takes up the session of a process that has died: the node, which has started since, is told what
+/// is open.
+pub(crate) async fn take_up(shared: &Rc<Shared>) -> Result<(), AttachError> {
+    let session = shared.identity.get().session;
+    let told = async {
+        declare_opens(shared, session, IfRefused::Stale).await?;
+        insist(shared, Request::Renew { session }).await
+    };
+    match told.await {
+        Ok(_) => Ok(()),
+        Err(failure) => {
+            tracing::error!(?failure, "the session of the process before cannot be taken up");
+            Err(AttachError::Lost)
+        }
+    }
 }
 
 /// Starts the tasks of a client, which end with it.
@@ -108,7 +131,7 @@ async fn attach_again(shared: &Rc<Shared>) {
         // without a word are waited for until they expire.
         let in_time = sent < shared.heard.get() + shared.term.get();
         let patience = if in_time { within_term(shared) } else { shared.term.get() + CONNECT_PATIENCE };
-        let answer = shared.send(attach_request(&shared.options, Some(known)), Some(patience)).await;
+        let answer = shared.send(attach_request(&shared.options, Some(known.session), Some(known.cluster)), Some(patience)).await;
         let outcome = match answer {
             Ok(Reply::Attached(attached)) => adopt(shared, attached, sent).await,
             Ok(_) => Err(Failure::Rpc(RpcError::NotServing("a reply of the wrong kind".into()))),
@@ -368,13 +391,13 @@ async fn watch_term(shared: Rc<Shared>) {
     }
 }
 
-fn attach_request(options: &Options, known: Option<Identity>) -> Request {
+fn attach_request(options: &Options, previous: Option<SessionId>, cluster: Option<ClusterId>) -> Request {
     Request::Attach {
         volume: options.volume.clone(),
         client: options.name.clone(),
-        previous: known.map(|known| known.session),
+        previous,
         read_only: options.read_only,
-        cluster: known.map(|known| known.cluster).or(options.cluster),
+        cluster: cluster.or(options.cluster),
     }
 }
 

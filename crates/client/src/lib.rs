@@ -12,6 +12,7 @@ mod caching;
 mod call;
 mod client;
 mod errors;
+mod estate;
 mod gate;
 mod holds;
 mod journal;
@@ -28,6 +29,7 @@ mod wire;
 
 pub use caching::{CacheRule, Change};
 pub use client::{AttachError, Client, ClientPorts, Options};
+pub use estate::{Estate, EstateError, Open};
 pub use journal::{KEPT_BYTES, KEPT_OPERATIONS};
 pub use link::{Link, LinkEvent};
 pub use loan::{Held, Loan};

@@ -7,7 +7,7 @@ use crate::backoff::Backoff;
 use crate::call::{Failure, wrong_reply};
 use crate::client::{Attachment, Shared};
 use crate::journal::{Operation, Room};
-use crate::session::Ticket;
+use crate::session::{Requested, Ticket};
 use ebb_model::{Caller, ClientMutation, FsError, Ino, LogIndex, Mutated, Reply, Request, RpcError, SessionId, TxId};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
@@ -22,7 +22,8 @@ pub const MUTATIONS_UNDER_WAY: usize = 4096;
 type Answer = Result<Mutated, FsError>;
 
 impl Shared {
-    pub(crate) async fn mutate(self: &Rc<Shared>, caller: &Caller, mutation: ClientMutation) -> Answer {
+    /// `requested`: on behalf of what, if that may come again.
+    pub(crate) async fn mutate(self: &Rc<Shared>, requested: Option<Rc<Requested>>, caller: &Caller, mutation: ClientMutation) -> Answer {
         if self.read_only {
             return Err(FsError::ReadOnly);
         }
@@ -36,15 +37,21 @@ impl Shared {
         let caller = caller.clone();
         self.begin(async move {
             let _counted = counted;
-            shared.settle(&caller, mutation, answer).await;
+            shared.settle(requested.as_deref(), &caller, mutation, answer).await;
         });
         self.within(async { outcome.await.unwrap_or(Err(FsError::Io)) }).await
     }
 
-    async fn settle(self: &Rc<Shared>, caller: &Caller, mutation: ClientMutation, mut answer: oneshot::Sender<Answer>) {
+    async fn settle(
+        self: &Rc<Shared>,
+        requested: Option<&Requested>,
+        caller: &Caller,
+        mutation: ClientMutation,
+        mut answer: oneshot::Sender<Answer>,
+    ) {
         let result = loop {
             // Nothing has been sent under the id that is drawn here: a caller that gives up now leaves nothing behind.
-            let prepared = match select(pin!(self.prepare()), answer.cancellation()).await {
+            let prepared = match select(pin!(self.prepare(requested)), answer.cancellation()).await {
                 Either::Left((prepared, _)) => prepared,
                 Either::Right(_) => return,
             };
@@ -56,7 +63,11 @@ impl Shared {
             if let Err(error) = self.may_write(&mutation) {
                 break Err(error);
             }
-            match self.drive(ticket, attachment, caller, &mutation).await {
+            let outcome = self.drive(&ticket, attachment, caller, &mutation).await;
+            if let Some(requested) = requested {
+                requested.settled(ticket, matches!(outcome, Outcome::Known(Ok(_))));
+            }
+            match outcome {
                 Outcome::Known(result) => break result,
                 Outcome::Void => {}
             }
@@ -81,11 +92,14 @@ impl Shared {
     }
 
     /// Waits for room in the journal, a slot, and a node.
-    async fn prepare(self: &Rc<Shared>) -> Result<(Ticket, Attachment), FsError> {
+    async fn prepare(self: &Rc<Shared>, requested: Option<&Requested>) -> Result<(Ticket, Attachment), FsError> {
         self.room().await?;
         loop {
             let slots = self.slots.borrow().clone();
-            let ticket = slots.ticket().await;
+            let ticket = match requested.and_then(Requested::ticket) {
+                Some(ticket) => Some(ticket),
+                None => slots.ticket(requested.map(Requested::number)).await,
+            };
             let attachment = self.attached().await?;
             if let Some(ticket) = ticket
                 && self.is_current(&ticket)
@@ -96,7 +110,7 @@ impl Shared {
     }
 
     /// Sends one transaction until its outcome is known.
-    async fn drive(self: &Rc<Shared>, ticket: Ticket, first: Attachment, caller: &Caller, mutation: &ClientMutation) -> Outcome {
+    async fn drive(self: &Rc<Shared>, ticket: &Ticket, first: Attachment, caller: &Caller, mutation: &ClientMutation) -> Outcome {
         let mut attachment = first;
         let mut backoff = Backoff::new();
         let mut doubt = false;
@@ -107,7 +121,7 @@ impl Shared {
             let in_flight = Count::new(self, |shared| &shared.in_flight);
             match self.send(request, Some(self.options.request_timeout)).await {
                 Ok(Reply::Mutated(mutated)) => {
-                    self.answered(&ticket, caller, mutation, &mutated, first == attachment);
+                    self.answered(ticket, caller, mutation, &mutated, first == attachment);
                     return Outcome::Known(Ok(mutated));
                 }
                 Ok(_) => {
@@ -127,7 +141,7 @@ impl Shared {
                 Ok(attachment) => attachment,
                 Err(error) => return self.give_up(mutation, doubt, error),
             };
-            if !self.is_current(&ticket) {
+            if !self.is_current(ticket) {
                 return match doubt {
                     true => self.give_up(mutation, doubt, FsError::Io),
                     false => Outcome::Void,

@@ -155,16 +155,16 @@ impl Client {
     }
 
     pub async fn unlink(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<(), FsError> {
-        self.shared.mutate(caller, ClientMutation::Unlink { parent, name: name.clone() }).await.map(drop)
+        self.mutate(caller, ClientMutation::Unlink { parent, name: name.clone() }).await.map(drop)
     }
 
     pub async fn rmdir(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<(), FsError> {
-        self.shared.mutate(caller, ClientMutation::Rmdir { parent, name: name.clone() }).await.map(drop)
+        self.mutate(caller, ClientMutation::Rmdir { parent, name: name.clone() }).await.map(drop)
     }
 
     pub async fn rename(&self, caller: &Caller, from: Ino, name: &Name, to: Ino, new_name: &Name, mode: RenameMode) -> Result<(), FsError> {
         let mutation = ClientMutation::Rename { from, name: name.clone(), to, new_name: new_name.clone(), mode };
-        self.shared.mutate(caller, mutation).await.map(drop)
+        self.mutate(caller, mutation).await.map(drop)
     }
 
     pub async fn setattr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Result<Attr, FsError> {
@@ -184,11 +184,11 @@ impl Client {
 
     /// ACLs are set by [`Client::set_acl`], flags by [`Client::set_flags`].
     pub async fn setxattr(&self, caller: &Caller, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), FsError> {
-        self.shared.mutate(caller, ClientMutation::SetXattr { ino, name, value, mode }).await.map(drop)
+        self.mutate(caller, ClientMutation::SetXattr { ino, name, value, mode }).await.map(drop)
     }
 
     pub async fn removexattr(&self, caller: &Caller, ino: Ino, name: Bytes) -> Result<(), FsError> {
-        self.shared.mutate(caller, ClientMutation::RemoveXattr { ino, name }).await.map(drop)
+        self.mutate(caller, ClientMutation::RemoveXattr { ino, name }).await.map(drop)
     }
 
     /// More than [`MAX_IO_BYTES`] are written in pieces, which others may see one by one.
@@ -231,7 +231,7 @@ impl Client {
     ) -> Result<Written, FsError> {
         let ((from, from_offset), (ino, offset)) = (from, to);
         let mutation = ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id };
-        let mutated = self.shared.mutate(caller, mutation).await?;
+        let mutated = self.mutate(caller, mutation).await?;
         let (attr, copied) = mutated.attr.zip(mutated.replay.len_bytes).ok_or_else(wrong_reply)?;
         Ok(Written { attr, offset, len_bytes: copied.min(len_bytes) as usize })
     }
@@ -243,8 +243,12 @@ impl Client {
         self.change(caller, ClientMutation::Tmpfile { parent, mode }).await
     }
 
+    async fn mutate(&self, caller: &Caller, mutation: ClientMutation) -> Result<Mutated, FsError> {
+        self.shared.mutate(self.requested.clone(), caller, mutation).await
+    }
+
     async fn change(&self, caller: &Caller, mutation: ClientMutation) -> Result<Attr, FsError> {
-        self.shared.mutate(caller, mutation).await?.attr.ok_or_else(wrong_reply)
+        self.mutate(caller, mutation).await?.attr.ok_or_else(wrong_reply)
     }
 
     async fn write_pieces(&self, caller: &Caller, data: Bytes, piece: impl Fn(u64, Bytes) -> ClientMutation) -> Result<Written, FsError> {
@@ -254,7 +258,7 @@ impl Client {
             let upto = data.len().min(done + MAX_IO_BYTES);
             let mutation = piece(done as u64, data.slice(done..upto));
             let asked = if let ClientMutation::Write { offset, .. } = mutation { Some(offset) } else { None };
-            let result = self.shared.mutate(caller, mutation).await.and_then(|mutated| {
+            let result = self.mutate(caller, mutation).await.and_then(|mutated| {
                 let len_bytes = mutated.replay.len_bytes.map_or(upto - done, |len| (upto - done).min(len as usize));
                 let (attr, offset) = mutated.attr.zip(asked.or(mutated.replay.offset)).ok_or_else(wrong_reply)?;
                 Ok((attr, offset, done + len_bytes))

@@ -46,6 +46,11 @@ impl<T> Pool<T> {
         lent.await.ok()
     }
 
+    /// Lends what was not among the free at first. It is, once it is given back.
+    pub(crate) fn lend(self: &Rc<Pool<T>>, item: T) -> Lease<T> {
+        Lease { item: Some(item), pool: self.clone() }
+    }
+
     /// Sends away those who wait. What is lent stays lent.
     pub(crate) fn close(&self) {
         let waiting = {

@@ -1,53 +1,138 @@
 //! The session's slots, through which every mutation goes.
 
+use crate::estate::Estate;
 use crate::pool::{Lease, Pool};
 use ebb_model::{SESSION_SLOTS, SessionId, TxId};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The client's side of one session's table at the node. A slot carries one mutation at a
-/// time, and is free again only when its outcome is known.
+/// time, and is free again only when its outcome is known, and whoever asked for it told.
 pub(crate) struct Slots {
     session: SessionId,
     free: Rc<Pool<u16>>,
     /// Sequence last given out, by slot.
     sequences: RefCell<Vec<u64>>,
+    /// Where these are written too.
+    estate: Option<Rc<Estate>>,
 }
 
 /// The right to one mutation.
 pub(crate) struct Ticket {
     pub(crate) tx: TxId,
     pub(crate) slots: Rc<Slots>,
-    /// Returns the slot.
-    _slot: Lease<u16>,
+    slot: Lease<u16>,
 }
 
 impl Slots {
     pub(crate) fn new(session: SessionId) -> Slots {
         let lowest_first = (0..SESSION_SLOTS).rev().collect();
-        Slots { session, free: Pool::new(lowest_first), sequences: RefCell::new(vec![0; usize::from(SESSION_SLOTS)]) }
+        Slots { session, free: Pool::new(lowest_first), sequences: RefCell::new(vec![0; usize::from(SESSION_SLOTS)]), estate: None }
+    }
+
+    /// The slots as they are in what was left, with those that requests without an answer have.
+    pub(crate) fn left(session: SessionId, estate: Rc<Estate>) -> (Rc<Slots>, BTreeMap<u64, Rc<Requested>>) {
+        let left: Vec<(u64, Option<u64>)> = (0..SESSION_SLOTS).map(|slot| estate.slot(slot)).collect();
+        let free = (0..SESSION_SLOTS).rev().filter(|slot| left[usize::from(*slot)].1.is_none()).collect();
+        let sequences = RefCell::new(left.iter().map(|(sequence, _)| *sequence).collect());
+        let slots = Rc::new(Slots { session, free: Pool::new(free), sequences, estate: Some(estate) });
+        let asked = (0..SESSION_SLOTS).zip(&left).filter_map(|(slot, (sequence, request))| {
+            let tx = TxId { session, slot, sequence: *sequence };
+            let ticket = Ticket { tx, slots: slots.clone(), slot: slots.free.lend(slot) };
+            request.map(|request| (request, Rc::new(Requested::again(request, ticket))))
+        });
+        let asked = asked.collect();
+        (slots, asked)
     }
 
     /// Waits for a slot, in order. `None` once the session has ended.
-    pub(crate) async fn ticket(self: &Rc<Slots>) -> Option<Ticket> {
+    pub(crate) async fn ticket(self: &Rc<Slots>, request: Option<u64>) -> Option<Ticket> {
         let slot = self.free.acquire().await?;
-        let tx = self.next(slot.item()?);
-        Some(Ticket { tx, slots: self.clone(), _slot: slot })
+        let tx = self.next(slot.item()?, request);
+        Some(Ticket { tx, slots: self.clone(), slot })
     }
 
     /// An id for operations that are sent one after the other before any mutation with a ticket.
     pub(crate) fn for_replay(&self) -> TxId {
-        self.next(0)
+        self.next(0, None)
     }
 
     pub(crate) fn end(&self) {
         self.free.close();
     }
 
-    fn next(&self, slot: u16) -> TxId {
+    fn next(&self, slot: u16, request: Option<u64>) -> TxId {
         let mut sequences = self.sequences.borrow_mut();
         let sequence = &mut sequences[usize::from(slot)];
         *sequence += 1;
+        if let Some(estate) = &self.estate {
+            estate.give_out(slot, *sequence, request);
+        }
         TxId { session: self.session, slot, sequence: *sequence }
+    }
+}
+
+/// A request of the user that may come again, to a successor of this process. It asks for one
+/// change: for the same one until that is not refused.
+pub(crate) struct Requested {
+    request: u64,
+    ticket: RefCell<Option<Ticket>>,
+    stage: Cell<Stage>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing has been asked for in this life.
+    Begun,
+    /// Asked for in an earlier life: to be asked for under the same id.
+    Again,
+    Refused,
+    Done,
+}
+
+impl Requested {
+    pub(crate) fn new(request: u64) -> Requested {
+        Requested { request, ticket: RefCell::default(), stage: Cell::new(Stage::Begun) }
+    }
+
+    fn again(request: u64, ticket: Ticket) -> Requested {
+        Requested { request, ticket: RefCell::new(Some(ticket)), stage: Cell::new(Stage::Again) }
+    }
+
+    /// The right to the request's change, if the request has a slot already.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        assert!(self.stage.get() != Stage::Done, "a request makes one change");
+        let mut ticket = self.ticket.take()?;
+        if self.stage.get() != Stage::Again {
+            ticket.tx = ticket.slots.next(ticket.tx.slot, Some(self.request));
+        }
+        Some(ticket)
+    }
+
+    /// It was asked in an earlier life, and has not come again yet.
+    pub(crate) fn is_of_before(&self) -> bool {
+        self.stage.get() == Stage::Again
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.request
+    }
+
+    /// Keeps the slot until the request has its answer.
+    pub(crate) fn settled(&self, ticket: Ticket, done: bool) {
+        self.stage.set(if done { Stage::Done } else { Stage::Refused });
+        self.ticket.replace(Some(ticket));
+    }
+}
+
+impl Drop for Requested {
+    fn drop(&mut self) {
+        if let Some(Ticket { tx, slots, slot }) = self.ticket.take() {
+            if let Some(estate) = &slots.estate {
+                estate.free(tx.slot);
+            }
+            drop(slot);
+        }
     }
 }

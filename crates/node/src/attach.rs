@@ -154,4 +154,18 @@ impl Node {
         }
         Ok(())
     }
+
+    /// Its client has died, and its successor has told what is open. Of what is not, the close was
+    /// under way.
+    pub(crate) async fn release_closed(&self, session: SessionId) -> Result<(), RpcError> {
+        let held: Vec<Ino> = {
+            let state = self.replica.view();
+            let orphans = state.namespace().orphans();
+            orphans.filter_map(|(ino, mut holders)| holders.any(|holder| holder == session).then_some(ino)).collect()
+        };
+        for ino in held {
+            self.release_orphan(session, ino).await?;
+        }
+        Ok(())
+    }
 }

@@ -4,7 +4,7 @@
 use crate::Planted;
 use crate::head::TakeOver;
 use ebb_core::cache::Eviction;
-use ebb_model::{PACK_BYTES, PACKED_BYTES};
+use ebb_model::{PACK_BYTES, PACKED_BYTES, SessionId};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Options {
     pub read_only: bool,
     /// The only client lives in the node's process: sessions of before a restart are over.
     pub embedded: bool,
+    /// But for this one: the process of before has left it to the client in this one.
+    pub heir_of: Option<SessionId>,
     pub take_over: TakeOver,
     /// Member buckets that the volume had may be missing now.
     pub rearrange: bool,
@@ -82,6 +84,7 @@ impl Default for Options {
             gid: 0,
             read_only: false,
             embedded: false,
+            heir_of: None,
             take_over: TakeOver::IfAbandoned,
             rearrange: false,
             head_term: Duration::from_secs(30),

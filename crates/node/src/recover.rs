@@ -326,12 +326,12 @@ impl Node {
     }
 
     /// Clients of before the restart have their whole term to come back, unless they lived
-    /// in the node's own process.
+    /// in the node's own process, which only one can have outlived.
     async fn resume_sessions(&self) -> Result<(), RpcError> {
         let now = self.ports.clock.monotonic();
         let sessions: Vec<SessionId> = self.replica.view().sessions().iter().map(|(session, _)| session).collect();
         for session in sessions {
-            if self.options.embedded {
+            if self.options.embedded && self.options.heir_of != Some(session) {
                 self.commit(Command::SessionClose { session }).await?;
             } else {
                 self.attachments.await_return(session, now);

@@ -1,0 +1,163 @@
+use super::*;
+
+/// Memory that remembers every store.
+struct Recorded {
+    words: RefCell<Vec<u64>>,
+    stores: RefCell<Vec<(usize, u64)>>,
+}
+
+impl Recorded {
+    fn of(words: Vec<u64>) -> Rc<Recorded> {
+        Rc::new(Recorded { words: RefCell::new(words), stores: RefCell::default() })
+    }
+
+    fn new(open_files: usize) -> Rc<Recorded> {
+        Recorded::of(vec![0; Estate::words_for(open_files)])
+    }
+
+    /// As if the process had ended after each of its stores.
+    fn ends(&self, before: &[u64]) -> Vec<Vec<u64>> {
+        let mut words = before.to_vec();
+        let mut ends = vec![words.clone()];
+        for (at, word) in self.stores.borrow().iter() {
+            words[*at] = *word;
+            ends.push(words.clone());
+        }
+        ends
+    }
+}
+
+impl Words for Recorded {
+    fn count(&self) -> usize {
+        self.words.borrow().len()
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        self.words.borrow()[at]
+    }
+
+    fn store(&self, at: usize, word: u64) {
+        self.words.borrow_mut()[at] = word;
+        self.stores.borrow_mut().push((at, word));
+    }
+}
+
+fn open(request: u64, handle: u64) -> Open {
+    Open { request, ino: Ino(handle * 10), handle, detail: handle * 100 }
+}
+
+fn heir(words: Vec<u64>) -> Estate {
+    Estate::take(Recorded::of(words)).unwrap()
+}
+
+#[test]
+fn a_successor_has_what_was_left() {
+    let memory = Recorded::new(8);
+    let estate = Estate::take(memory.clone()).unwrap();
+    assert_eq!((estate.session(), estate.life(), estate.note(3)), (None, 1, 0));
+    estate.begin(SessionId(7));
+    estate.set_note(3, 9);
+    estate.give_out(5, 1, Some(40));
+    estate.give_out(5, 2, Some(40));
+    estate.give_out(6, 1, None);
+    for handle in 1..=3 {
+        assert!(estate.opened(open(handle + 50, handle)));
+    }
+    assert_eq!(estate.closed(2), Some(open(52, 2)));
+    assert_eq!(estate.closed(2), None);
+
+    let next = heir(memory.words.borrow().clone());
+    assert_eq!((next.session(), next.life(), next.note(3)), (Some(SessionId(7)), 2, 9));
+    assert_eq!((next.slot(5), next.slot(6), next.slot(7)), ((2, Some(40)), (1, None), (0, None)));
+    assert_eq!(next.opens(), [open(51, 1), open(53, 3)]);
+    // The request comes again: it has something open once.
+    assert_eq!(next.opened_before(53), Some(open(53, 3)));
+    assert!(next.opened(open(53, 4)));
+    assert_eq!((next.opened_before(53), next.open(3)), (None, None));
+    assert_eq!(next.opens(), [open(51, 1), open(53, 4)]);
+    next.all_came();
+    assert_eq!(next.opened_before(51), None);
+}
+
+#[test]
+fn no_more_is_open_than_there_is_room_for() {
+    let estate = Estate::take(Recorded::new(2)).unwrap();
+    assert!(estate.opened(open(1, 1)) && estate.opened(open(2, 2)));
+    assert!(!estate.opened(open(3, 3)));
+    assert!(estate.closed(1).is_some());
+    assert!(estate.opened(open(3, 3)) && !estate.opened(open(4, 4)));
+}
+
+/// Situation: a process ends between any two stores of each of these. Expectation: what was there
+/// before is there, and what was done is there as a whole or not at all.
+#[test]
+fn a_process_may_end_at_any_store() {
+    type Step = fn(&Estate);
+    let steps: [Step; 7] = [
+        |estate| estate.begin(SessionId(7)),
+        |estate| estate.give_out(0, 1, Some(40)),
+        |estate| estate.give_out(0, 2, Some(40)),
+        |estate| assert!(estate.opened(open(51, 1))),
+        |estate| estate.free(0),
+        |estate| estate.give_out(0, 3, Some(42)),
+        |estate| assert!(estate.closed(1).is_some() && estate.opened(open(52, 2))),
+    ];
+    let memory = Recorded::new(4);
+    let estate = Estate::take(memory.clone()).unwrap();
+    for step in steps {
+        let before = memory.words.borrow().clone();
+        memory.stores.borrow_mut().clear();
+        let (slot, opens) = (estate.slot(0), estate.opens());
+        step(&estate);
+        for words in memory.ends(&before) {
+            let next = heir(words);
+            assert!(next.session() == estate.session() || slot == (0, None) && next.session().is_none());
+            let (sequence, request) = next.slot(0);
+            assert!(sequence == slot.0 || sequence == estate.slot(0).0);
+            // A request never has the sequence of another, and one that has a slot keeps it.
+            let possible = [slot, estate.slot(0), (slot.0, None), (estate.slot(0).0, None)];
+            assert!(possible.contains(&(sequence, request)), "{sequence} {request:?}");
+            assert!(slot.1 != estate.slot(0).1 || request == slot.1);
+            assert!(next.opens().iter().all(|left| opens.contains(left) || estate.opens().contains(left)));
+            let lost = opens.iter().filter(|left| !next.opens().contains(left)).count();
+            assert!(lost == 0 || opens.iter().any(|left| estate.open(left.handle).is_none()));
+        }
+    }
+}
+
+/// The process that took over opens once more for a request that came again, and ends half-way.
+#[test]
+fn what_a_request_opens_is_open_once_however_many_lives_that_takes() {
+    let memory = Recorded::new(4);
+    assert!(Estate::take(memory.clone()).unwrap().opened(open(50, 1)));
+    memory.words.borrow_mut()[FORM] = CURRENT_FORM;
+    let next = Recorded::of(memory.words.borrow().clone());
+    let estate = Estate::take(next.clone()).unwrap();
+    let before = next.words.borrow().clone();
+    next.stores.borrow_mut().clear();
+    assert!(estate.opened(open(50, 2)));
+    for words in next.ends(&before) {
+        let opens = heir(words).opens();
+        assert!(opens == [open(50, 1)] || opens == [open(50, 2)], "{opens:?}");
+    }
+}
+
+#[test]
+fn what_is_not_an_estate_is_refused() {
+    let damaged = |at: usize, word: u64| {
+        let memory = Recorded::new(2);
+        memory.store(FORM, CURRENT_FORM);
+        memory.store(at, word);
+        Estate::take(memory).err()
+    };
+    assert_eq!(damaged(FORM, 1), Some(EstateError::Foreign));
+    assert_eq!(damaged(USED, 3), Some(EstateError::Damaged("open files")));
+    assert_eq!(damaged(USED, u64::MAX), Some(EstateError::Damaged("open files")));
+    assert_eq!(damaged(LIVES, u64::MAX), Some(EstateError::Damaged("lives")));
+    let memory = Recorded::new(2);
+    let estate = Estate::take(memory.clone()).unwrap();
+    estate.begin(SessionId(1));
+    assert!(estate.opened(open(1, 1)) && estate.opened(open(2, 2)));
+    memory.store(OPENS + OPEN_WORDS + HANDLE, 1);
+    assert_eq!(Estate::take(memory).err(), Some(EstateError::Damaged("two open files of one number")));
+}
