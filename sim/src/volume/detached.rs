@@ -7,7 +7,7 @@ use super::embedded::{Home, Story};
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
 use super::rig::{attach_wire, open, serve, walk};
-use super::workload::{Known, Worker};
+use super::workload::{Known, Worker, ask};
 use crate::oracle::{ClientId, Event, History, Identity};
 use crate::{FaultPlan, Process, Rate, Rng, World};
 use ebb_client::Client;
@@ -159,7 +159,7 @@ impl Detached<'_> {
                     self.history.note(format!("client {} begins", self.begun));
                     for worker in 0..self.plan.workers {
                         let worker = Worker {
-                            client: attached.client.clone(),
+                            ask: ask(&attached.client),
                             id: attached.id,
                             history: self.history.clone(),
                             known: self.known.clone(),

@@ -5,7 +5,7 @@ use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
 use super::rig::{attach_embedded, fsck, open, walk};
 use super::verify::{bucket_holds, differences};
-use super::workload::{Known, Warmer, Worker};
+use super::workload::{Known, Warmer, Worker, ask};
 use crate::oracle::{ClientId, Event, History, Identity, SeenTree};
 use crate::{FaultPlan, Process, Rate, Rng, SimBucket, World};
 use ebb_client::Client;
@@ -145,7 +145,7 @@ impl Story<'_> {
     async fn live(&mut self, life: Life, limit: Duration) -> Result<Identity, String> {
         for worker in 0..self.plan.workers {
             let worker = Worker {
-                client: life.client.clone(),
+                ask: ask(&life.client),
                 id: life.id,
                 history: self.history.clone(),
                 known: self.known.clone(),

@@ -6,12 +6,14 @@ mod embedded;
 mod plan;
 mod report;
 pub mod rig;
+mod succession;
 mod verify;
 mod workload;
 
 use ebb_node::Planted;
 
 pub use report::{Broken, Report};
+pub use succession::{Amnesia, run as run_succession};
 
 /// How node and clients are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

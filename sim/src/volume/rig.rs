@@ -2,7 +2,7 @@
 
 use crate::{Process, SimBucket};
 use bytes::{Bytes, BytesMut};
-use ebb_client::{AttachError, Client, ClientPorts, Link, LocalLink, Options as ClientOptions, WireLink};
+use ebb_client::{AttachError, Client, ClientPorts, Estate, Link, LocalLink, Options as ClientOptions, WireLink};
 use ebb_model::*;
 use ebb_node::{Node, OpenError, Options, wire};
 use std::collections::BTreeMap;
@@ -21,15 +21,24 @@ pub async fn open(process: &Process, bucket: &SimBucket, options: &Options) -> O
 
 /// A client in the node's own process.
 pub async fn attach_embedded(process: &Process, node: &Rc<Node>) -> Option<Result<Client, AttachError>> {
+    attach(process, Rc::new(local_link(node)), "embedded".into()).await
+}
+
+/// One that leaves what a successor needs, and may be one.
+pub async fn attach_heir(process: &Process, node: &Rc<Node>, estate: Rc<Estate>) -> Option<Result<Client, AttachError>> {
+    let (link, ports) = (Rc::new(local_link(node)), ClientPorts::from(&process.ports));
+    process.call(async move { Client::attach_as_heir(link, ports, ClientOptions::new(VOLUME, "embedded"), estate).await }).await
+}
+
+fn local_link(node: &Rc<Node>) -> LocalLink {
     let (handle, notices) = (node.clone(), node.clone());
-    let link = LocalLink::new(
+    LocalLink::new(
         move |request| handle.handle(request),
         move |session| {
             let node = notices.clone();
             Box::pin(async move { node.next_notice(session).await })
         },
-    );
-    attach(process, Rc::new(link), "embedded".into()).await
+    )
 }
 
 /// A client in a process of its own.

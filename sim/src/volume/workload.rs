@@ -5,6 +5,7 @@ use crate::{Executor, Rate, Rng};
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
+use ebb_ports::PortFuture;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -106,9 +107,21 @@ impl Warmer {
     }
 }
 
+/// How a worker gets an operation done.
+pub type Ask = Box<dyn Fn(Op) -> PortFuture<'static, Outcome>>;
+
+/// Asks this client.
+pub fn ask(client: &Client) -> Ask {
+    let client = client.clone();
+    Box::new(move |op| {
+        let client = client.clone();
+        Box::pin(async move { perform(&client, op).await })
+    })
+}
+
 /// One thread of a client. It is spawned in the client's process, and ends with it.
 pub struct Worker {
-    pub client: Client,
+    pub ask: Ask,
     pub id: ClientId,
     pub history: History,
     pub known: Known,
@@ -142,7 +155,7 @@ impl Worker {
     /// Asks, and records both ends.
     async fn run(&self, op: Op) -> Outcome {
         let id = self.history.call(self.id, op.clone());
-        let outcome = self.perform(op).await;
+        let outcome = (self.ask)(op).await;
         match &outcome {
             Outcome::Attr(attr) => self.known.learn(attr),
             Outcome::Entries { entries, .. } => entries.iter().for_each(|(_, attr)| self.known.learn(attr)),
@@ -152,61 +165,6 @@ impl Worker {
             self.history.add(Event::Return { id, outcome: outcome.clone() });
         }
         outcome
-    }
-
-    async fn perform(&self, op: Op) -> Outcome {
-        let client = &self.client;
-        let root = &Caller::ROOT;
-        let done = |result: Result<(), FsError>| result.map_or_else(Outcome::Failed, |()| Outcome::Done);
-        let attr = |result: Result<Attr, FsError>| result.map_or_else(Outcome::Failed, Outcome::Attr);
-        match op {
-            Op::Mutate(mutation) => match mutation {
-                ClientMutation::Make { parent, name, mode, what, open } => attr(client.make(root, parent, &name, mode, what, open).await),
-                ClientMutation::Link { ino, parent, name } => attr(client.link(root, ino, parent, &name).await),
-                ClientMutation::Unlink { parent, name } => done(client.unlink(root, parent, &name).await),
-                ClientMutation::Rmdir { parent, name } => done(client.rmdir(root, parent, &name).await),
-                ClientMutation::Rename { from, name, to, new_name, mode } => {
-                    done(client.rename(root, from, &name, to, &new_name, mode).await)
-                }
-                ClientMutation::SetAttr { ino, set } => attr(client.setattr(root, ino, set).await),
-                ClientMutation::SetXattr { ino, name, value, mode } => done(client.setxattr(root, ino, name, value, mode).await),
-                ClientMutation::SetAcl { ino, class, value, drop_set_gid } => {
-                    attr(client.set_acl(root, ino, class, value, drop_set_gid).await)
-                }
-                ClientMutation::RemoveXattr { ino, name } => done(client.removexattr(root, ino, name).await),
-                ClientMutation::Write { ino, offset, data, drop_set_id } => {
-                    attr(client.write(root, ino, offset, data, drop_set_id).await.map(|written| written.attr))
-                }
-                ClientMutation::Append { ino, data, drop_set_id } => {
-                    attr(client.append(root, ino, data, drop_set_id).await.map(|written| written.attr))
-                }
-                ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id } => {
-                    let copied = client.copy(root, (from, from_offset), (ino, offset), len_bytes, drop_set_id).await;
-                    copied.map_or_else(Outcome::Failed, |done| Outcome::Copied { attr: done.attr, len_bytes: done.len_bytes as u64 })
-                }
-                ClientMutation::Tmpfile { parent, mode } => attr(client.tmpfile(root, parent, mode).await),
-                ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
-                    attr(client.fallocate(root, ino, (offset, len_bytes), what, keep_size, drop_set_id).await)
-                }
-            },
-            Op::Lookup { parent, name } => attr(client.lookup(parent, &name).await),
-            Op::GetAttr { ino } => attr(client.getattr(ino).await),
-            Op::ReadLink { ino } => client.readlink(ino).await.map_or_else(Outcome::Failed, Outcome::Link),
-            Op::ReadDir { dir, after } => match client.readdir(dir, after, 1000).await {
-                Ok(page) => Outcome::Entries { entries: page.entries, end: page.end },
-                Err(error) => Outcome::Failed(error),
-            },
-            Op::Read { ino, offset, len_bytes } => client.read(ino, offset, len_bytes).await.map_or_else(Outcome::Failed, Outcome::Data),
-            Op::Seek { ino, offset, to } => client.seek(ino, offset, to).await.map_or_else(Outcome::Failed, Outcome::Offset),
-            Op::Xattrs { ino } => client.listxattr(ino).await.map_or_else(Outcome::Failed, Outcome::Names),
-            Op::Open { ino } => done(client.open(ino).await),
-            Op::Close { ino } => {
-                client.close(ino);
-                Outcome::Done
-            }
-            Op::Fsync { ino } => done(client.fsync(ino).await),
-            Op::SyncFs => done(client.sync_fs().await),
-        }
     }
 
     async fn read_dir(&self, dir: Ino) {
@@ -378,5 +336,55 @@ impl Worker {
         };
         let first = rng.next_u64();
         (0..len as u64).map(|at| ((first.wrapping_add(at * 7 + at / 251)) % 255) as u8 + 1).collect::<Vec<u8>>().into()
+    }
+}
+
+pub async fn perform(client: &Client, op: Op) -> Outcome {
+    let root = &Caller::ROOT;
+    let done = |result: Result<(), FsError>| result.map_or_else(Outcome::Failed, |()| Outcome::Done);
+    let attr = |result: Result<Attr, FsError>| result.map_or_else(Outcome::Failed, Outcome::Attr);
+    match op {
+        Op::Mutate(mutation) => match mutation {
+            ClientMutation::Make { parent, name, mode, what, open } => attr(client.make(root, parent, &name, mode, what, open).await),
+            ClientMutation::Link { ino, parent, name } => attr(client.link(root, ino, parent, &name).await),
+            ClientMutation::Unlink { parent, name } => done(client.unlink(root, parent, &name).await),
+            ClientMutation::Rmdir { parent, name } => done(client.rmdir(root, parent, &name).await),
+            ClientMutation::Rename { from, name, to, new_name, mode } => done(client.rename(root, from, &name, to, &new_name, mode).await),
+            ClientMutation::SetAttr { ino, set } => attr(client.setattr(root, ino, set).await),
+            ClientMutation::SetXattr { ino, name, value, mode } => done(client.setxattr(root, ino, name, value, mode).await),
+            ClientMutation::SetAcl { ino, class, value, drop_set_gid } => attr(client.set_acl(root, ino, class, value, drop_set_gid).await),
+            ClientMutation::RemoveXattr { ino, name } => done(client.removexattr(root, ino, name).await),
+            ClientMutation::Write { ino, offset, data, drop_set_id } => {
+                attr(client.write(root, ino, offset, data, drop_set_id).await.map(|written| written.attr))
+            }
+            ClientMutation::Append { ino, data, drop_set_id } => {
+                attr(client.append(root, ino, data, drop_set_id).await.map(|written| written.attr))
+            }
+            ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id } => {
+                let copied = client.copy(root, (from, from_offset), (ino, offset), len_bytes, drop_set_id).await;
+                copied.map_or_else(Outcome::Failed, |done| Outcome::Copied { attr: done.attr, len_bytes: done.len_bytes as u64 })
+            }
+            ClientMutation::Tmpfile { parent, mode } => attr(client.tmpfile(root, parent, mode).await),
+            ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
+                attr(client.fallocate(root, ino, (offset, len_bytes), what, keep_size, drop_set_id).await)
+            }
+        },
+        Op::Lookup { parent, name } => attr(client.lookup(parent, &name).await),
+        Op::GetAttr { ino } => attr(client.getattr(ino).await),
+        Op::ReadLink { ino } => client.readlink(ino).await.map_or_else(Outcome::Failed, Outcome::Link),
+        Op::ReadDir { dir, after } => match client.readdir(dir, after, 1000).await {
+            Ok(page) => Outcome::Entries { entries: page.entries, end: page.end },
+            Err(error) => Outcome::Failed(error),
+        },
+        Op::Read { ino, offset, len_bytes } => client.read(ino, offset, len_bytes).await.map_or_else(Outcome::Failed, Outcome::Data),
+        Op::Seek { ino, offset, to } => client.seek(ino, offset, to).await.map_or_else(Outcome::Failed, Outcome::Offset),
+        Op::Xattrs { ino } => client.listxattr(ino).await.map_or_else(Outcome::Failed, Outcome::Names),
+        Op::Open { ino } => done(client.open(ino).await),
+        Op::Close { ino } => {
+            client.close(ino);
+            Outcome::Done
+        }
+        Op::Fsync { ino } => done(client.fsync(ino).await),
+        Op::SyncFs => done(client.sync_fs().await),
     }
 }

@@ -1,0 +1,36 @@
+//! Processes that die and are succeeded, while their users go on.
+
+use ebb_sim::volume::{Amnesia, Broken, run_succession};
+
+const SEEDS: u64 = 120;
+
+/// Every change is made once, nothing that was answered is lost, and what is open stays, whenever
+/// the process dies. The same seed runs in the same way.
+#[test]
+fn users_do_not_notice_that_a_process_dies() {
+    let mut operations = 0;
+    for seed in 1..=SEEDS {
+        let report = run_succession(seed, None).unwrap_or_else(|broken| panic!("{broken}"));
+        operations += report.operations;
+        if seed % 20 == 0 {
+            assert_eq!(run_succession(seed, None).map_err(|broken| broken.to_string()), Ok(report));
+        }
+    }
+    println!("{operations} operations");
+}
+
+fn finds(amnesia: Amnesia) {
+    let broken = (1..=SEEDS).find_map(|seed| run_succession(seed, Some(amnesia)).err());
+    let Some(Broken { seed, what, .. }) = broken else { panic!("{amnesia:?} breaks none of {SEEDS} seeds") };
+    println!("{amnesia:?} is found by seed {seed}: {what}");
+}
+
+#[test]
+fn finds_a_successor_that_makes_changes_twice() {
+    finds(Amnesia::Requests);
+}
+
+#[test]
+fn finds_a_successor_that_forgets_what_is_open() {
+    finds(Amnesia::Opens);
+}
