@@ -1,7 +1,7 @@
 //! The connection to the kernel: `/dev/fuse` after mount(2).
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -31,6 +31,10 @@ impl Device {
 
     pub fn shared(&self) -> Arc<OwnedFd> {
         self.fd.get_ref().clone()
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.get_ref().as_fd()
     }
 
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {

@@ -91,6 +91,7 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
         Operation::SyncFs => reply.empty(fs.syncfs(cx, ino).await),
         Operation::Destroy => reply.empty(Ok(())),
     }
+    fs.answered(cx);
 }
 
 /// What getxattr(2) and listxattr(2) want: the length if they ask with no buffer, the

@@ -19,6 +19,7 @@ impl Errno {
     pub const RANGE: Errno = Errno(libc::ERANGE);
     pub const STALE: Errno = Errno(libc::ESTALE);
     pub const TOO_BIG: Errno = Errno(libc::E2BIG);
+    pub const TOO_MANY_OPEN: Errno = Errno(libc::ENFILE);
     /// Makes the kernel stop sending the operation on this connection, for good.
     pub const NOT_IMPLEMENTED: Errno = Errno(libc::ENOSYS);
 }

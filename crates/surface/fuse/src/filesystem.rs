@@ -3,6 +3,7 @@
 use crate::{Context, CopyEnd, DirBuffer, Errno, Handle, Interruption, LockRequest, OpenFlags, PassthroughId, SeekTo, WriteMode};
 use bytes::Bytes;
 use ebb_model::{Access, Attr, Cookie, Ino, InodeFlags, LockConflict, LockPiece, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A file system, one method per operation of the kernel.
@@ -27,6 +28,13 @@ pub trait Filesystem {
     async fn lookup_self(&self, _cx: &Context, _ino: Ino) -> Result<EntryReply, Errno> {
         Err(Errno::STALE)
     }
+
+    /// The request that `cx` is of has been answered: it is never sent again.
+    fn answered(&self, _cx: &Context) {}
+
+    /// Of a session that was taken over: these requests were sent again ([`Context::request`]), and
+    /// no others that an earlier process has read will be.
+    fn all_came(&self, _again: &BTreeSet<u64>) {}
 
     /// The kernel drops `count` references to `ino`. Those that are left when the mount
     /// ends are never returned.

@@ -1,9 +1,9 @@
 //! `fusermount3`, the set-user-id helper that mounts for users who may not.
 
+use crate::passing::receive_with_fd;
 use crate::{AccessTimes, MountError, MountOptions};
 use std::io::{self, IoSliceMut};
-use std::mem::size_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -70,46 +70,10 @@ fn inherit(socket: &UnixStream) -> io::Result<()> {
 
 /// The descriptor that comes with one byte, or `None` where the other end closes without it.
 fn receive_fd(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0u8];
-    let mut part = IoSliceMut::new(&mut byte);
-    // As u64 for the alignment of a cmsghdr; room for exactly one descriptor.
-    let mut control = [0u64; 4];
-    // SAFETY: CMSG_SPACE computes only.
-    let control_len = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as usize;
-    assert!(control_len <= size_of_val(&control));
-    // SAFETY: an all-zero msghdr is valid; the pointers set below outlive the call.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = (&raw mut part).cast();
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = control_len as _;
     loop {
-        // SAFETY: `message` points to memory that lives in this frame.
-        let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
-        match received {
-            0 => return Ok(None),
-            1.. => break,
-            _ => {
-                let failure = io::Error::last_os_error();
-                if failure.kind() != io::ErrorKind::Interrupted {
-                    return Err(failure);
-                }
-            }
+        match receive_with_fd(socket.as_fd(), &mut IoSliceMut::new(&mut [0])) {
+            Err(failure) if failure.kind() == io::ErrorKind::Interrupted => {}
+            received => return received.map(Option::flatten),
         }
-    }
-    // SAFETY: recvmsg has filled the control buffer; the header is read only if it is there
-    // and says that one whole descriptor follows, which is then ours to own.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&message);
-        let whole = libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
-        if header.is_null()
-            || (*header).cmsg_level != libc::SOL_SOCKET
-            || (*header).cmsg_type != libc::SCM_RIGHTS
-            || ((*header).cmsg_len as usize) < whole
-        {
-            return Ok(None);
-        }
-        let fd = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<RawFd>());
-        Ok(Some(OwnedFd::from_raw_fd(fd)))
     }
 }

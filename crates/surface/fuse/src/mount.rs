@@ -2,7 +2,7 @@
 
 use crate::abi::init;
 use crate::mountinfo::{self, DeviceId, Mounted};
-use crate::{AccessRule, AccessTimes, Consistency, MountOptions, MountOptionsError, fusermount};
+use crate::{AccessRule, AccessTimes, Consistency, MountOptions, MountOptionsError, Negotiated, fusermount};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -135,6 +135,21 @@ impl Mount {
             0 => umount(point, if lazy { libc::MNT_DETACH } else { 0 }),
             _ => fusermount::unmount(point, lazy),
         }
+    }
+}
+
+/// A mount whose process has died, for [`crate::Session::take_over`].
+pub struct LeftMount {
+    // Declared first to be closed first.
+    pub(crate) device: OwnedFd,
+    pub(crate) point: MountPoint,
+    pub(crate) negotiated: Negotiated,
+}
+
+impl LeftMount {
+    /// `path` and `place` are those of the mount as it was made ([`crate::Session::place`]).
+    pub fn new(device: OwnedFd, path: PathBuf, place: u64, negotiated: Negotiated) -> LeftMount {
+        LeftMount { device, point: MountPoint { place: Place { path, id: DeviceId::of_number(place) } }, negotiated }
     }
 }
 

@@ -22,6 +22,16 @@ pub(crate) struct DeviceId {
     pub minor: u32,
 }
 
+impl DeviceId {
+    pub fn number(self) -> u64 {
+        u64::from(self.major) << 32 | u64::from(self.minor)
+    }
+
+    pub fn of_number(number: u64) -> DeviceId {
+        DeviceId { major: (number >> 32) as u32, minor: number as u32 }
+    }
+}
+
 /// The mount that a path leads to, if the path is a mount point: the last one there.
 pub(crate) fn topmost(point: &Path) -> io::Result<Option<Mounted>> {
     let table = std::fs::read("/proc/self/mountinfo")?;

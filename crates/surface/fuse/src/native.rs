@@ -23,12 +23,30 @@ pub(crate) struct Native {
 enum Open {
     Ordinary { count: u64 },
     // Dropped in this order: the file is given back when the kernel does not have it any more.
-    Native { registered: Registered, _held: Held, count: u64 },
+    Native { registered: Registered, _held: Option<Held>, count: u64 },
 }
 
 impl Native {
     pub fn new(passthrough: Passthrough) -> Native {
         Native { passthrough, open: RefCell::default(), refused: Cell::new(false) }
+    }
+
+    /// An inode that an earlier process has left open, natively by that registration. Whether or not
+    /// it is lent once more, the node takes nothing away that the kernel has.
+    pub fn left(&self, ino: Ino, count: u64, registration: Option<i32>, loan: Option<Loan>) {
+        let open = match registration {
+            None => Open::Ordinary { count },
+            Some(id) => Open::Native { registered: self.passthrough.left(id), _held: loan.map(|loan| loan.held), count },
+        };
+        self.open.borrow_mut().insert(ino, open);
+    }
+
+    /// By which number the kernel knows what it reads by itself.
+    pub fn registration(&self, ino: Ino) -> Option<i32> {
+        match self.open.borrow().get(&ino) {
+            Some(Open::Native { registered, .. }) => Some(registered.id().0),
+            Some(Open::Ordinary { .. }) | None => None,
+        }
     }
 
     /// Whether the next open of the inode to read can go to the file that is lent, if one is.
@@ -49,7 +67,7 @@ impl Native {
     pub fn open(&self, ino: Ino, loan: Option<Loan>, ordinary: Caching, direct: bool) -> Caching {
         let mut open = self.open.borrow_mut();
         let opened = open.entry(ino).or_insert_with(|| match loan.and_then(|loan| self.register(ino, loan)) {
-            Some((registered, held)) => Open::Native { registered, _held: held, count: 0 },
+            Some((registered, held)) => Open::Native { registered, _held: Some(held), count: 0 },
             None => Open::Ordinary { count: 0 },
         });
         match opened {

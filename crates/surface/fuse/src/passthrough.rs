@@ -46,6 +46,13 @@ impl Passthrough {
     }
 }
 
+impl Passthrough {
+    /// What an earlier process has registered for the connection, by its number, and not closed.
+    pub(crate) fn left(&self, id: i32) -> Registered {
+        Registered { device: self.device.clone(), id: PassthroughId(id) }
+    }
+}
+
 impl Registered {
     pub fn id(&self) -> PassthroughId {
         self.id

@@ -21,7 +21,7 @@ pub struct Handle(pub u64);
 /// Who asks, and which request this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Context {
-    /// Identifies the request on its connection, also when it is sent again.
+    /// What the answer is to name: of a request that is sent again another number than before.
     pub unique: u64,
     pub uid: u32,
     pub gid: u32,
@@ -31,6 +31,13 @@ pub struct Context {
     pub umask: u16,
     /// The kernel sends this again after `NOTIFY_RESEND`: it may have been executed before.
     pub resent: bool,
+}
+
+impl Context {
+    /// The same number when it is sent again.
+    pub fn request(&self) -> u64 {
+        self.unique & !abi::UNIQUE_RESEND
+    }
 }
 
 /// How a file or directory is opened.

@@ -9,15 +9,20 @@ use crate::counters::{Arrival, Counters};
 use crate::device::{Device, Received};
 use crate::init::{Answer, negotiate};
 use crate::interrupt::Interrupts;
-use crate::mount::MountPoint;
+use crate::mount::{LeftMount, MountPoint};
 use crate::reply::Responder;
-use crate::{Filesystem, Message, Mount, Negotiated, Notifier, Operation, Passthrough, Rejected, abi, dispatch};
+use crate::succession::Succession;
+use crate::{
+    Filesystem, Message, Mount, Negotiated, Notification, Notifier, NotifyError, Operation, Passthrough, Rejected, Request, abi, dispatch,
+};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::mem::size_of;
+use std::os::fd::BorrowedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,6 +43,8 @@ pub enum SessionError {
     Protocol(&'static str),
     #[error("/dev/fuse: {0}")]
     Device(#[from] io::Error),
+    #[error("the kernel does not send again what was not answered: {0}")]
+    NotResumable(NotifyError),
 }
 
 /// How a session ended.
@@ -60,6 +67,10 @@ pub struct Session {
     negotiated: Negotiated,
     notifier: Notifier,
     counters: Rc<Counters>,
+    /// Another process has served it before.
+    taken_over: bool,
+    /// Whom to tell that nobody else is to serve it any more.
+    at_end: Option<Box<dyn FnOnce()>>,
 }
 
 impl Session {
@@ -71,7 +82,39 @@ impl Session {
         point.place.set_read_ahead(read_ahead_bytes);
         let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
         debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
-        Ok(Session { device, point, negotiated, notifier, counters: Rc::new(Counters::new()) })
+        let (counters, taken_over, at_end) = (Rc::new(Counters::new()), false, None);
+        Ok(Session { device, point, negotiated, notifier, counters, taken_over, at_end })
+    }
+
+    /// Goes on with a mount whose process has died and left the [device](Session::device), which
+    /// another one holds. What that process had read and not answered comes again, before all else.
+    pub async fn take_over(left: LeftMount) -> Result<Session, SessionError> {
+        let LeftMount { device, point, negotiated } = left;
+        let device = Rc::new(Device::new(device)?);
+        let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
+        match notifier.send(Notification::Resend).await {
+            // That it has ended is found when it is served.
+            Ok(()) | Err(NotifyError::Ended) => {}
+            Err(error) => return Err(SessionError::NotResumable(error)),
+        }
+        let (counters, taken_over, at_end) = (Rc::new(Counters::new()), true, None);
+        Ok(Session { device, point, negotiated, notifier, counters, taken_over, at_end })
+    }
+
+    /// What a successor needs, if this kernel sends requests again.
+    pub fn device(&self) -> Option<BorrowedFd<'_>> {
+        self.negotiated.has(abi::init::HAS_RESEND).then(|| self.device.fd())
+    }
+
+    /// Where it is mounted, in a number, for [`LeftMount::new`].
+    pub fn place(&self) -> u64 {
+        self.point.place.id.number()
+    }
+
+    /// `told` is called once nobody else is to serve the mount any more: it has gone, or is about to
+    /// be cut off, for which others have to close the device.
+    pub fn at_end(&mut self, told: impl FnOnce() + 'static) {
+        self.at_end = Some(Box::new(told));
     }
 
     pub fn negotiated(&self) -> Negotiated {
@@ -97,7 +140,9 @@ impl Session {
     /// to `patience`.
     pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
         // In this order: whenever this future is dropped, the device goes before the mount point.
-        let Session { point, device, notifier: _, negotiated, counters } = self;
+        let Session { point, device, notifier: _, negotiated, counters, taken_over, at_end } = self;
+        let mut succession = taken_over.then(Succession::new);
+        let mut held: VecDeque<(Request, Arrival)> = VecDeque::new();
         let desk = Desk { interrupts: Interrupts::default(), hears_closes: negotiated.has(abi::init::POSIX_LOCKS) };
         let pool = BufferPool::default();
         let mut buffer = pool.take();
@@ -109,45 +154,82 @@ impl Session {
 
         let ended = 'serve: loop {
             let mut drained = false;
+            if succession.as_ref().is_some_and(Succession::is_over) {
+                succession = None;
+            }
             for _ in 0..BATCH {
-                if in_flight.len() >= MAX_IN_FLIGHT || in_flight_bytes >= MAX_IN_FLIGHT_BYTES {
-                    break;
-                }
-                let len = match device.receive(buffer.as_mut())? {
-                    Received::Message(len) => len,
-                    Received::Nothing => {
-                        drained = true;
-                        break;
+                let next = if succession.is_none() { held.pop_front() } else { None };
+                let (request, arrival, unanswered) = match next {
+                    Some((request, arrival)) => {
+                        in_flight_bytes -= cost_bytes(&request.operation);
+                        (request, arrival, None)
                     }
-                    Received::Gone => break 'serve if deadline.is_some() { Ended::Stopped } else { Ended::Unmounted },
-                };
-                let message = if len >= SHARED_FROM_BYTES {
-                    let whole = share(std::mem::replace(&mut buffer, pool.take()), len);
-                    Message::parse(&negotiated, &whole, |range| whole.slice(range))
-                } else {
-                    Message::parse(&negotiated, buffer.bytes(0..len), |range| Bytes::copy_from_slice(buffer.bytes(range)))
-                };
-                let request = match message {
-                    Ok(Message::Request(request)) => request,
-                    Ok(Message::Forget(forgets)) => {
-                        forgets.into_iter().for_each(|(ino, count)| fs.forget(ino, count));
-                        continue;
-                    }
-                    Ok(Message::Interrupt(unique)) => {
-                        desk.interrupts.interrupt(unique);
-                        continue;
-                    }
-                    Err(Rejected::Silent) => continue,
-                    Err(Rejected::Answer { unique, opcode, errno }) => {
-                        debug!(operation = abi::opcode_name(opcode), ?errno, "request refused");
-                        Responder::new(device.clone(), counters.clone(), unique, Arrival::now(opcode, None, 0)).error(errno);
-                        continue;
+                    None if in_flight.len() + held.len() >= MAX_IN_FLIGHT || in_flight_bytes >= MAX_IN_FLIGHT_BYTES => break,
+                    None => {
+                        let len = match device.receive(buffer.as_mut())? {
+                            Received::Message(len) => len,
+                            Received::Nothing => {
+                                if let Some(again) = succession.as_mut().and_then(Succession::all_came) {
+                                    fs.all_came(&again);
+                                }
+                                if succession.as_ref().is_some_and(Succession::is_over) {
+                                    succession = None;
+                                    continue;
+                                }
+                                drained = true;
+                                break;
+                            }
+                            Received::Gone => break 'serve if deadline.is_some() { Ended::Stopped } else { Ended::Unmounted },
+                        };
+                        let message = if len >= SHARED_FROM_BYTES {
+                            let whole = share(std::mem::replace(&mut buffer, pool.take()), len);
+                            Message::parse(&negotiated, &whole, |range| whole.slice(range))
+                        } else {
+                            Message::parse(&negotiated, buffer.bytes(0..len), |range| Bytes::copy_from_slice(buffer.bytes(range)))
+                        };
+                        let request = match message {
+                            Ok(Message::Request(request)) => request,
+                            Ok(Message::Forget(forgets)) => {
+                                forgets.into_iter().for_each(|(ino, count)| fs.forget(ino, count));
+                                continue;
+                            }
+                            Ok(Message::Interrupt(unique)) => {
+                                desk.interrupts.interrupt(unique);
+                                continue;
+                            }
+                            Err(Rejected::Silent) => continue,
+                            Err(Rejected::Answer { unique, opcode, errno }) => {
+                                debug!(operation = abi::opcode_name(opcode), ?errno, "request refused");
+                                Responder::new(device.clone(), counters.clone(), unique, Arrival::now(opcode, None, 0)).error(errno);
+                                continue;
+                            }
+                        };
+                        let arrival = Arrival::now(request.opcode, Some(request.ino), sent_bytes(&request.operation));
+                        let mut unanswered = None;
+                        if let Some(succession) = &mut succession {
+                            // What is sent again comes before what is new.
+                            if !request.context.resent
+                                && let Some(again) = succession.all_came()
+                            {
+                                fs.all_came(&again);
+                            }
+                            unanswered = succession.admit(&request);
+                            if unanswered.is_none() {
+                                in_flight_bytes += cost_bytes(&request.operation);
+                                held.push_back((request, arrival));
+                                continue;
+                            }
+                        }
+                        (request, arrival, unanswered)
                     }
                 };
                 let cost = cost_bytes(&request.operation);
-                let arrival = Arrival::now(request.opcode, Some(request.ino), sent_bytes(&request.operation));
                 let reply = Responder::new(device.clone(), counters.clone(), request.context.unique, arrival);
-                spare.set(Some(dispatch::serve(fs, request, reply, &desk).map(move |()| cost)));
+                let served = move |()| {
+                    drop(unanswered);
+                    cost
+                };
+                spare.set(Some(dispatch::serve(fs, request, reply, &desk).map(served)));
                 // Whoever is not ready is polled again by `in_flight`, with a waker that wakes.
                 match spare.as_mut().as_pin_mut().map(|handler| handler.poll(&mut TaskContext::from_waker(Waker::noop()))) {
                     Some(Poll::Pending) => {
@@ -157,7 +239,8 @@ impl Session {
                     Some(Poll::Ready(_)) | None => spare.set(None),
                 }
             }
-            let room = in_flight.len() < MAX_IN_FLIGHT && in_flight_bytes < MAX_IN_FLIGHT_BYTES;
+            let full = in_flight.len() + held.len() >= MAX_IN_FLIGHT || in_flight_bytes >= MAX_IN_FLIGHT_BYTES;
+            let room = !full || succession.is_none() && !held.is_empty();
             tokio::select! {
                 biased;
                 () = &mut stop, if deadline.is_none() => {
@@ -167,6 +250,7 @@ impl Session {
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => break Ended::CutOff,
                 Some(cost) = in_flight.next(), if !in_flight.is_empty() => in_flight_bytes -= cost,
                 ready = device.readable(), if drained => ready?,
+                () = sleep_until(succession.as_ref().map_or_else(Instant::now, |succession| succession.until)), if succession.is_some() => {}
                 () = tokio::task::yield_now(), if !drained && room => {}
             }
         };
@@ -175,6 +259,9 @@ impl Session {
         let patience_left = deadline.unwrap_or_else(|| Instant::now() + patience);
         if tokio::time::timeout_at(patience_left, finish).await.is_err() {
             warn!(requests = in_flight.len(), "requests are given up: the mount has ended");
+        }
+        if let Some(told) = at_end {
+            told();
         }
         if ended == Ended::CutOff {
             info!(path = %point.place.path.display(), "somebody still uses the mount: they are cut off");

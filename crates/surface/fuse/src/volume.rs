@@ -15,12 +15,14 @@ use ebb_model::{
     Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+mod left;
 
 /// A sole client may cache without term, and what ends it comes as a notification.
 const SOLE_TTL: Duration = Duration::from_secs(3600);
@@ -50,8 +52,8 @@ const WRITES: u64 = 2;
 const UNNOTED: u64 = 4;
 const FLAG_BITS: u32 = 3;
 
-/// Of all open directories.
-const DIRECTORY: Handle = Handle(0);
+/// A process that takes over goes on far behind what the one before can have given out.
+const OPENS_PER_LIFE: u64 = 1 << 40;
 
 pub struct Volume {
     client: Client,
@@ -110,7 +112,8 @@ impl Volume {
             let (known, notifier) = (told.clone(), telling.clone());
             Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
         });
-        let (mappable, opens, lockers) = (RefCell::default(), Cell::new(0), RefCell::default());
+        let life = client.estate().map_or(0, |estate| estate.life());
+        let (mappable, opens, lockers) = (RefCell::default(), Cell::new(life * OPENS_PER_LIFE), RefCell::default());
         let (readings, set_id) = (Readings::new(access), RefCell::default());
         let native = passthrough.filter(|_| client.is_read_only()).map(Native::new);
         let lost = Cell::default();
@@ -135,6 +138,12 @@ impl Volume {
 
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The client on behalf of a request that makes one change, which is made once even if the
+    /// request comes again.
+    fn once(&self, cx: &Context) -> Client {
+        self.client.on_behalf_of(cx.request())
     }
 
     /// The kernel checks permissions itself on every mount (`default_permissions`).
@@ -276,12 +285,13 @@ impl Volume {
         }
     }
 
-    fn opened(&self, ino: Ino, flags: OpenFlags, found: Option<Found>, loan: Option<Loan>) -> OpenReply {
-        if flags.reads() && flags.writes() {
+    /// A file is open at the node. If this fails it is no longer.
+    fn opened(&self, cx: &Context, ino: Ino, flags: OpenFlags, found: Option<Found>, loan: Option<Loan>) -> Result<OpenReply, Errno> {
+        let mappable = flags.reads() && flags.writes();
+        if mappable {
             *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
         }
-        let number = self.opens.get() + 1;
-        self.opens.set(number);
+        let number = self.next_number();
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
         let cached = self.may_cache_pages(flags);
@@ -298,7 +308,30 @@ impl Volume {
             Some(native) => native.open(ino, loan, caching, flags.is_direct()),
             None => caching,
         };
-        OpenReply { handle, caching }
+        self.leave(cx, ino, handle, mappable)?;
+        Ok(OpenReply { handle, caching })
+    }
+
+    fn next_number(&self) -> u64 {
+        self.opens.set(self.opens.get() + 1);
+        self.opens.get()
+    }
+
+    /// An open file is closed for good. `ino` is the kernel's number.
+    fn let_go(&self, ino: Ino, mappable: bool) {
+        if let Some(native) = &self.native {
+            native.release(ino);
+        }
+        self.client.close(self.real(ino));
+        if mappable {
+            let mut mappable = self.mappable.borrow_mut();
+            if let Some(opens) = mappable.get_mut(&ino) {
+                *opens = opens.saturating_sub(1);
+                if *opens == 0 {
+                    mappable.remove(&ino);
+                }
+            }
+        }
     }
 
     /// Attributes that the kernel has cached of an inode, and these pages, are no longer so. It is
@@ -348,7 +381,7 @@ impl Volume {
 
     async fn truncate(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Attr, FsError> {
         let set = SetAttr { size_bytes: Some(0), mtime: Some(SetTime::Now), drop_set_id: flags.drop_set_id, ..SetAttr::default() };
-        self.client.setattr(&Self::caller(cx), ino, set).await
+        self.once(cx).setattr(&Self::caller(cx), ino, set).await
     }
 }
 
@@ -400,6 +433,14 @@ impl Filesystem for Volume {
         Ok(self.referenced(self.client.getattr(ino).await?))
     }
 
+    fn answered(&self, cx: &Context) {
+        self.client.answered(cx.request());
+    }
+
+    fn all_came(&self, again: &BTreeSet<u64>) {
+        self.client.all_came(again);
+    }
+
     fn forget(&self, ino: Ino, count: u64) {
         let mut known = self.known.borrow_mut();
         if let Some(references) = known.get_mut(&ino) {
@@ -418,7 +459,8 @@ impl Filesystem for Volume {
     }
 
     async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
-        Ok(self.attr_reply(self.on_known(self.client.setattr(&Self::caller(cx), self.real(ino), set).await)?))
+        let attr = self.on_known(self.once(cx).setattr(&Self::caller(cx), self.real(ino), set).await)?;
+        Ok(self.attr_reply(self.present(cx, attr).await))
     }
 
     async fn readlink(&self, cx: &Context, ino: Ino) -> Result<Bytes, Errno> {
@@ -429,23 +471,25 @@ impl Filesystem for Volume {
 
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
         let mode = if what == Make::Directory { mode } else { self.mode_in(cx, parent, mode).await? };
-        Ok(self.referenced(self.client.make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), what, false).await?))
+        let attr = self.once(cx).make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), what, false).await?;
+        Ok(self.referenced(self.present(cx, attr).await))
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        Ok(self.client.unlink(&Self::caller(cx), self.real(parent), &name).await?)
+        Ok(self.once(cx).unlink(&Self::caller(cx), self.real(parent), &name).await?)
     }
 
     async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        Ok(self.client.rmdir(&Self::caller(cx), self.real(parent), &name).await?)
+        Ok(self.once(cx).rmdir(&Self::caller(cx), self.real(parent), &name).await?)
     }
 
     async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
-        Ok(self.client.rename(&Self::caller(cx), self.real(from), &name, self.real(to), &new_name, mode).await?)
+        Ok(self.once(cx).rename(&Self::caller(cx), self.real(from), &name, self.real(to), &new_name, mode).await?)
     }
 
     async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno> {
-        Ok(self.referenced(self.client.link(&Self::caller(cx), ino, self.real(parent), &name).await?))
+        let attr = self.once(cx).link(&Self::caller(cx), ino, self.real(parent), &name).await?;
+        Ok(self.referenced(self.present(cx, attr).await))
     }
 
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
@@ -472,7 +516,7 @@ impl Filesystem for Volume {
             Err(error) => Err(error),
         };
         match ready {
-            Ok((found, loan)) => Ok(self.opened(ino, flags, found, loan)),
+            Ok((found, loan)) => self.opened(cx, ino, flags, found, loan),
             Err(error) => {
                 self.client.close(ino);
                 Err(error.into())
@@ -483,11 +527,11 @@ impl Filesystem for Volume {
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let mode = self.mode_in(cx, parent, mode).await?;
         loop {
-            let made = self.client.make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
+            let made = self.once(cx).make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
                 Ok(attr) => {
-                    let opened = self.opened(attr.ino, flags, None, None);
-                    return Ok((self.referenced(attr), opened));
+                    let opened = self.opened(cx, attr.ino, flags, None, None)?;
+                    return Ok((self.referenced(self.present(cx, attr).await), opened));
                 }
                 Err(FsError::Exists) if !flags.excludes() => {}
                 Err(error) => return Err(error.into()),
@@ -516,8 +560,8 @@ impl Filesystem for Volume {
         let caller = Self::caller(cx);
         // Only the node knows the end of a file that others write too.
         let written = match mode.append {
-            true => self.client.append(&caller, ino, data, mode.drop_set_id).await?,
-            false => self.client.write(&caller, ino, offset, data, mode.drop_set_id).await?,
+            true => self.once(cx).append(&caller, ino, data, mode.drop_set_id).await?,
+            false => self.once(cx).write(&caller, ino, offset, data, mode.drop_set_id).await?,
         };
         let past_cache = handle.0 & DIRECT != 0 && !mode.from_cache;
         if past_cache && self.consistency == Consistency::CloseToOpen {
@@ -527,6 +571,10 @@ impl Filesystem for Volume {
             self.dropped_later(ino, 0..u64::MAX);
         }
         self.readings.changed(ino);
+        if cx.resent && mode.drop_set_id {
+            // The bits may have gone when it was first made.
+            self.dropped_later(ino, 0..0);
+        }
         let known = self.set_id.borrow().get(&ino).copied();
         if known.is_some_and(|known| known != written.attr.mode & SET_ID) {
             self.seen(&written.attr);
@@ -561,18 +609,8 @@ impl Filesystem for Volume {
                 tracing::error!(%ino, %error, "a lock of a closed file stays until the mount ends");
             }
         }
-        if let Some(native) = &self.native {
-            native.release(ino);
-        }
-        self.client.close(ino);
-        if flags.reads() && flags.writes() {
-            let mut mappable = self.mappable.borrow_mut();
-            if let Some(opens) = mappable.get_mut(&ino) {
-                *opens = opens.saturating_sub(1);
-                if *opens == 0 {
-                    mappable.remove(&ino);
-                }
-            }
+        if self.is_left_no_more(handle) {
+            self.let_go(ino, flags.reads() && flags.writes());
         }
         Ok(())
     }
@@ -592,9 +630,9 @@ impl Filesystem for Volume {
             Some(class) => {
                 let unsaid = class == AclClass::Access && !self.kernel.says_when_acls_drop_set_gid();
                 let drop_set_gid = drop_set_gid || unsaid && !is_in_group(cx, &self.client.getattr(ino).await?);
-                self.client.set_acl(&caller, ino, class, value, drop_set_gid).await.map(|_| ())?
+                self.once(cx).set_acl(&caller, ino, class, value, drop_set_gid).await.map(|_| ())?
             }
-            None => self.client.setxattr(&caller, ino, name, value, mode).await?,
+            None => self.once(cx).setxattr(&caller, ino, name, value, mode).await?,
         }
         Ok(())
     }
@@ -617,13 +655,13 @@ impl Filesystem for Volume {
         let (caller, ino) = (Self::caller(cx), self.real(ino));
         require_public(&name)?;
         match AclClass::of(&name) {
-            Some(class) => self.client.set_acl(&caller, ino, class, Bytes::new(), false).await.map(|_| ())?,
-            None => self.client.removexattr(&caller, ino, name).await?,
+            Some(class) => self.once(cx).set_acl(&caller, ino, class, Bytes::new(), false).await.map(|_| ())?,
+            None => self.once(cx).removexattr(&caller, ino, name).await?,
         }
         Ok(())
     }
 
-    async fn opendir(&self, _cx: &Context, ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
+    async fn opendir(&self, cx: &Context, ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
         self.on_known(self.client.open(self.real(ino)).await)?;
         let unread = self.readings.of_directories() && {
             let attr = self.client.getattr(self.real(ino)).await;
@@ -632,7 +670,9 @@ impl Filesystem for Volume {
         // Where others may change the bucket the node is to hear of every listing.
         let keep = self.is_told() && !unread;
         let caching = if keep { Caching::Keep } else { Caching::Fresh };
-        Ok(OpenReply { handle: DIRECTORY, caching })
+        let handle = Handle(self.next_number() << FLAG_BITS);
+        self.leave(cx, ino, handle, false)?;
+        Ok(OpenReply { handle, caching })
     }
 
     async fn readdir(&self, cx: &Context, ino: Ino, _handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
@@ -658,8 +698,10 @@ impl Filesystem for Volume {
         }
     }
 
-    async fn releasedir(&self, _cx: &Context, ino: Ino, _handle: Handle) -> Result<(), Errno> {
-        self.client.close(self.real(ino));
+    async fn releasedir(&self, _cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno> {
+        if self.is_left_no_more(handle) {
+            self.client.close(self.real(ino));
+        }
         Ok(())
     }
 
@@ -716,7 +758,7 @@ impl Filesystem for Volume {
         };
         // The kernel leaves the set-id bits to us, and does not say what the caller may.
         let drop_set_id = cx.uid != 0;
-        self.client.fallocate(&Self::caller(cx), ino, (offset, len_bytes), what, keep_size, drop_set_id).await?;
+        self.once(cx).fallocate(&Self::caller(cx), ino, (offset, len_bytes), what, keep_size, drop_set_id).await?;
         Ok(())
     }
 
@@ -749,7 +791,7 @@ impl Filesystem for Volume {
         let drop_set_id = cx.uid != 0;
         let (unnoted, source) = (from.handle.0 & UNNOTED != 0, from.ino);
         let (from, to) = ((from.ino, from.offset), (to.ino, to.offset));
-        let copied = self.client.copy(&Self::caller(cx), from, to, len_bytes, drop_set_id).await?;
+        let copied = self.once(cx).copy(&Self::caller(cx), from, to, len_bytes, drop_set_id).await?;
         self.readings.changed(to.0);
         if !unnoted {
             self.note_reading(cx, source).await;
@@ -762,16 +804,16 @@ impl Filesystem for Volume {
     }
 
     async fn set_flags(&self, cx: &Context, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
-        self.client.set_flags(&Self::caller(cx), self.real(ino), flags).await?;
+        self.once(cx).set_flags(&Self::caller(cx), self.real(ino), flags).await?;
         // The kernel does not know that the change time has changed.
         self.dropped_later(ino, 0..0);
         Ok(())
     }
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
-        let attr = self.client.tmpfile(&Self::caller(cx), self.real(parent), new_mode(cx, mode)).await?;
-        let opened = self.opened(attr.ino, flags, None, None);
-        Ok((self.referenced(attr), opened))
+        let attr = self.once(cx).tmpfile(&Self::caller(cx), self.real(parent), new_mode(cx, mode)).await?;
+        let opened = self.opened(cx, attr.ino, flags, None, None)?;
+        Ok((self.referenced(self.present(cx, attr).await), opened))
     }
 
     async fn syncfs(&self, _cx: &Context, _ino: Ino) -> Result<(), Errno> {
