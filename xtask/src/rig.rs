@@ -2,7 +2,7 @@
 
 use crate::{Outcome, tool};
 use clap::ValueEnum;
-use ebb_cli::places::RunDir;
+use ebb_cli::places::{MountRecord, Process, RunDir};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -229,8 +229,13 @@ impl Rig {
         self.kill_mount_and(|| Ok(()))
     }
 
+    /// With whoever would start another daemon: what is looked at is what the disk has.
     fn kill_mount_and(&self, then: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
-        let daemon = self.daemon().ok_or("there is no daemon to kill")?;
+        let record = self.record().ok_or("there is no daemon to kill")?;
+        if let Some(supervisor) = record.supervisor.filter(|supervisor| supervisor.is_alive()) {
+            kill(supervisor.pid, libc::SIGKILL)?;
+        }
+        let daemon = record.daemon;
         kill(daemon.pid, libc::SIGKILL)?;
         then()?;
         let began = Instant::now();
@@ -252,10 +257,14 @@ impl Rig {
         Ok(kib << 10)
     }
 
-    fn daemon(&self) -> Option<ebb_cli::places::Process> {
+    fn daemon(&self) -> Option<Process> {
+        Some(self.record()?.daemon)
+    }
+
+    fn record(&self) -> Option<MountRecord> {
         let point = self.mountpoint().canonicalize().unwrap_or_else(|_| self.mountpoint());
         let (record, _) = RunDir::of_user().ok()?.find(&point).ok()??;
-        Some(record.daemon)
+        Some(record)
     }
 
     pub fn umount(&mut self) -> Outcome<()> {

@@ -11,10 +11,14 @@ use ebb_model::{AdminReply, AdminRequest, FsError, Name, Reply, Request, RpcErro
 use ebb_os::{OsClock, OsEntropy, OsNet, OsSpawn};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often long work is asked how far it is.
 pub const POLL: Duration = Duration::from_millis(250);
+
+/// How long a daemon that takes over from another is waited for.
+const SUCCESSION_PATIENCE: Duration = Duration::from_secs(30);
+const SUCCESSION_POLL: Duration = Duration::from_millis(20);
 
 pub async fn status(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
@@ -98,7 +102,7 @@ impl Asked {
     pub fn only_mount() -> Result<Asked, Failure> {
         let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let records = run_dir.records().map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        let mut alive: Vec<MountRecord> = records.into_iter().filter(|record| record.daemon.is_alive()).collect();
+        let mut alive: Vec<MountRecord> = records.into_iter().filter(MountRecord::is_served).collect();
         match (alive.pop(), alive.is_empty()) {
             (None, _) => Err(Failure::Usage("nothing is mounted: say which node by HOST:PORT".into())),
             (Some(record), true) => Asked::on_mount(&record.mountpoint.clone(), record, Path::new("")),
@@ -115,6 +119,7 @@ impl Asked {
     }
 
     fn on_mount(target: &Path, record: MountRecord, below: &Path) -> Result<Asked, Failure> {
+        let record = succeeded(record);
         let mountpoint = record.mountpoint.display();
         if !record.daemon.is_alive() {
             return Err(Failure::Failed(format!(
@@ -151,6 +156,17 @@ impl Asked {
             error => Failure::of(self.shown.display(), error),
         })
     }
+}
+
+/// The record of a mount, by the daemon that takes over if the one of the record has died.
+fn succeeded(mut record: MountRecord) -> MountRecord {
+    let began = Instant::now();
+    while !record.daemon.is_alive() && record.is_served() && began.elapsed() < SUCCESSION_PATIENCE {
+        std::thread::sleep(SUCCESSION_POLL);
+        let now = RunDir::of_user().and_then(|run_dir| run_dir.read(&record.mountpoint));
+        record = now.ok().flatten().unwrap_or(record);
+    }
+    record
 }
 
 /// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` of whatever volume, unless a file has that name.

@@ -1,8 +1,9 @@
 //! A command that goes on in the background: it starts itself again as a process of its
-//! own session, which says over a pipe how far it is until it is usable or has failed.
+//! own session, the supervisor, whose daemon says over a pipe how far it is until it is usable or
+//! has failed.
 
 use crate::failure::Failure;
-use crate::log;
+use crate::{log, supervisor};
 use std::env;
 use std::io::{self, BufRead, BufReader, PipeWriter, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -11,10 +12,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The descriptor of the pipe, in the environment of the background process.
-const REPORT: &str = "EBB_REPORT_FD";
+pub const REPORT: &str = "EBB_REPORT_FD";
 
 /// Starts this very command in the background, and waits until it is usable.
-pub fn start(log_path: &Path) -> Result<(), Failure> {
+pub fn start(log_path: &Path, mountpoint: &Path) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::of("cannot start in the background", error);
     let log = log::open(log_path).map_err(|error| Failure::of(log_path.display(), error))?;
     let (reports, report) = io::pipe().map_err(failed)?;
@@ -23,6 +24,7 @@ pub fn start(log_path: &Path) -> Result<(), Failure> {
     // By the name that it was called by, which may be that of a mount helper.
     let mut args = env::args_os();
     command.arg0(args.next().unwrap_or_else(|| "ebb".into())).args(args).env(REPORT, inherited.to_string());
+    command.env(supervisor::LOG, log_path).env(supervisor::MOUNTPOINT, mountpoint);
     // The system mounts without one, and credentials are looked for in it.
     if env::var_os("HOME").is_none()
         && let Some(home) = env::home_dir()
@@ -64,9 +66,14 @@ pub enum Report {
 }
 
 impl Report {
+    /// The number of the pipe that this process was started with.
+    pub fn descriptor() -> Option<RawFd> {
+        env::var(REPORT).ok()?.parse().ok()
+    }
+
     /// The pipe that this process was started with, if it is one in the background.
     pub fn inherited() -> Option<Report> {
-        let fd: RawFd = env::var(REPORT).ok()?.parse().ok()?;
+        let fd = Report::descriptor()?;
         // SAFETY: both calls take and give plain integers; that nobody else owns the descriptor
         // is what the variable says, which only `start` sets.
         let owned = unsafe {

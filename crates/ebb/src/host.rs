@@ -124,7 +124,7 @@ fn interrupted() -> Failure {
 /// Writes everything dirty to the bucket and stops the node. A signal ends the wait; what
 /// has not reached the bucket is given, and safe in the data directory.
 pub async fn stop(node: &Rc<Node>, signals: &mut Signals) -> Option<Left> {
-    crate::supervisor::stopping();
+    crate::service::stopping();
     let why = tokio::select! {
         stopped = node.stop(true) => match stopped {
             Ok(Stopped::Released) => return None,

@@ -23,6 +23,34 @@ pub fn to_file(level: Level, path: PathBuf) {
     tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(file).init();
 }
 
+/// Lines go to whatever has that path by then: another process puts it aside. One that cannot be
+/// written is lost.
+pub fn to_reopened(level: Level, path: PathBuf) {
+    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(Reopened { path }).init();
+}
+
+struct Reopened {
+    path: PathBuf,
+}
+
+impl<'a> MakeWriter<'a> for Reopened {
+    type Writer = &'a Reopened;
+
+    fn make_writer(&'a self) -> &'a Reopened {
+        self
+    }
+}
+
+impl Write for &Reopened {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        open(&self.path)?.write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Opens a log file, for its owner's eyes.
 pub fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)

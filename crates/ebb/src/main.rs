@@ -20,12 +20,15 @@ mod profile;
 mod progress;
 mod quota;
 mod serve;
+mod service;
 mod settings;
 mod signals;
 mod source;
 mod stats;
 mod supervisor;
 mod umount;
+mod upgrade;
+mod ward;
 mod warmup;
 
 use clap::CommandFactory;
@@ -33,11 +36,15 @@ use ebb_cli::config::ConfigError;
 use ebb_cli::{Cli, Command};
 use failure::Failure;
 use std::future::Future;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use warmup::Stay;
 
 fn main() -> ExitCode {
     log::abort_on_panic();
+    if let Some(log_path) = supervisor::log_path() {
+        return supervise(log_path);
+    }
     let program = std::env::args_os().next().unwrap_or_default();
     if let Some(name) = ebb_cli::helper::name(&program) {
         return helper::run(name);
@@ -62,11 +69,22 @@ fn main() -> ExitCode {
     }
 }
 
+fn supervise(log_path: PathBuf) -> ExitCode {
+    match supervisor::run(log_path, daemon::Report::descriptor()) {
+        Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
+        Err(failure) => {
+            tracing::error!("{}", failure.text().unwrap_or_default());
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Mount(args) => mount::run(args),
         Command::Serve(args) => block_on(serve::run(args)),
         Command::Umount(args) => block_on(umount::run(args)),
+        Command::Upgrade(args) => upgrade::run(args),
         Command::Status(target) => block_on(ask::status(target)),
         Command::Stats(args) => block_on(stats::run(args)),
         Command::Profile(args) => block_on(profile::run(args)),

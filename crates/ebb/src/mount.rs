@@ -7,7 +7,8 @@ use crate::http::{Listener, Told};
 use crate::settings;
 use crate::signals::Signals;
 use crate::source::Source;
-use crate::{block_on, log, supervisor};
+use crate::ward::Ward;
+use crate::{block_on, log, service, supervisor};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
 use ebb_client::{AttachError, Client, ClientPorts, Loan, LocalLink, WireLink};
@@ -41,14 +42,19 @@ struct Plan {
     node: args::Node,
     bucket: args::Bucket,
     run_dir: RunDir,
+    /// Where this process is one that another one watches.
+    ward: Option<Ward>,
 }
 
 pub fn run(args: args::Mount) -> Result<(), Failure> {
     let foreground = args.foreground;
-    let plan = Plan::new(args)?;
+    let ward = Ward::inherited()?;
+    let is_ward = ward.is_some();
+    let plan = Plan::new(args, ward)?;
     let log_path = plan.data_dir.join("ebb.log");
     let level = plan.node.log;
-    if let Some(mut report) = Report::inherited() {
+    if is_ward {
+        let mut report = Report::inherited().unwrap_or(Report::Closed);
         log::to_file(level, log_path);
         std::env::set_current_dir("/").map_err(|error| Failure::of("/", error))?;
         return block_on(async {
@@ -62,16 +68,16 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
     }
     // The directory of the log; the node will want it too.
     ebb_os::ports(&plan.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
-    daemon::start(&log_path)
+    daemon::start(&log_path, &plan.mountpoint)
 }
 
 /// What can be said of a mount without making it.
 pub fn check(args: args::Mount) -> Result<(), Failure> {
-    Plan::new(args).map(|_| ())
+    Plan::new(args, None).map(|_| ())
 }
 
 impl Plan {
-    fn new(args: args::Mount) -> Result<Plan, Failure> {
+    fn new(args: args::Mount, ward: Option<Ward>) -> Result<Plan, Failure> {
         let source = Source::parse(&args.source)?;
         settings::check(&args.node)?;
         if matches!(source, Source::Served { .. }) && !args.bucket.members.is_empty() {
@@ -82,10 +88,14 @@ impl Plan {
             options.apply(list).map_err(|error| Failure::Usage(error.to_string()))?;
         }
         options.read_only |= args.node.take_over == args::TakeOver::Never;
-        let mountpoint = Mount::prepare(&args.mountpoint).map_err(|error| match error {
-            MountError::Missing(_) | MountError::NotDirectory(_) => Failure::Usage(error.to_string()),
-            error => Failure::Failed(error.to_string()),
-        })?;
+        let mountpoint = match std::env::var_os(supervisor::MOUNTPOINT) {
+            // Its mount is there, and waits for this process.
+            Some(mountpoint) if ward.as_ref().is_some_and(Ward::is_heir) => mountpoint.into(),
+            _ => Mount::prepare(&args.mountpoint).map_err(|error| match error {
+                MountError::Missing(_) | MountError::NotDirectory(_) => Failure::Usage(error.to_string()),
+                error => Failure::Failed(error.to_string()),
+            })?,
+        };
         // Clients of a node share nothing on disk but have a log each.
         let key = match source {
             Source::Storage { .. } => args.source.clone(),
@@ -100,11 +110,15 @@ impl Plan {
         }
         let passthrough = args.passthrough == args::Passthrough::Auto;
         let consistency = args.consistency;
-        Ok(Plan { text: args.source, source, mountpoint, options, data_dir, listen, passthrough, consistency, node, bucket, run_dir })
+        let text = args.source;
+        Ok(Plan { text, source, mountpoint, options, data_dir, listen, passthrough, consistency, node, bucket, run_dir, ward })
     }
 
     async fn mount(self, report: &mut Report) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
+        if let Some(ward) = &self.ward {
+            ward.hears();
+        }
         self.run_dir.sweep().map_err(|error| Failure::of("the run directory cannot be used", error))?;
         match &self.source {
             Source::Storage { url } => self.embedded(url, report, &mut signals).await,
@@ -116,12 +130,17 @@ impl Plan {
     async fn embedded(&self, url: &str, report: &mut Report, signals: &mut Signals) -> Result<(), Failure> {
         let settings = settings::node(&self.node, &self.volume(), &self.data_dir, self.options.read_only);
         let mut options = ebb_node::Options { embedded: self.listen.is_none(), ..settings };
+        options.heir_of = self.heir().and_then(|ward| ward.estate().session());
         let read_only = options.read_only;
         let listen = self.listen.as_deref();
         let node = loop {
             match host::open(url, &self.bucket, &self.data_dir, listen, options.clone(), report, signals).await? {
                 Host::Here(node) => break node,
                 Host::Elsewhere(there) => {
+                    if let Some(ward) = self.heir() {
+                        ward.gives_up();
+                        return Err(Failure::Failed(format!("{url} is served by another node now, at {}", there.address)));
+                    }
                     if there.stranded > 0 {
                         let what = format!("{} changes in it never reached {url}, which another node serves now", there.stranded);
                         tracing::error!(data = %self.data_dir.display(), "{what}: docs/operation.md says how to get at them");
@@ -198,8 +217,18 @@ impl Plan {
         // After a restart it comes back under the same name, which ends its session of before.
         let name = "the mount of the node itself".to_owned();
         let options = ebb_client::Options { read_only, ..ebb_client::Options::new(node.volume(), name) };
-        let client = Client::attach(Rc::new(link), ClientPorts::from(node.ports()), options).await;
-        let client = client.map_err(|error| Failure::of(&self.text, error))?;
+        let (link, ports) = (Rc::new(link), ClientPorts::from(node.ports()));
+        let client = match &self.ward {
+            // Others would wait for what of this mount is not left to a successor.
+            Some(ward) if self.listen.is_none() => Client::attach_as_heir(link, ports, options, ward.estate().clone()).await,
+            _ => Client::attach(link, ports, options).await,
+        };
+        let client = client.map_err(|error| {
+            if let (AttachError::Lost, Some(ward)) = (&error, &self.ward) {
+                ward.gives_up();
+            }
+            Failure::of(&self.text, error)
+        })?;
         let record = self.record(control, true, client.is_read_only());
         let outcome = self.serve(client.clone(), Ino::ROOT, record, Some(node.clone()), report, signals).await;
         if let Err(error) = client.detach(DETACH_PATIENCE).await {
@@ -271,6 +300,11 @@ impl Plan {
         }
     }
 
+    /// If a daemon before this one has left something.
+    fn heir(&self) -> Option<&Ward> {
+        self.ward.as_ref().filter(|ward| ward.is_heir())
+    }
+
     fn record(&self, control: String, embedded: bool, read_only: bool) -> MountRecord {
         let subdirectory = match &self.source {
             Source::Served { subdirectory, .. } => subdirectory.iter().map(|name| std::ffi::OsStr::from_bytes(name.as_bytes())).collect(),
@@ -280,6 +314,8 @@ impl Plan {
             mountpoint: self.mountpoint.clone(),
             source: self.text.clone(),
             daemon: Process::this(),
+            supervisor: self.ward.as_ref().and_then(Ward::supervisor),
+            succeedable: false,
             control,
             counters: Some(self.run_dir.counters_socket()),
             subdirectory,
@@ -307,7 +343,7 @@ impl Plan {
         let read_only = client.is_read_only();
         // Others would have to be let in by whoever reads past the node; who writes, too.
         let passthrough = self.passthrough && read_only && !shared_locks;
-        let consistency = match self.consistency {
+        let mut consistency = match self.consistency {
             args::Consistency::Strong => Consistency::Strong,
             args::Consistency::CloseToOpen => Consistency::CloseToOpen,
         };
@@ -316,9 +352,22 @@ impl Plan {
             Some(address) => Some(Listener::at_address(&address.0).await?),
             None => None,
         };
-        let mount = Mount::new(&self.mountpoint, &options).map_err(|error| Failure::Failed(error.to_string()))?;
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.display(), error);
-        let session = Session::start(mount).await.map_err(failed)?;
+        let mut session = match self.ward.as_ref().and_then(|ward| ward.left(self.mountpoint.clone())) {
+            Some((left, as_agreed)) => {
+                consistency = as_agreed;
+                Session::take_over(left).await.map_err(failed)?
+            }
+            None => {
+                let mount = Mount::new(&self.mountpoint, &options).map_err(|error| Failure::Failed(error.to_string()))?;
+                Session::start(mount).await.map_err(failed)?
+            }
+        };
+        let succeedable = match self.ward.as_ref().filter(|_| client.estate().is_some()) {
+            Some(ward) => ward.serves(&mut session, consistency),
+            None => false,
+        };
+        let record = MountRecord { succeedable, ..record };
         let counters = session.counters();
         counters.tell_slower_than(settings::slow_operation(&self.node));
         let told = Told { mount: Some(counters), node };
@@ -327,6 +376,7 @@ impl Plan {
         [Some(socket), metrics].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
         let (notifier, agreed) = (session.notifier(), session.negotiated());
         let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough());
+        volume.take_up().await;
         let mut announced = Ok(());
         let stop = async {
             announced = self.announce(&record, report).await;
@@ -350,7 +400,7 @@ impl Plan {
         answers.map_err(|error| Failure::of(self.mountpoint.display(), error))?;
         self.run_dir.write(record).map_err(|error| Failure::of("the mount cannot be recorded", error))?;
         tracing::info!(source = self.text, at = %self.mountpoint.display(), "mounted");
-        supervisor::ready();
+        service::ready();
         if report.ready() { Ok(()) } else { Err(Failure::Failed("whoever asked for the mount has gone".into())) }
     }
 

@@ -66,7 +66,7 @@ enum Owner {
 /// What cannot be read says of none.
 fn owner(data_dir: &Path) -> Owner {
     let records = RunDir::of_user().and_then(|run_dir| run_dir.records()).unwrap_or_default();
-    match records.into_iter().find(|record| record.data_dir == data_dir && record.daemon.is_alive()) {
+    match records.into_iter().find(|record| record.data_dir == data_dir && record.is_served()) {
         None => Owner::Unknown,
         Some(record) if record.ending || Mount::is_at(&record.mountpoint).is_ok_and(|mounted| !mounted) => {
             Owner::Leaving { pid: record.daemon.pid, ending: record.ending }

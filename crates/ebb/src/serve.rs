@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::host::Host;
 use crate::http::{Listener, Told};
 use crate::signals::Signals;
-use crate::{host, log, output, settings, supervisor};
+use crate::{host, log, output, service, settings};
 use ebb_cli::{args, places};
 
 pub async fn run(args: args::Serve) -> Result<(), Failure> {
@@ -30,7 +30,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
         metrics.answer(Told { mount: None, node: Some(node.clone()) });
     }
     output::print(&format!("serving {} over {}\n", node.address(), args.backing))?;
-    supervisor::ready();
+    service::ready();
     tokio::select! {
         () = signals.next() => {}
         error = node.failure() => return Err(host::failed(&data_dir, &error)),

@@ -1,25 +1,415 @@
-//! Telling systemd how a service is doing (sd_notify(3)). Elsewhere it does nothing.
+//! The process that a mount in the background is left to (O-6, decision 10): it holds the kernel's
+//! connection and the memory of what is under way, and starts the daemon, again and again if that
+//! dies. It has no node, no runtime, and opens nothing on the mount.
+//!
+//! Laws:
+//! - The daemon hands the connection over once the mount is made, and says when nobody else is to
+//!   serve it any more. In between a daemon that ends without that is replaced.
+//! - What a daemon that ended by itself had to say it has said: only one that was killed is replaced,
+//!   or one that could not take over.
+//! - Whoever tells this process to end means the daemon.
+//! - SIGHUP replaces the daemon by what the binary is by then, or by the one of before if that cannot
+//!   take over.
 
-use std::os::linux::net::SocketAddrExt;
+use crate::failure::Failure;
+use crate::log;
+use crate::ward::{self, Word};
+use ebb_client::Estate;
+use ebb_os::SharedWords;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tracing::Level;
 
-pub fn ready() {
-    tell("READY=1");
+/// The log of the daemon, in the environment of the supervisor.
+pub const LOG: &str = "EBB_SUPERVISOR_LOG";
+
+/// Where the mount is to be, for a daemon that takes over: what the path leads to then is the mount.
+pub const MOUNTPOINT: &str = "EBB_SUPERVISOR_MOUNTPOINT";
+
+/// Files and directories that can be open on a mount at one time. More than a machine lets its
+/// processes have by default; memory is taken up by those that are.
+const OPEN_FILES: usize = 1 << 20;
+
+/// A daemon that has lived this long has not died of what the one before died of.
+const LONG_LIFE: Duration = Duration::from_secs(10);
+
+/// Daemons in a row that were killed within that, before the mount is given up.
+const SHORT_LIVES: u32 = 16;
+
+/// How long daemons may fail to take over, as they do where the bucket is away.
+const WITHOUT_SERVICE: Duration = Duration::from_secs(600);
+
+/// Of daemons in a row with a short life, how many are replaced at once: applications wait. After
+/// that the machine is spared.
+const AT_ONCE: u32 = 8;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Between the end of a process's descriptors and its own.
+const LAST_BREATH: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The log, if this process was started to be a supervisor.
+pub fn log_path() -> Option<PathBuf> {
+    env::var_os(LOG).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-pub fn stopping() {
-    tell("STOPPING=1");
+/// Runs daemons until one of them ends for good, and ends as that did.
+pub fn run(log_path: PathBuf, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
+    let failed = |error: io::Error| Failure::of("the supervisor", error);
+    log::to_reopened(Level::INFO, log_path.clone());
+    let directory = env::current_dir().unwrap_or_else(|_| "/".into());
+    env::set_current_dir("/").map_err(failed)?;
+    let signals = Signals::block().map_err(failed)?;
+    let estate = SharedWords::make(Estate::words_for(OPEN_FILES)).map_err(failed)?;
+    let mut supervisor =
+        Supervisor { log_path, directory, signals, estate, device: None, ending: false, told_to_end: None, binary: Binary::OfNow };
+    let mut report = report;
+    let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
+    loop {
+        let began = Instant::now();
+        let life = supervisor.live(report.take()).map_err(failed)?;
+        if supervisor.is_over(&life) {
+            return Ok(life.status);
+        }
+        if life.upgraded {
+            tracing::info!("the daemon makes way for another");
+            supervisor.binary = Binary::OfNow;
+            continue;
+        }
+        if !life.served && supervisor.binary == Binary::OfNow && replacement().is_some() {
+            tracing::error!(status = %life.status, "what the binary is now cannot take over: it is left to the one of before");
+            supervisor.binary = Binary::OfBefore;
+            continue;
+        }
+        match lives.after(&life, began.elapsed()) {
+            Ok(pause) => {
+                tracing::error!(status = %life.status, "the daemon has died: another one takes over, and who uses the mount waits for it");
+                std::thread::sleep(pause);
+            }
+            Err(why) => {
+                tracing::error!(status = %life.status, "{why}: the mount is given up, and who uses it gets errors");
+                return Ok(life.status);
+            }
+        }
+    }
 }
 
-fn tell(state: &str) {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let address = match name.as_bytes() {
-        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
-        path => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path)),
-    };
-    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
-    if let Err(error) = sent {
-        tracing::warn!(%error, "the service manager could not be told: {state}");
+/// Daemons with a short life in a row.
+struct Lives {
+    /// By signals, their own bugs among them.
+    killed: u32,
+    /// Could not take over, and said so.
+    failed: u32,
+    served: Instant,
+}
+
+impl Lives {
+    /// How long to wait after one more, or why there is to be no other.
+    fn after(&mut self, life: &Life, lived: Duration) -> Result<Duration, String> {
+        if lived >= LONG_LIFE && life.served {
+            (self.killed, self.failed) = (0, 0);
+        }
+        if life.served {
+            self.served = Instant::now();
+        }
+        match life.status.signal() {
+            Some(_) => self.killed += 1,
+            None => self.failed += 1,
+        }
+        if self.killed >= SHORT_LIVES {
+            return Err(format!("{SHORT_LIVES} daemons in a row have died within {} s", LONG_LIFE.as_secs()));
+        }
+        if !life.served && self.served.elapsed() >= WITHOUT_SERVICE {
+            return Err(format!("for {} s no daemon could take over", WITHOUT_SERVICE.as_secs()));
+        }
+        let doublings = (self.killed + self.failed).checked_sub(AT_ONCE);
+        Ok(doublings.map_or(Duration::ZERO, |doublings| FIRST_PAUSE.saturating_mul(2u32.saturating_pow(doublings)).min(LONGEST_PAUSE)))
+    }
+}
+
+struct Supervisor {
+    log_path: PathBuf,
+    /// Where the command was given: its arguments may be relative to that.
+    directory: PathBuf,
+    signals: Signals,
+    estate: OwnedFd,
+    /// The kernel's connection, as long as somebody is to serve it.
+    device: Option<OwnedFd>,
+    /// Nobody is.
+    ending: bool,
+    /// By this signal.
+    told_to_end: Option<i32>,
+    binary: Binary,
+}
+
+/// What daemons are started from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Binary {
+    /// Whatever has the place of this process's own.
+    OfNow,
+    /// This process's own.
+    OfBefore,
+}
+
+/// How a daemon has lived and ended.
+struct Life {
+    status: ExitStatus,
+    served: bool,
+    /// It was killed to be replaced.
+    upgraded: bool,
+}
+
+impl Supervisor {
+    fn is_over(&self, life: &Life) -> bool {
+        self.ending || self.device.is_none() || life.served && life.status.signal().is_none()
+    }
+
+    fn live(&mut self, report: Option<RawFd>) -> io::Result<Life> {
+        let (words, theirs) = UnixStream::pair()?;
+        let mut daemon = self.start(&theirs, report)?;
+        drop(theirs);
+        if let Some(report) = report {
+            // The daemon has it: whoever reads it is to see when that ends.
+            // SAFETY: the descriptor came with the environment, and nobody else owns it.
+            drop(unsafe { OwnedFd::from_raw_fd(report) });
+        }
+        words.set_nonblocking(true)?;
+        let (mut served, mut hears, mut upgraded) = (false, false, false);
+        let status = loop {
+            let gone_silent = wait(&[self.signals.fd.as_raw_fd(), words.as_raw_fd()])?;
+            // What it has said before it ended comes first.
+            while let Some((word, device)) = hear(&words)? {
+                match word {
+                    Word::Hears => {
+                        hears = true;
+                        if let Some(signal) = self.told_to_end {
+                            pass_on(&daemon, signal);
+                        }
+                    }
+                    Word::Serves => {
+                        served = true;
+                        self.device = device.or(self.device.take());
+                    }
+                    Word::Ends => {
+                        self.ending = true;
+                        self.device = None;
+                    }
+                }
+            }
+            for signal in self.signals.take()? {
+                match signal {
+                    libc::SIGCHLD => {}
+                    // Who has said nothing yet is what the binary is by now, or nearly so.
+                    libc::SIGHUP if served && self.device.is_some() => {
+                        upgraded = true;
+                        pass_on(&daemon, libc::SIGKILL);
+                    }
+                    libc::SIGHUP => {}
+                    end => {
+                        self.told_to_end = Some(end);
+                        if hears {
+                            pass_on(&daemon, end);
+                        }
+                    }
+                }
+            }
+            if let Some(status) = daemon.try_wait()? {
+                // Once more: it may have spoken in between.
+                while let Some((word, device)) = hear(&words)? {
+                    match word {
+                        Word::Serves => self.device = device.or(self.device.take()),
+                        Word::Ends => (self.ending, self.device) = (true, None),
+                        Word::Hears => {}
+                    }
+                }
+                break status;
+            }
+            if gone_silent {
+                // It is about to end.
+                std::thread::sleep(LAST_BREATH);
+            }
+        };
+        Ok(Life { status, served, upgraded: upgraded && self.device.is_some() })
+    }
+
+    /// The directory of the command, unless it is on a mount that may be without a daemon.
+    fn directory(&self) -> &Path {
+        let on_mount = self.directory.ancestors().any(|at| ebb_fuse::Mount::is_at(at).unwrap_or(true));
+        if on_mount || !self.directory.is_dir() { Path::new("/") } else { &self.directory }
+    }
+
+    /// This very command, as a daemon.
+    fn start(&self, words: &UnixStream, report: Option<RawFd>) -> io::Result<Child> {
+        let log = log::open(&self.log_path)?;
+        let mut inherited: Vec<(&str, RawFd)> = vec![(ward::WORDS, words.as_raw_fd()), (ward::ESTATE, self.estate.as_raw_fd())];
+        inherited.extend(self.device.as_ref().map(|device| (ward::DEVICE, device.as_raw_fd())));
+        inherited.extend(report.map(|report| (crate::daemon::REPORT, report)));
+        let mut command = Command::new(match self.binary {
+            Binary::OfNow => replacement().unwrap_or_else(own),
+            Binary::OfBefore => own(),
+        });
+        let mut args = env::args_os();
+        command.arg0(args.next().unwrap_or_else(|| OsString::from("ebb"))).args(args);
+        command
+            .current_dir(self.directory())
+            .env_remove(LOG)
+            .env_remove(crate::daemon::REPORT)
+            .env(ward::SUPERVISOR, std::process::id().to_string());
+        command.envs(inherited.iter().map(|(name, fd)| (name, fd.to_string())));
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // SAFETY: between fork and exec only these system calls are made.
+        unsafe {
+            command.pre_exec(move || {
+                for (_, fd) in &inherited {
+                    if libc::fcntl(*fd, libc::F_SETFD, 0) == -1 {
+                        return Err(io::Error::last_os_error());
+                    }
+                }
+                unblock()
+            });
+        }
+        command.spawn()
+    }
+}
+
+/// What has taken the place of the binary that this process runs.
+fn replacement() -> Option<PathBuf> {
+    let path = env::current_exe().ok()?;
+    // What proc(5) puts behind the name of a file that was removed.
+    let name = path.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
+    Some(PathBuf::from(OsStr::from_bytes(name))).filter(|path| path.exists())
+}
+
+/// The binary that this process runs, whatever has become of its name.
+fn own() -> PathBuf {
+    "/proc/self/exe".into()
+}
+
+fn pass_on(daemon: &Child, signal: i32) {
+    // SAFETY: takes plain integers. The daemon is a child that was not waited for yet.
+    unsafe { libc::kill(daemon.id() as i32, signal) };
+}
+
+/// Signals that are for this process, as something to wait for.
+struct Signals {
+    fd: OwnedFd,
+}
+
+impl Signals {
+    fn block() -> io::Result<Signals> {
+        let set = ours();
+        // SAFETY: the set is valid, and the descriptor that comes back is nobody else's.
+        unsafe {
+            if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+                -1 => Err(io::Error::last_os_error()),
+                fd => Ok(Signals { fd: OwnedFd::from_raw_fd(fd) }),
+            }
+        }
+    }
+
+    /// Those that have come.
+    fn take(&self) -> io::Result<Vec<i32>> {
+        let mut taken = Vec::new();
+        loop {
+            // SAFETY: signalfd_siginfo is plain data, for which zeros are a value.
+            let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+            // SAFETY: at most the size of `info` is written to it.
+            let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), size_of_val(&info)) };
+            match read {
+                read if read == size_of_val(&info) as isize => taken.push(info.ssi_signo as i32),
+                -1 if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock => return Err(io::Error::last_os_error()),
+                _ => return Ok(taken),
+            }
+        }
+    }
+}
+
+fn ours() -> libc::sigset_t {
+    // SAFETY: a set is plain data, and is made by sigemptyset.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
+fn unblock() -> io::Result<()> {
+    // SAFETY: the set is valid.
+    match unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &ours(), std::ptr::null_mut()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Until one of these descriptors has something. True if the last of them has been closed by the
+/// other side.
+fn wait(fds: &[RawFd]) -> io::Result<bool> {
+    let mut polled: Vec<libc::pollfd> = fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
+    // SAFETY: as many entries as are said, valid to write to.
+    match unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) } {
+        -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => Err(io::Error::last_os_error()),
+        _ => Ok(polled.last().is_some_and(|last| last.revents & libc::POLLHUP != 0)),
+    }
+}
+
+/// The next that the daemon says, with what comes with it.
+fn hear(words: &UnixStream) -> io::Result<Option<(Word, Option<OwnedFd>)>> {
+    let mut byte = [0u8];
+    let mut part = IoSliceMut::new(&mut byte);
+    match ebb_fuse::receive_with_fd(words.as_fd(), &mut part) {
+        Ok(Some(device)) => Ok(Word::of(byte[0]).map(|word| (word, device))),
+        Ok(None) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        // It died with something unread.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn life(raw: i32, served: bool) -> Life {
+        Life { status: ExitStatus::from_raw(raw), served, upgraded: false }
+    }
+
+    /// Daemons that are killed soon are replaced at once at first, then later and later, and not for ever.
+    #[test]
+    fn daemons_in_a_row_that_die_soon() {
+        let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
+        let pauses: Vec<u64> = std::iter::from_fn(|| lives.after(&life(libc::SIGKILL, true), Duration::from_secs(1)).ok())
+            .map(|pause| pause.as_millis() as u64)
+            .collect();
+        assert_eq!(pauses, [0, 0, 0, 0, 0, 0, 0, 50, 100, 200, 400, 800, 1600, 2000, 2000]);
+        let mut lives = Lives { killed: SHORT_LIVES - 1, failed: 0, served: Instant::now() };
+        assert_eq!(lives.after(&life(libc::SIGKILL, true), LONG_LIFE), Ok(Duration::ZERO));
+    }
+
+    /// One that cannot take over says so, and may be able to later. It does not count as killed.
+    #[test]
+    fn daemons_that_cannot_take_over() {
+        let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
+        for _ in 0..1000 {
+            lives.after(&life(1 << 8, false), Duration::from_secs(1)).unwrap();
+        }
+        assert_eq!(lives.after(&life(1 << 8, false), Duration::from_secs(1)), Ok(LONGEST_PAUSE));
+        lives.served = Instant::now().checked_sub(WITHOUT_SERVICE).unwrap();
+        lives.after(&life(1 << 8, false), Duration::from_secs(1)).unwrap_err();
     }
 }

@@ -31,7 +31,7 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
             take_away(mountpoint.clone(), args.lazy).await?;
             Outcome::Unknown
         }
-        Some(record) if record.daemon.is_alive() => {
+        Some(record) if record.is_served() => {
             if mounted {
                 take_away(mountpoint.clone(), args.lazy).await?;
             }
@@ -87,17 +87,19 @@ async fn take_away(mountpoint: PathBuf, lazy: bool) -> Result<(), Failure> {
 async fn wait(record: MountRecord, run_dir: &RunDir) -> io::Result<Outcome> {
     let mut progress = Progress::new("umount");
     let mut polls = 0;
-    while record.daemon.is_alive() {
+    while record.is_served() {
         polls += 1;
         if polls % POLLS_PER_STATUS == 0
             && record.embedded
-            && let Ok(status) = node_status(&record.control).await
+            // The daemon may be another one by now.
+            && let Some(now) = run_dir.read(&record.mountpoint)?.filter(|now| now.is_of(&record))
+            && let Ok(status) = node_status(&now.control).await
         {
             progress.update(&status);
         }
         tokio::time::sleep(POLL).await;
     }
-    let now = run_dir.read(&record.mountpoint)?.filter(|now| now.daemon == record.daemon);
+    let now = run_dir.read(&record.mountpoint)?.filter(|now| now.is_of(&record));
     let Some(now) = now else { return Ok(Outcome::Clean(record)) };
     run_dir.remove(&now)?;
     Ok(match now.left.clone() {

@@ -28,5 +28,6 @@ mod refused;
 mod session;
 mod side_by_side;
 mod stats;
+mod succession;
 mod switch;
 mod warmth;

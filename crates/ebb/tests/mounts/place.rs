@@ -2,7 +2,7 @@
 //! however it ends.
 
 use crate::switch::Switch;
-use ebb_cli::places::{MountRecord, RunDir};
+use ebb_cli::places::{MountRecord, Process, RunDir};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
@@ -226,8 +226,17 @@ impl Place {
         RunDir::of_user().unwrap().read(&self.path(mountpoint)).unwrap().expect("the mount has a record")
     }
 
-    /// SIGKILL, and waits until nothing is left of the process.
+    /// SIGKILL, and waits until nothing is left of the process, nor of who would start another.
     pub fn kill(&self, mountpoint: &str) {
+        let record = self.record(mountpoint);
+        if let Some(supervisor) = record.supervisor.filter(|supervisor| supervisor.is_alive()) {
+            kill(supervisor.pid, libc::SIGKILL);
+        }
+        self.kill_daemon(mountpoint);
+    }
+
+    /// SIGKILL to the daemon alone, and waits until nothing is left of it.
+    pub fn kill_daemon(&self, mountpoint: &str) {
         let daemon = self.record(mountpoint).daemon;
         kill(daemon.pid, libc::SIGKILL);
         let began = Instant::now();
@@ -251,8 +260,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         for mountpoint in ["mnt", "mnt2"] {
             let Ok(Some(record)) = RunDir::of_user().and_then(|run| run.read(&self.path(mountpoint))) else { continue };
-            if record.daemon.is_alive() {
-                kill(record.daemon.pid, libc::SIGKILL);
+            for process in record.supervisor.into_iter().chain([record.daemon]).filter(Process::is_alive) {
+                kill(process.pid, libc::SIGKILL);
             }
             self.ebb(&["umount", "--lazy", "--no-wait", mountpoint]);
         }

@@ -28,6 +28,8 @@ pub enum Command {
     Serve(Serve),
     /// Write what is dirty to the bucket, and unmount.
     Umount(Umount),
+    /// Have mounts served by what their binary is now, while they are used.
+    Upgrade(Upgrade),
     /// Show what a mount or node does, and what is wrong.
     Status(Target),
     /// Show how fast a mount or node answers, and from where: operations, reads, requests to the bucket.
@@ -337,6 +339,15 @@ pub struct Umount {
     /// Do not wait until everything dirty has reached the bucket.
     #[arg(long)]
     pub no_wait: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct Upgrade {
+    /// The mounts.
+    #[arg(required = true)]
+    pub mountpoints: Vec<PathBuf>,
     #[command(flatten)]
     pub output: Output,
 }

@@ -20,6 +20,12 @@ pub struct MountRecord {
     pub mountpoint: PathBuf,
     pub source: String,
     pub daemon: Process,
+    /// Starts another daemon if that one dies.
+    #[serde(default)]
+    pub supervisor: Option<Process>,
+    /// Another daemon can take over what is open and under way.
+    #[serde(default)]
+    pub succeedable: bool,
     /// `host:port` or `unix:/path` of the node that serves it.
     pub control: String,
     /// The socket at which the mount tells what it has counted, over HTTP.
@@ -43,6 +49,18 @@ pub struct MountRecord {
     pub left: Option<Left>,
 }
 
+impl MountRecord {
+    /// Somebody serves it, or is about to take over from a daemon that has died.
+    pub fn is_served(&self) -> bool {
+        self.daemon.is_alive() || self.supervisor.is_some_and(|supervisor| supervisor.is_alive())
+    }
+
+    /// The same mount, by the same daemon or one that has taken over from it, or the other way round.
+    pub fn is_of(&self, other: &MountRecord) -> bool {
+        self.daemon == other.daemon || self.supervisor.is_some() && self.supervisor == other.supervisor
+    }
+}
+
 /// What had not reached the bucket when a daemon ended. It is safe in the data directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Left {
@@ -64,6 +82,11 @@ impl Process {
     pub fn this() -> Process {
         let pid = std::process::id();
         Process { pid, started: start_of(pid).unwrap_or(0) }
+    }
+
+    /// `None` if there is none.
+    pub fn of(pid: u32) -> Option<Process> {
+        Some(Process { pid, started: start_of(pid)? })
     }
 
     pub fn is_alive(&self) -> bool {
@@ -164,7 +187,7 @@ impl RunDir {
     /// Writes the record, unless another daemon has put its own there.
     pub fn update(&self, record: &MountRecord) -> io::Result<()> {
         match self.read(&record.mountpoint)? {
-            Some(there) if there.daemon != record.daemon => Ok(()),
+            Some(there) if !there.is_of(record) => Ok(()),
             _ => self.write(record),
         }
     }
@@ -172,7 +195,7 @@ impl RunDir {
     /// Removes the record, unless another daemon has put its own there.
     pub fn remove(&self, record: &MountRecord) -> io::Result<()> {
         match self.read(&record.mountpoint)? {
-            Some(there) if there.daemon == record.daemon => fs::remove_file(self.record_path(&record.mountpoint)),
+            Some(there) if there.is_of(record) => fs::remove_file(self.record_path(&record.mountpoint)),
             _ => Ok(()),
         }
     }

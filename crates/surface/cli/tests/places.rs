@@ -24,6 +24,8 @@ impl Place {
             mountpoint,
             source: "s3://bucket".into(),
             daemon: Process::this(),
+            supervisor: None,
+            succeedable: false,
             counters: None,
             control: "unix:/run/x".into(),
             subdirectory: PathBuf::new(),
@@ -108,4 +110,27 @@ fn sockets_of_the_dead_are_swept_away() {
     }
     place.run.sweep().unwrap();
     assert!(ours.exists() && foreign.exists() && !dead.exists());
+}
+
+/// A daemon that has died is as good as alive where another one is about to take over, and the
+/// record is theirs together.
+#[test]
+fn a_mount_goes_on_with_whoever_its_supervisor_starts() {
+    let place = Place::new();
+    let record = place.record("m");
+    let mut ended = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let dead = Process::of(ended.id()).unwrap();
+    ended.kill().unwrap();
+    ended.wait().unwrap();
+    let alive = Some(Process::this());
+    let orphaned = MountRecord { daemon: dead, ..record.clone() };
+    let replaced = MountRecord { daemon: dead, supervisor: alive, ..record.clone() };
+    assert!(record.is_served() && !orphaned.is_served() && replaced.is_served());
+    let by_successor = MountRecord { supervisor: alive, ..record.clone() };
+    assert!(by_successor.is_of(&replaced) && !record.is_of(&orphaned));
+    place.run.write(&by_successor).unwrap();
+    place.run.update(&orphaned).unwrap();
+    assert_eq!(place.run.read(&record.mountpoint).unwrap(), Some(by_successor));
+    place.run.remove(&replaced).unwrap();
+    assert_eq!(place.run.read(&record.mountpoint).unwrap(), None);
 }

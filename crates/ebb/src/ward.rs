@@ -1,0 +1,152 @@
+//! A daemon below a supervisor: what it was given, and what it says.
+
+use crate::failure::Failure;
+use ebb_cli::places::Process;
+use ebb_client::Estate;
+use ebb_fuse::{Consistency, LeftMount, Negotiated, Session};
+use ebb_os::SharedWords;
+use std::cell::RefCell;
+use std::env;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::parent_id;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// Descriptors, in the environment of the daemon: the way to the supervisor, the memory that
+/// outlives the daemon, and the connection that one before has left.
+pub const WORDS: &str = "EBB_SUPERVISOR_FD";
+pub const ESTATE: &str = "EBB_ESTATE_FD";
+pub const DEVICE: &str = "EBB_DEVICE_FD";
+
+/// The process id of the supervisor.
+pub const SUPERVISOR: &str = "EBB_SUPERVISOR_PID";
+
+/// What a daemon says to its supervisor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Word {
+    /// It does what it is told by signals.
+    Hears,
+    /// It serves the mount. The first to do so sends the connection with it.
+    Serves,
+    /// Nobody is to serve the mount after it.
+    Ends,
+}
+
+impl Word {
+    fn byte(self) -> u8 {
+        match self {
+            Word::Hears => b'h',
+            Word::Serves => b's',
+            Word::Ends => b'e',
+        }
+    }
+
+    pub fn of(byte: u8) -> Option<Word> {
+        [Word::Hears, Word::Serves, Word::Ends].into_iter().find(|word| word.byte() == byte)
+    }
+}
+
+pub struct Ward {
+    words: Rc<UnixStream>,
+    estate: Rc<Estate>,
+    device: RefCell<Option<OwnedFd>>,
+    supervisor: Option<Process>,
+}
+
+impl Ward {
+    /// If this process was started by a supervisor.
+    pub fn inherited() -> Result<Option<Ward>, Failure> {
+        let Some(words) = inherited(WORDS) else { return Ok(None) };
+        let words = Rc::new(UnixStream::from(words));
+        let failed = |error: &dyn std::fmt::Display| Failure::of("what the daemon before has left", error);
+        let estate = inherited(ESTATE).ok_or_else(|| failed(&"nothing"))?;
+        let memory = SharedWords::of(estate.as_fd()).map_err(|error| failed(&error))?;
+        let estate = Estate::take(Rc::new(memory)).map_err(|error| failed(&error))?;
+        let pid = env::var(SUPERVISOR).ok().and_then(|pid| pid.parse().ok()).filter(|pid| *pid == parent_id());
+        let supervisor = pid.and_then(Process::of);
+        Ok(Some(Ward { words, estate: Rc::new(estate), device: RefCell::new(inherited(DEVICE)), supervisor }))
+    }
+
+    /// A daemon before this one has died.
+    pub fn is_heir(&self) -> bool {
+        self.device.borrow().is_some()
+    }
+
+    pub fn estate(&self) -> &Rc<Estate> {
+        &self.estate
+    }
+
+    pub fn supervisor(&self) -> Option<Process> {
+        self.supervisor
+    }
+
+    pub fn hears(&self) {
+        self.say(Word::Hears, None);
+    }
+
+    /// The mount that the daemon before has left, once.
+    pub fn left(&self, path: PathBuf) -> Option<(LeftMount, Consistency)> {
+        let device = self.device.take()?;
+        let note = |at| self.estate.note(at);
+        let negotiated = Negotiated { minor: note(MINOR) as u32, flags: note(FLAGS) };
+        let consistency = if note(CLOSE_TO_OPEN) == 0 { Consistency::Strong } else { Consistency::CloseToOpen };
+        Some((LeftMount::new(device, path, note(PLACE), negotiated), consistency))
+    }
+
+    /// From now on another daemon takes over if this one dies, if the kernel allows for that.
+    pub fn serves(&self, session: &mut Session, consistency: Consistency) -> bool {
+        let Some(device) = session.device() else {
+            tracing::info!("this kernel sends nothing again: with the daemon the mount dies");
+            return false;
+        };
+        let agreed = session.negotiated();
+        let close_to_open = u64::from(consistency == Consistency::CloseToOpen);
+        for (at, word) in
+            [(MINOR, u64::from(agreed.minor)), (FLAGS, agreed.flags), (PLACE, session.place()), (CLOSE_TO_OPEN, close_to_open)]
+        {
+            self.estate.set_note(at, word);
+        }
+        self.say(Word::Serves, Some(device));
+        let words = self.words.clone();
+        session.at_end(move || say(&words, Word::Ends, None));
+        true
+    }
+
+    /// Nobody can take over: who uses the mount gets errors from now on.
+    pub fn gives_up(&self) {
+        self.say(Word::Ends, None);
+    }
+
+    fn say(&self, word: Word, device: Option<BorrowedFd<'_>>) {
+        say(&self.words, word, device);
+    }
+}
+
+fn say(words: &UnixStream, word: Word, device: Option<BorrowedFd<'_>>) {
+    if let Err(error) = ebb_fuse::send_with_fd(words.as_fd(), &[word.byte()], device) {
+        tracing::warn!(%error, "the supervisor has gone: with the daemon the mount dies");
+    }
+}
+
+/// A descriptor by its number in the environment.
+fn inherited(name: &str) -> Option<OwnedFd> {
+    let fd: RawFd = env::var(name).ok()?.parse().ok()?;
+    // SAFETY: both calls take and give plain integers; that nobody else owns the descriptor is what
+    // the variable says, which only a supervisor sets.
+    unsafe {
+        if fd <= libc::STDERR_FILENO || libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) == -1 {
+            let error = io::Error::last_os_error();
+            tracing::warn!(%error, "{name} names no descriptor");
+            return None;
+        }
+        Some(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Which words of the estate say what.
+const MINOR: usize = 0;
+const FLAGS: usize = 1;
+const PLACE: usize = 2;
+const CLOSE_TO_OPEN: usize = 3;

@@ -1,0 +1,351 @@
+//! The daemon of a mount dies, and another one takes over (O-6): who uses the mount waits, and sees
+//! no error, and what was asked for is done once.
+
+use crate::place::{Place, kill, until};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What goes on while daemons die: each of these does one thing over and over, and panics at the
+/// first error. What was done twice is an error of the next time.
+struct Work {
+    root: PathBuf,
+    stop: AtomicBool,
+    longest_wait_us: AtomicU64,
+}
+
+impl Work {
+    fn over(root: PathBuf) -> Arc<Work> {
+        Arc::new(Work { root, stop: AtomicBool::new(false), longest_wait_us: AtomicU64::new(0) })
+    }
+
+    fn start(self: &Arc<Work>, what: fn(&Path, u64)) -> std::thread::JoinHandle<u64> {
+        let work = self.clone();
+        std::thread::spawn(move || {
+            let mut round = 0;
+            while !work.stop.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                what(&work.root, round);
+                work.longest_wait_us.fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+                round += 1;
+            }
+            round
+        })
+    }
+}
+
+fn create(root: &Path, round: u64) {
+    let path = root.join(format!("created/{round}"));
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path).unwrap();
+    file.write_all(format!("content {round}").as_bytes()).unwrap();
+}
+
+fn rename(root: &Path, round: u64) {
+    let at = |round: u64| root.join(format!("renamed/{round}"));
+    fs::rename(at(round), at(round + 1)).unwrap();
+}
+
+fn append(root: &Path, round: u64) {
+    let file = OpenOptions::new().append(true).open(root.join("appended")).unwrap();
+    (&file).write_all(format!("{round:07}\n").as_bytes()).unwrap();
+    if round.is_multiple_of(16) {
+        file.sync_all().unwrap();
+    }
+}
+
+fn directories(root: &Path, round: u64) {
+    let (dir, link, target) = (root.join("dirs/d"), root.join("dirs/link"), root.join("dirs/symlink"));
+    fs::create_dir(&dir).unwrap();
+    fs::hard_link(root.join("appended"), &link).unwrap();
+    symlink(format!("to {round}"), &target).unwrap();
+    assert_eq!(fs::read_link(&target).unwrap(), Path::new(&format!("to {round}")));
+    fs::remove_dir(&dir).unwrap();
+    fs::remove_file(&link).unwrap();
+    fs::remove_file(&target).unwrap();
+}
+
+/// A file is written, cut, opened with O_TRUNC and written again: what was once cut away and
+/// written since is not cut away again.
+fn truncate(root: &Path, round: u64) {
+    let path = root.join("truncated");
+    let text = format!("{round} ").repeat(1000);
+    fs::write(&path, &text).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(5).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), text[..5]);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 5);
+}
+
+fn without_name(root: &Path, round: u64) {
+    let path = root.join(format!("dirs/nameless {round}"));
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    file.write_all(b"still there").unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "still there");
+    let unnamed = OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(root.join("dirs")).unwrap();
+    unnamed.write_all_at(b"unnamed", 0).unwrap();
+    assert_eq!(unnamed.metadata().unwrap().len(), 7);
+}
+
+fn list(root: &Path, _round: u64) {
+    let listed = fs::read_dir(root.join("many")).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!((listed.len(), listed.iter().collect::<BTreeSet<_>>().len()), (MANY, MANY));
+}
+
+fn lock(root: &Path, _round: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(root.join("locked")).unwrap();
+    file.lock().unwrap();
+    let other = OpenOptions::new().read(true).write(true).open(root.join("locked")).unwrap();
+    other.try_lock().unwrap_err();
+    file.unlock().unwrap();
+}
+
+const MANY: usize = 3000;
+
+fn prepare(root: &Path) {
+    for dir in ["created", "renamed", "dirs", "many"] {
+        fs::create_dir(root.join(dir)).unwrap();
+    }
+    for index in 0..MANY {
+        File::create(root.join(format!("many/{index}"))).unwrap();
+    }
+    fs::write(root.join("renamed/0"), "renamed").unwrap();
+    for name in ["appended", "truncated", "locked"] {
+        File::create(root.join(name)).unwrap();
+    }
+}
+
+/// Situation: a mount is worked on, and its daemon is killed again and again, at any moment.
+/// Danger: what was under way fails, is lost, or is done twice by the next daemon. Expectation:
+/// nobody sees an error, and everything was done once.
+#[test]
+fn who_works_on_a_mount_does_not_notice_that_daemons_die() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "2s"]);
+    let root = place.path("mnt");
+    prepare(&root);
+    let held = OpenOptions::new().read(true).write(true).create_new(true).open(root.join("held")).unwrap();
+    held.write_all_at(b"held", 0).unwrap();
+    fs::remove_file(root.join("held")).unwrap();
+    let locked = File::open(root.join("locked")).unwrap();
+    let mut half_read = fs::read_dir(root.join("many")).unwrap();
+    let mut names: BTreeSet<_> = half_read.by_ref().take(MANY / 2).map(|entry| entry.unwrap().file_name()).collect();
+
+    let work = Work::over(root.clone());
+    let kinds: [fn(&Path, u64); 8] = [create, rename, append, directories, truncate, without_name, list, lock];
+    let workers: Vec<_> = kinds.into_iter().map(|kind| work.start(kind)).collect();
+    let daemons: BTreeSet<u32> = (0..KILLS)
+        .map(|round| {
+            std::thread::sleep(Duration::from_millis(150 + 37 * round));
+            let daemon = place.record("mnt").daemon;
+            let killed = Instant::now();
+            kill(daemon.pid, libc::SIGKILL);
+            until("another one serves", || place.record("mnt").daemon != daemon);
+            println!("another one serves after {} ms", killed.elapsed().as_millis());
+            daemon.pid
+        })
+        .collect();
+    work.stop.store(true, Ordering::Relaxed);
+    let rounds: Vec<u64> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    println!("{} daemons, rounds {rounds:?}, longest wait {} ms", daemons.len(), work.longest_wait_us.load(Ordering::Relaxed) / 1000);
+    assert_eq!(daemons.len() as u64, KILLS);
+
+    let mut text = [0; 4];
+    held.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!((&text, held.metadata().unwrap().nlink()), (b"held", 0));
+    names.extend(half_read.map(|entry| entry.unwrap().file_name()));
+    assert_eq!(names.len(), MANY);
+    drop((held, locked));
+
+    let check = |root: &Path| {
+        assert_eq!(fs::read_dir(root.join("created")).unwrap().count() as u64, rounds[0]);
+        for round in 0..rounds[0] {
+            assert_eq!(fs::read_to_string(root.join(format!("created/{round}"))).unwrap(), format!("content {round}"));
+        }
+        assert_eq!(fs::read_to_string(root.join(format!("renamed/{}", rounds[1]))).unwrap(), "renamed");
+        let appended: String = (0..rounds[2]).map(|round| format!("{round:07}\n")).collect();
+        assert!(fs::read_to_string(root.join("appended")).unwrap() == appended);
+        assert_eq!(fs::read_dir(root.join("dirs")).unwrap().count(), 0);
+    };
+    check(&root);
+    place.ebb(&["fsck", "mnt"]).good();
+    place.umount();
+    check(&place.path("backing"));
+}
+
+/// Fewer in a row than are taken for daemons that die of themselves.
+const KILLS: u64 = 12;
+
+/// What is stored through a mapping reaches the file, whichever daemon it is written back to.
+#[test]
+fn mappings_outlive_the_daemon() {
+    let place = Place::new();
+    place.mount();
+    let path = place.path("mnt/mapped");
+    fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let (protection, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a mapping at a place of the kernel's choice.
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 1 << 20, protection, how, file.as_raw_fd(), 0) };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    let daemon = place.record("mnt").daemon;
+    // SAFETY: within the mapping.
+    let store = |at: usize, byte: u8| unsafe { *mapped.cast::<u8>().add(at) = byte };
+    store(10, b'b');
+    kill(daemon.pid, libc::SIGKILL);
+    // A page that was not read before.
+    store(900_000, b'c');
+    // SAFETY: the mapping as it was made.
+    unsafe {
+        assert_eq!(libc::msync(mapped, 1 << 20, libc::MS_SYNC), 0);
+        libc::munmap(mapped, 1 << 20);
+    }
+    assert_ne!(place.record("mnt").daemon, daemon);
+    drop(file);
+    place.umount();
+    let found = fs::read(place.path("backing/mapped")).unwrap();
+    assert_eq!((found.len(), found[10], found[900_000], found[11]), (1 << 20, b'b', b'c', b'a'));
+}
+
+/// Situation: the daemon dies while nobody is there to serve, and the user asks or unmounts.
+/// Expectation: as if it had not died.
+#[test]
+fn a_mount_that_is_taken_over_is_asked_and_unmounted_like_any() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let supervisor = place.record("mnt").supervisor.unwrap();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    place.kill_daemon("mnt");
+    place.ebb(&["status", "mnt"]).good();
+    assert_eq!(place.record("mnt").supervisor, Some(supervisor));
+    place.kill_daemon("mnt");
+    assert!(place.umount().out.contains("everything is in the bucket"));
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+    assert!(!supervisor.is_alive());
+    place.ebb(&["umount", "mnt"]).refused(2, "is no mount of ebb");
+}
+
+/// Whoever ends the supervisor ends the mount, cleanly, whether or not it ends the daemon too.
+#[test]
+fn a_signal_to_the_supervisor_is_for_the_daemon() {
+    for both in [false, true] {
+        let place = Place::new();
+        place.mount_with(&["--flush-interval", "1h"]);
+        place.kill_daemon("mnt");
+        fs::write(place.path("mnt/file"), "content").unwrap();
+        let record = place.record("mnt");
+        kill(record.supervisor.unwrap().pid, libc::SIGTERM);
+        if both {
+            kill(record.daemon.pid, libc::SIGTERM);
+        }
+        until("both end", || !record.is_served());
+        assert!(!place.is_mounted("mnt"));
+        assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+    }
+}
+
+/// Without the supervisor the daemon goes on, and with it the mount dies.
+#[test]
+fn a_daemon_outlives_its_supervisor() {
+    let place = Place::new();
+    place.mount();
+    let record = place.record("mnt");
+    kill(record.supervisor.unwrap().pid, libc::SIGKILL);
+    until("it is gone", || !record.supervisor.unwrap().is_alive());
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    place.umount();
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+}
+
+/// Situation: every daemon dies soon after its start. Danger: the machine is kept busy for ever, and
+/// whoever uses the mount waits for ever. Expectation: after a number of them the mount is given up,
+/// its users get errors, the log says why, and the next mount has all that was acknowledged.
+#[test]
+fn a_mount_whose_daemons_all_die_is_given_up() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let supervisor = place.record("mnt").supervisor.unwrap();
+    let open = File::open(place.path("mnt/file")).unwrap();
+    let children = PathBuf::from(format!("/proc/{0}/task/{0}/children", supervisor.pid));
+    until("it is given up", || {
+        let daemon = fs::read_to_string(&children).unwrap_or_default();
+        if let Ok(daemon) = daemon.trim().parse() {
+            // SAFETY: takes plain integers. It may have just ended.
+            unsafe { libc::kill(daemon, libc::SIGKILL) };
+        }
+        !supervisor.is_alive()
+    });
+    assert_eq!(open.metadata().and_then(|_| (&open).read(&mut [0; 10])).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    drop(open);
+    assert!(fs::read_to_string(place.path("data/ebb.log")).unwrap().contains("the mount is given up"));
+    place.ebb(&["status", "mnt"]).refused(1, "has ended");
+    place.ebb(&["umount", "mnt"]).refused(1, "goes on with it");
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    place.umount();
+}
+
+/// Situation: the binary of a mount is replaced, and replaced by what does not work. Expectation:
+/// the mount goes on with the new one, or with the one of before, and its users do not notice.
+#[test]
+fn a_mount_is_upgraded_while_it_is_used() {
+    let place = Place::new();
+    let binary = place.path("ebb");
+    let replace = |with: &[u8]| {
+        fs::write(place.path("new"), with).unwrap();
+        fs::set_permissions(place.path("new"), PermissionsExt::from_mode(0o755)).unwrap();
+        fs::rename(place.path("new"), &binary).unwrap();
+    };
+    let working = fs::read(env!("CARGO_BIN_EXE_ebb")).unwrap();
+    replace(&working);
+    place.program(&binary, &["mount", place.url(), "mnt", "--data", "data"]).good();
+    let open = OpenOptions::new().read(true).write(true).create_new(true).open(place.path("mnt/open")).unwrap();
+    fs::remove_file(place.path("mnt/open")).unwrap();
+    let served_by = || fs::read_link(format!("/proc/{}/exe", place.record("mnt").daemon.pid)).unwrap();
+    let before = place.record("mnt");
+
+    replace(&working);
+    assert_ne!(served_by(), binary);
+    assert!(place.ebb(&["upgrade", "mnt"]).good().out.contains("is served by process"));
+    let upgraded = place.record("mnt");
+    assert!(upgraded.daemon != before.daemon && upgraded.supervisor == before.supervisor && served_by() == binary);
+    open.write_all_at(b"upgraded", 0).unwrap();
+
+    replace(b"#!/bin/sh\nexit 1\n");
+    place.ebb(&["upgrade", "mnt"]).refused(1, "cannot take over: exit status: 1");
+    assert_eq!(place.record("mnt").daemon, upgraded.daemon);
+
+    replace(b"#!/bin/sh\n[ \"$1\" = version ]\n");
+    place.ebb(&["upgrade", "mnt"]).refused(1, "the binary of before");
+    let mut text = [0; 8];
+    open.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"upgraded");
+
+    replace(&working);
+    let told = place.ebb(&["upgrade", "mnt", "--json"]).good().json();
+    assert_eq!((&told[0]["mountpoint"], &told[0]["daemon"]), (&place.text("mnt").into(), &place.record("mnt").daemon.pid.into()));
+    assert_eq!(served_by(), binary);
+    drop(open);
+    place.umount();
+}
+
+/// What nobody can take over says so, and goes on.
+#[test]
+fn a_mount_that_others_can_join_is_not_upgraded() {
+    let place = Place::new();
+    place.mount_with(&["--listen", "127.0.0.1:0"]);
+    place.ebb(&["upgrade", "mnt"]).refused(1, "nobody can take it over");
+    place.ebb(&["upgrade", "backing"]).refused(2, "is no mount of ebb");
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    place.umount();
+}
