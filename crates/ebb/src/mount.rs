@@ -363,11 +363,11 @@ impl Plan {
                 Session::start(mount).await.map_err(failed)?
             }
         };
-        let succeedable = match self.ward.as_ref().filter(|_| client.estate().is_some()) {
-            Some(ward) => ward.serves(&mut session, consistency),
-            None => false,
+        let connection = match self.ward.as_ref().filter(|_| client.estate().is_some()) {
+            Some(ward) => ward.prepare(&mut session, consistency)?,
+            None => None,
         };
-        let record = MountRecord { succeedable, ..record };
+        let record = MountRecord { succeedable: connection.is_some(), ..record };
         let counters = session.counters();
         counters.tell_slower_than(settings::slow_operation(&self.node));
         let told = Told { mount: Some(counters), node };
@@ -380,6 +380,10 @@ impl Plan {
         let mut announced = Ok(());
         let stop = async {
             announced = self.announce(&record, report).await;
+            // Before that whoever has asked for the mount is told that it has failed.
+            if let (Ok(()), Some(ward), Some(connection)) = (&announced, &self.ward, connection) {
+                ward.serves(connection);
+            }
             if announced.is_ok() {
                 signals.next().await;
                 tracing::info!("stopping; a second signal ends without waiting for the bucket");

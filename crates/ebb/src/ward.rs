@@ -28,7 +28,7 @@ pub const SUPERVISOR: &str = "EBB_SUPERVISOR_PID";
 pub enum Word {
     /// It does what it is told by signals.
     Hears,
-    /// It serves the mount. The first to do so sends the connection with it.
+    /// It serves the mount, of which this is the connection.
     Serves,
     /// Nobody is to serve the mount after it.
     Ends,
@@ -95,12 +95,14 @@ impl Ward {
         Some((LeftMount::new(device, path, note(PLACE), negotiated), consistency))
     }
 
-    /// From now on another daemon takes over if this one dies, if the kernel allows for that.
-    pub fn serves(&self, session: &mut Session, consistency: Consistency) -> bool {
+    /// Leaves what a successor has to know of the mount. Gives its connection for
+    /// [`Ward::serves`], if the kernel lets anybody take it over.
+    pub fn prepare(&self, session: &mut Session, consistency: Consistency) -> Result<Option<OwnedFd>, Failure> {
         let Some(device) = session.device() else {
             tracing::info!("this kernel sends nothing again: with the daemon the mount dies");
-            return false;
+            return Ok(None);
         };
+        let device = device.try_clone_to_owned().map_err(|error| Failure::of("the connection to the kernel", error))?;
         let agreed = session.negotiated();
         let close_to_open = u64::from(consistency == Consistency::CloseToOpen);
         for (at, word) in
@@ -108,10 +110,14 @@ impl Ward {
         {
             self.estate.set_note(at, word);
         }
-        self.say(Word::Serves, Some(device));
         let words = self.words.clone();
         session.at_end(move || say(&words, Word::Ends, None));
-        true
+        Ok(Some(device))
+    }
+
+    /// From now on another daemon takes over if this one dies.
+    pub fn serves(&self, device: OwnedFd) {
+        self.say(Word::Serves, Some(device.as_fd()));
     }
 
     /// Nobody can take over: who uses the mount gets errors from now on.

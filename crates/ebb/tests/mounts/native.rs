@@ -4,7 +4,7 @@ use crate::place::{Place, until};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Five blocks, the last one short.
@@ -58,13 +58,17 @@ fn store(place: &Place, name: &str) -> PathBuf {
 
 /// Whether who reads the open file reads the store file: a byte is another one there for a moment.
 fn is_native(place: &Place, name: &str, file: &File) -> bool {
+    is_read_from(&store(place, name), file)
+}
+
+fn is_read_from(store: &Path, file: &File) -> bool {
     let byte = |file: &File| {
         let mut byte = [0];
         file.read_exact_at(&mut byte, 0).unwrap();
         byte[0]
     };
     let before = byte(file);
-    let store = OpenOptions::new().write(true).open(store(place, name)).unwrap();
+    let store = OpenOptions::new().write(true).open(store).unwrap();
     store.write_all_at(&[!before], 0).unwrap();
     let seen = byte(file);
     store.write_all_at(&[before], 0).unwrap();
@@ -369,5 +373,34 @@ fn opens_race() {
         ended.into_iter().for_each(|reader| reader.unwrap());
     });
     place.ebb(&["fsck", "mnt"]).good();
+    place.umount();
+}
+
+/// Situation: the kernel reads a file by itself, and the daemon dies. Danger: the kernel refuses every
+/// other open of the file that does not name the very file which it has. Expectation: who has it
+/// open reads on without a daemon, and with the next one opens go on as they were.
+#[test]
+fn what_is_read_natively_outlives_the_daemon() {
+    let place = holding(Place::new(), &[("file", LEN), ("other", LEN)]);
+    place.mount_with(&["-o", "ro"]);
+    fs::read(place.path("mnt/file")).unwrap();
+    let native = open(&place, "file");
+    assert!(is_native(&place, "file", &native));
+    let ordinary = open(&place, "other");
+    assert_eq!(read(&ordinary), content(LEN));
+    // What was not forced the next daemon takes for absent, and yet it is what the kernel has.
+    let (file, other) = (store(&place, "file"), store(&place, "other"));
+    let record = place.record("mnt");
+    place.kill_daemon("mnt");
+    assert_eq!(read(&native), content(LEN));
+    let next = open(&place, "file");
+    until("another one serves", || place.record("mnt").daemon != record.daemon);
+    assert!(is_read_from(&file, &next) && is_read_from(&file, &native));
+    assert_eq!((read(&next), read(&open_direct(&place, "file"))), (content(LEN), content(LEN)));
+    assert!(!is_read_from(&other, &ordinary) && !is_read_from(&other, &open(&place, "other")));
+    assert_eq!(read(&ordinary), content(LEN));
+    drop((native, next));
+    assert_eq!(read(&open(&place, "file")), content(LEN));
+    drop(ordinary);
     place.umount();
 }

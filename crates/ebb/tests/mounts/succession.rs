@@ -240,8 +240,10 @@ fn a_signal_to_the_supervisor_is_for_the_daemon() {
     for both in [false, true] {
         let place = Place::new();
         place.mount_with(&["--flush-interval", "1h"]);
+        let first = place.record("mnt").daemon;
         place.kill_daemon("mnt");
         fs::write(place.path("mnt/file"), "content").unwrap();
+        until("the next one is known", || place.record("mnt").daemon != first);
         let record = place.record("mnt");
         kill(record.supervisor.unwrap().pid, libc::SIGTERM);
         if both {
