@@ -6,45 +6,112 @@ use crate::output;
 use crate::progress::Progress;
 use crate::settings;
 use crate::signals::Signals;
-use ebb_cli::args::Fsck;
+use ebb_cli::args::{Fsck, Output, Rollback};
 use ebb_cli::places::RunDir;
-use ebb_model::{AdminReply, AdminRequest, FsckPart, FsckPoint, FsckReport};
+use ebb_model::{AdminReply, AdminRequest, FsckPart, FsckPoint, FsckReport, Problem};
 use ebb_node::{FsckError, OpenError};
 use ebb_ports::{Bucket, Ports};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::rc::Rc;
+
+/// All that was wrong is repaired.
+const REPAIRED: u8 = 1;
 
 /// Something is wrong, and still is.
 const LEFT: u8 = 4;
 
 pub async fn run(args: Fsck) -> Result<(), Failure> {
-    let report = match check(&args).await {
-        Err(Failure::Failed(text)) => return Err(Failure::Unchecked(text)),
-        checked => checked?,
-    };
+    match check(&args).await {
+        Err(Failure::Failed(text)) => Err(Failure::Unchecked(text)),
+        ended => ended,
+    }
+}
+
+async fn check(args: &Fsck) -> Result<(), Failure> {
+    let path = &args.target.path;
+    if path.join("identity").is_file() && !is_on_mount(path) {
+        if args.repair {
+            return Err(Failure::Usage(format!("{} is repaired while it is mounted: mount it, and repair the mount", path.display())));
+        }
+        let report = of_data(path, args).await?;
+        return tell(report, args.target.output);
+    }
+    let node = Asked::of(path)?;
+    let report = of_node(&node, args.bucket).await?;
+    if !args.repair || report.problems.iter().all(|problem| problem.remedy.is_none()) {
+        return tell(report, args.target.output);
+    }
+    if !agreed(&report, args.yes)? {
+        output::reply(&AdminReply::Fsck(report), args.target.output)?;
+        return Err(Failure::Found(LEFT));
+    }
+    let all = report.problems.len();
+    for Problem { what, remedy } in &report.problems {
+        let Some(remedy) = remedy else { continue };
+        match node.ask(AdminRequest::Mend { remedy: remedy.clone() }).await {
+            Ok(_) => eprintln!("repaired: {what}"),
+            Err(error) => eprintln!("not repaired: {what}: {}", error.text().unwrap_or_default()),
+        }
+    }
+    // What is left is what another look finds.
+    let report = of_node(&node, args.bucket).await?;
     let is_clean = report.problems.is_empty();
     output::reply(&AdminReply::Fsck(report), args.target.output)?;
+    Err(Failure::Found(if is_clean && all > 0 { REPAIRED } else { LEFT }))
+}
+
+fn tell(report: FsckReport, output: Output) -> Result<(), Failure> {
+    let is_clean = report.problems.is_empty();
+    output::reply(&AdminReply::Fsck(report), output)?;
     if is_clean { Ok(()) } else { Err(Failure::Found(LEFT)) }
 }
 
-async fn check(args: &Fsck) -> Result<FsckReport, Failure> {
-    let path = &args.target.path;
-    if path.join("identity").is_file() && !is_on_mount(path) {
-        return of_data(path, args).await;
+/// Says what would be done, and asks whether it is to be, where nobody has said so before.
+fn agreed(report: &FsckReport, yes: bool) -> Result<bool, Failure> {
+    for Problem { what, remedy } in &report.problems {
+        if let Some(remedy) = remedy {
+            eprintln!("{what}\n    --repair {}", ebb_cli::fsck::remedy(remedy));
+        }
     }
-    let node = Asked::of(path)?;
+    if yes { Ok(true) } else { ask("Do this?") }
+}
+
+/// Without a terminal nobody has agreed.
+pub fn ask(question: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        eprintln!("nothing is done without --yes");
+        return Ok(false);
+    }
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).map_err(|error| Failure::of("standard input", error))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+async fn of_node(node: &Asked, bucket: bool) -> Result<FsckReport, Failure> {
     let mut report = match node.ask(AdminRequest::Fsck).await? {
         AdminReply::Fsck(report) => report,
         _ => return Err(wrong_reply()),
     };
-    if args.bucket {
+    if bucket {
         let mut signals = Signals::listen()?;
         tokio::select! {
-            compared = compare(&node, &mut report) => compared?,
+            compared = compare(node, &mut report) => compared?,
             () = signals.next() => return Err(Failure::Failed("interrupted".into())),
         }
     }
     Ok(report)
+}
+
+/// `ebb rollback`: a file becomes what its object is (O-74).
+pub async fn roll_back(args: Rollback) -> Result<(), Failure> {
+    let node = Asked::of(&args.target.path)?;
+    let question = format!("Lose what was written to {} since it was last sent to the bucket?", args.target.path.display());
+    if !args.yes && !ask(&question)? {
+        return Err(Failure::Failed("nothing was done".into()));
+    }
+    output::reply(&node.ask(AdminRequest::RollBack { path: node.path.clone() }).await?, args.target.output)
 }
 
 async fn compare(node: &Asked, report: &mut FsckReport) -> Result<(), Failure> {

@@ -97,6 +97,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Explain(target) => block_on(ask::explain(target)),
         Command::Quota(command) => block_on(quota::run(command)),
         Command::Fsck(args) => block_on(fsck::run(args)),
+        Command::Rollback(args) => block_on(fsck::roll_back(args)),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Version(output) => output::version(output),
         Command::Completion { shell } => {

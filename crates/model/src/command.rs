@@ -214,15 +214,22 @@ pub enum BackingCommand {
     /// A directory whose names are all known is about to be listed again (O-55): until an
     /// install completes it, names may be added.
     Revalidating { dir: Ino },
+    /// The bucket no longer has the file's object, of which nothing is absent here, or the directory's
+    /// page: it is dirty again.
+    SendAgain { ino: Ino, stamp: Stamp },
+    /// The file is what its object is: what was written since is lost (O-74).
+    RolledBack { ino: Ino, etag: String, len_bytes: u64, modified: Time, stamp: Stamp },
 }
 
 impl BackingCommand {
     /// The stamp of a command that changes inodes.
     pub fn stamp(&self) -> Option<Stamp> {
         match self {
-            BackingCommand::Install { stamp, .. } | BackingCommand::Replaced { stamp, .. } | BackingCommand::Vanished { stamp, .. } => {
-                Some(*stamp)
-            }
+            BackingCommand::Install { stamp, .. }
+            | BackingCommand::Replaced { stamp, .. }
+            | BackingCommand::Vanished { stamp, .. }
+            | BackingCommand::SendAgain { stamp, .. }
+            | BackingCommand::RolledBack { stamp, .. } => Some(*stamp),
             _ => None,
         }
     }

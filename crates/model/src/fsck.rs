@@ -25,6 +25,23 @@ pub struct FsckReport {
 pub struct Problem {
     /// In words.
     pub what: String,
+    /// Where one thing is right to do.
+    pub remedy: Option<Remedy>,
+}
+
+/// What puts a problem right. Whoever carries it out looks again whether it is still due.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Remedy {
+    /// A damaged block that the bucket has is dropped, fetched and compared.
+    Refetch { ino: Ino, block: u64 },
+    /// A file whose object is gone, or a directory whose page is not what was written, is written to the bucket again.
+    SendAgain { ino: Ino },
+    /// An object below `.ebb/` that nobody refers to is deleted, if it is still this one.
+    Delete { key: String, etag: String },
+    /// A file of the data directory that nobody refers to is removed.
+    Remove { path: String },
+    /// A snapshot is written in the place of a damaged one.
+    Snapshot,
 }
 
 /// Where the comparison with the bucket goes on.
@@ -64,7 +81,12 @@ impl FsckReport {
         self.others.extend(others);
     }
 
+    /// A problem that only people can decide about.
     pub fn problem(&mut self, what: impl Into<String>) {
-        self.problems.push(Problem { what: what.into() });
+        self.problems.push(Problem { what: what.into(), remedy: None });
+    }
+
+    pub fn mendable(&mut self, what: impl Into<String>, remedy: Remedy) {
+        self.problems.push(Problem { what: what.into(), remedy: Some(remedy) });
     }
 }

@@ -535,6 +535,14 @@ pub enum AdminRequest {
     FsckBucket {
         from: FsckPoint,
     },
+    /// Puts right what a check has found. What is no longer wrong is left as it is.
+    Mend {
+        remedy: Remedy,
+    },
+    /// Makes the file at `path` what its object is: what was written to it since is lost (O-74).
+    RollBack {
+        path: Vec<Name>,
+    },
 }
 
 /// Of [`AdminRequest::Paths`]: so many of the longest paths that programs can use fit a frame.
@@ -564,6 +572,14 @@ pub enum AdminReply {
         bytes: u64,
     },
     FsckPart(FsckPart),
+    /// Nothing is left of the problem.
+    Mended,
+    /// Bytes that the file had, those of them that the bucket did not have, and bytes that it has now.
+    RolledBack {
+        before_bytes: u64,
+        lost_bytes: u64,
+        bytes: u64,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

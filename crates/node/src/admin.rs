@@ -25,6 +25,11 @@ impl Node {
             }
             AdminRequest::Fsck => self.fsck().await.map(AdminReply::Fsck),
             AdminRequest::FsckBucket { from } => self.fsck_bucket(from).await.map(AdminReply::FsckPart),
+            AdminRequest::Mend { remedy } => self.mend(remedy).await.map(|()| AdminReply::Mended),
+            AdminRequest::RollBack { path } => {
+                let ino = self.walk(&path).await?;
+                self.roll_back(ino).await
+            }
             AdminRequest::Explain { path } => {
                 let ino = self.walk(&path).await?;
                 self.explain(ino).map(AdminReply::Explained)

@@ -259,7 +259,7 @@ impl Node {
     }
 
     /// Waits for the end of the upload of a file, which says what the object is.
-    async fn upload_ended(&self, ino: Ino) -> Result<(), RpcError> {
+    pub(crate) async fn upload_ended(&self, ino: Ino) -> Result<(), RpcError> {
         let deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
         while self.replica.view().backing().uploads().any(|(other, _)| other == ino) {
             if self.ports.clock.monotonic() >= deadline {

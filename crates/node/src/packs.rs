@@ -114,6 +114,11 @@ impl Packs {
         !state.is_active(range.pack) || state.written.get(&range.start).is_none_or(|written| *written > at)
     }
 
+    /// It may be begun at any moment.
+    pub fn is_to_come(&self, pack: PackId) -> bool {
+        pack.0 > self.state.borrow().last
+    }
+
     /// Files are added to it, or were and are not in the log yet.
     pub fn is_in_use(&self, pack: PackId) -> bool {
         let state = self.state.borrow();

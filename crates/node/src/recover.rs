@@ -572,6 +572,11 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             Command::Extent(ExtentCommand::Unsynced { ino, first, count }) => {
                 unsynced.entry(*ino).or_default().push((index, *first..first.saturating_add(*count)));
             }
+            // Nobody is to bring back what was given up.
+            Command::Backing(BackingCommand::RolledBack { ino, .. }) => {
+                unsynced.remove(ino);
+                unforced.gone(*ino);
+            }
             Command::Extent(ExtentCommand::Synced { ino: Some(ino), upto }) => {
                 unforced.synced(Some(*ino), *upto);
                 if let Some(writes) = unsynced.get_mut(ino) {

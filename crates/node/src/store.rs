@@ -83,7 +83,7 @@ impl Place {
 }
 
 impl FileId {
-    fn path(self) -> String {
+    pub fn path(self) -> String {
         match self {
             FileId::Own(ino) => path(ino),
             FileId::Pack(pack) => packs::path(pack),
@@ -109,6 +109,7 @@ struct State {
     /// Files that have a store file of their own.
     own: BTreeSet<Ino>,
     open: BTreeMap<FileId, Rc<dyn DiskFile>>,
+    removing: BTreeSet<FileId>,
     /// Open files, oldest first.
     opened: VecDeque<FileId>,
     /// Files that the kernel reads by itself.
@@ -388,9 +389,12 @@ impl Store {
         {
             let mut state = self.state.borrow_mut();
             state.open.remove(&file);
+            state.removing.insert(file);
             state.names_changed(file.directory());
         }
-        match self.disk.remove(&file.path()).await {
+        let removed = self.disk.remove(&file.path()).await;
+        self.state.borrow_mut().removing.remove(&file);
+        match removed {
             Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -527,6 +531,28 @@ impl Store {
                 return error;
             }
             failing.await;
+        }
+    }
+
+    /// Every file in the directories of the store, whoever put it there.
+    pub async fn files(&self) -> Result<Vec<FileId>, DiskError> {
+        let id = |name: &String| u64::from_str_radix(name, 16).ok();
+        let own = self.disk.list(DIRECTORY).await?;
+        let packs = self.disk.list(packs::DIRECTORY).await?;
+        let own = own.iter().filter_map(id).map(|id| FileId::Own(Ino(id)));
+        Ok(own.chain(packs.iter().filter_map(id).map(|id| FileId::Pack(PackId(id)))).collect())
+    }
+
+    /// Nothing that is known, or about to be forced, is in the file, and nothing will be.
+    pub fn is_stray(&self, file: FileId, is_over: impl Fn(Ino) -> bool, has_files: impl Fn(PackId) -> bool) -> bool {
+        if self.state.borrow().removing.contains(&file) {
+            return false;
+        }
+        match file {
+            FileId::Own(ino) => !self.has_own(ino) && is_over(ino),
+            FileId::Pack(pack) => {
+                !has_files(pack) && !self.packs.is_in_use(pack) && !self.packs.is_to_come(pack) && !self.is_doomed_later(pack)
+            }
         }
     }
 

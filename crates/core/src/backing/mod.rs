@@ -26,6 +26,7 @@ mod check;
 mod follow;
 pub mod keys;
 mod listing;
+mod mend;
 mod page;
 mod plan;
 mod prove;

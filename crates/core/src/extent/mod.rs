@@ -289,6 +289,19 @@ impl Extents {
         self.rehome(ino, Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) }));
     }
 
+    /// The home object is gone, and all of the file is here: it is to be sent whole.
+    pub fn send_again(&mut self, ino: Ino, version: Version) {
+        for (block, state) in self.list(ino, 0..u64::MAX) {
+            self.put(ino, block, Block { version, dirty: true, ..state });
+        }
+    }
+
+    /// Nothing counts but the object.
+    pub fn rolled_back(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
+        self.drop_blocks(ino, 0);
+        self.set_home(ino, etag, len_bytes);
+    }
+
     pub fn home(&self, ino: Ino) -> Option<&Home> {
         self.files.get(&ino).and_then(|file| file.home.as_ref())
     }

@@ -22,6 +22,12 @@ impl Namespace {
         if inode.attr.kind == FileKind::Symlink { Ok(inode.target.clone()) } else { Err(FsError::Invalid) }
     }
 
+    /// The inode was made by this incarnation and has been removed: there never is one of that id again.
+    pub fn is_over(&self, ino: Ino) -> bool {
+        let was_drawn = self.counters.get(&ino.slot()).is_some_and(|next| ino.counter() < *next);
+        ino.incarnation() == self.incarnation && was_drawn && self.inode(ino).is_none()
+    }
+
     pub fn inode(&self, ino: Ino) -> Option<&Inode> {
         self.inodes.get(&ino)
     }

@@ -64,6 +64,8 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Backing(BackingCommand::Replaced { .. })) => "replaced",
     Payload::Command(Command::Backing(BackingCommand::Vanished { .. })) => "vanished",
     Payload::Command(Command::Backing(BackingCommand::Revalidating { .. })) => "revalidating",
+    Payload::Command(Command::Backing(BackingCommand::SendAgain { .. })) => "send-again",
+    Payload::Command(Command::Backing(BackingCommand::RolledBack { .. })) => "rolled-back",
     Payload::Command(Command::Repeated { .. }) => "repeated",
     Payload::Command(Command::Quota { limits: Some(_), .. }) => "quota",
     Payload::Command(Command::Quota { limits: None, .. }) => "quota-ends",
@@ -123,6 +125,8 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::Warm { .. }), .. } => "warm",
     Message::Request { request: Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Directories { .. } }), .. } => "fsck-directories",
     Message::Request { request: Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Reserved { .. } }), .. } => "fsck-reserved",
+    Message::Request { request: Request::Admin(AdminRequest::Mend { .. }), .. } => "mend",
+    Message::Request { request: Request::Admin(AdminRequest::RollBack { .. }), .. } => "roll-back",
     Message::Reply { reply: Reply::Attached(_), .. } => "reply-attached",
     Message::Reply { reply: Reply::Done, .. } => "reply-done",
     Message::Reply { reply: Reply::Attr(_), .. } => "reply-attr",
@@ -145,6 +149,8 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Paths(_)), .. } => "reply-paths",
     Message::Reply { reply: Reply::Admin(AdminReply::Warmed { .. }), .. } => "reply-warmed",
     Message::Reply { reply: Reply::Admin(AdminReply::FsckPart(_)), .. } => "reply-fsck-part",
+    Message::Reply { reply: Reply::Admin(AdminReply::Mended), .. } => "reply-mended",
+    Message::Reply { reply: Reply::Admin(AdminReply::RolledBack { .. }), .. } => "reply-rolled-back",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Reply { reply: Reply::Lock(LockAnswer::Granted), .. } => "reply-lock-granted",
     Message::Reply { reply: Reply::Lock(LockAnswer::Waiting), .. } => "reply-lock-waiting",
@@ -500,6 +506,8 @@ impl Draw {
             BackingCommand::Replaced { ino, etag: self.text(), len_bytes: self.u64(), modified: self.time(), stamp: self.stamp() },
             BackingCommand::Vanished { parent: dir, name: self.name(), stamp: self.stamp() },
             BackingCommand::Revalidating { dir },
+            BackingCommand::SendAgain { ino, stamp: self.stamp() },
+            BackingCommand::RolledBack { ino, etag: self.text(), len_bytes: self.u64(), modified: self.time(), stamp: self.stamp() },
         ];
         all.extend(backing.map(Command::Backing));
         let mutation = Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() };
@@ -622,6 +630,8 @@ impl Draw {
             Request::Admin(AdminRequest::Warm { ino, offset: self.u64(), len_bytes: self.u64() }),
             Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Directories { from: ino } }),
             Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Reserved { after: self.text() } }),
+            Request::Admin(AdminRequest::Mend { remedy: Remedy::Refetch { ino, block: self.u64() } }),
+            Request::Admin(AdminRequest::RollBack { path: self.list(Draw::name) }),
         ]);
         all
     }
@@ -764,6 +774,8 @@ impl Draw {
                 total: self.u64(),
                 next: self.option(|draw| FsckPoint::Directories { from: draw.ino() }),
             })),
+            Reply::Admin(AdminReply::Mended),
+            Reply::Admin(AdminReply::RolledBack { before_bytes: self.u64(), lost_bytes: self.u64(), bytes: self.u64() }),
         ]
     }
 
@@ -781,7 +793,15 @@ impl Draw {
     }
 
     fn problem(&mut self) -> Problem {
-        Problem { what: self.text() }
+        let remedy = match self.u64() % 6 {
+            0 => None,
+            1 => Some(Remedy::Refetch { ino: self.ino(), block: self.u64() }),
+            2 => Some(Remedy::SendAgain { ino: self.ino() }),
+            3 => Some(Remedy::Delete { key: self.text(), etag: self.text() }),
+            4 => Some(Remedy::Remove { path: self.text() }),
+            _ => Some(Remedy::Snapshot),
+        };
+        Problem { what: self.text(), remedy }
     }
 
     fn counted(&mut self) -> Counted {

@@ -196,7 +196,7 @@ impl Node {
 
     /// How long a flush waits for the next file to be there: beside the usual time what all files
     /// take that are to be sent, if that is limited.
-    fn flush_patience(&self) -> Duration {
+    pub(crate) fn flush_patience(&self) -> Duration {
         let Some(rate) = self.options.upload_bytes_per_sec else { return self.options.bucket_timeout };
         let state = self.replica.view();
         let length = |ino| state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);

@@ -9,7 +9,6 @@
 use crate::bucket::{Backoff, SLOWEST_BODY_BYTES_PER_SECOND};
 use crate::load::{LARGE_PAGE_BYTES, LIST_LIMIT};
 use ebb_core::backing::{Claimed, ClaimedPage, Owner, Reserved, Standing, page_key};
-use ebb_core::extent::Source;
 use ebb_core::partition::Partition;
 use ebb_format::page::{self, Page};
 use ebb_model::*;
@@ -152,7 +151,11 @@ impl<'a> Comparison<'a> {
             None if self.revalidates && is_taken_on(&state, *ino) => {
                 report.others.push(format!("{file}: its object {key} was removed by others"));
             }
-            None => report.problem(format!("{file}: its object {key} is gone from the bucket; {}", what_is_here(&state, *ino))),
+            None => {
+                let is_whole = state.backing().is_whole(state.namespace(), state.extents(), *ino);
+                let what = format!("{file}: its object {key} is gone from the bucket; {}", what_is_here(&state, *ino));
+                report.problems.push(Problem { what, remedy: is_whole.then_some(Remedy::SendAgain { ino: *ino }) });
+            }
         }
         Ok(report)
     }
@@ -202,7 +205,9 @@ impl<'a> Comparison<'a> {
                 }
             },
         };
-        report.problem(format!("{dir_is}: its page {key}, with what no object can say, {wrong}"));
+        let what = format!("{dir_is}: its page {key}, with what no object can say, {wrong}");
+        let remedy = state.backing().is_complete(dir).then_some(Remedy::SendAgain { ino: dir });
+        report.problems.push(Problem { what, remedy });
         Ok(report)
     }
 
@@ -249,16 +254,18 @@ impl<'a> Comparison<'a> {
 
     async fn reserved_key(&self, key: String) -> Result<FsckReport, BucketError> {
         let mut report = FsckReport::default();
-        match self.ask(0, || self.bucket.head(&key)).await {
-            Ok(_) => {}
+        let etag = match self.ask(0, || self.bucket.head(&key)).await {
+            Ok(meta) => meta.etag.0,
             Err(BucketError::NotFound { .. }) => return Ok(report),
             Err(error) => return Err(error),
-        }
+        };
         let state = self.state();
         match state.backing().reserved(state.namespace(), &key, state.backing().is_loaded()) {
             Reserved::Held => {}
             Reserved::Undecided => report.undecided += 1,
-            Reserved::Unreferenced => report.problem(format!("{key} is in the bucket and nothing refers to it")),
+            Reserved::Unreferenced => {
+                report.mendable(format!("{key} is in the bucket and nothing refers to it"), Remedy::Delete { key, etag });
+            }
             Reserved::Foreign => report.problem(format!("{key} is where only ebb writes, and is nothing that ebb writes")),
         }
         Ok(report)
@@ -320,16 +327,8 @@ fn is_taken_on(state: &Partition, ino: Ino) -> bool {
 /// How much of a file is on the node, in words.
 fn what_is_here(state: &Partition, ino: Ino) -> String {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
-    let missing: u64 = missing(state, ino).iter().map(|range| range.end - range.start).sum();
-    match missing {
+    match super::mend::missing(state, ino) {
         0 => "all of it is cached here".into(),
         missing => format!("{missing} of its {size_bytes} bytes are nowhere else: restore the object, or remove the file"),
     }
-}
-
-/// Bytes of a file that are in its object alone.
-fn missing(state: &Partition, ino: Ino) -> Vec<std::ops::Range<u64>> {
-    let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
-    let plan = state.extents().plan_read(ino, 0..size_bytes, size_bytes);
-    plan.into_iter().filter(|part| part.source == Source::Remote).map(|part| part.range).collect()
 }

@@ -2,6 +2,7 @@
 //! directory that none has open.
 
 mod bucket;
+mod mend;
 
 use crate::Node;
 use crate::admin::path_bytes;
@@ -54,6 +55,12 @@ impl Node {
         for (ino, error) in self.store.failed() {
             let file = named(&self.replica.view(), ino);
             report.problem(format!("{file}: its bytes could not be forced to disk: {error}"));
+        }
+        for path in self.strays().await? {
+            report.mendable(format!("{path} in the data directory is nobody's"), Remedy::Remove { path });
+        }
+        if let Some(damage) = self.damaged_snapshot().await? {
+            report.mendable(format!("a snapshot is damaged, and the next start may not have another: {damage}"), Remedy::Snapshot);
         }
         for ino in files {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
@@ -116,7 +123,7 @@ pub async fn fsck(ports: Ports, bucket: Option<Rc<dyn Bucket>>, progress: impl F
         let mut blocks = summed_blocks(&partition, ino);
         // What was not forced need not be what was written: the next start takes it as it is.
         let doubted = doubtful.get(&ino).map_or(&[][..], |runs| runs);
-        blocks.retain(|(block, _)| !doubted.iter().any(|run| run.contains(block)));
+        blocks.retain(|known| !doubted.iter().any(|run| run.contains(&known.block)));
         compare(&store, (&store::place(&partition, ino), &named(&partition, ino)), blocks, &mut report).await;
     }
     if let Some(bucket) = bucket {
@@ -199,21 +206,37 @@ fn of_state(state: &Partition) -> FsckReport {
     report
 }
 
-/// Blocks of a file that are there, and have a checksum.
-fn summed_blocks(state: &Partition, ino: Ino) -> Vec<(u64, u32)> {
+/// A block that is there, and has a checksum.
+struct Summed {
+    block: u64,
+    sum: u32,
+    is_dirty: bool,
+}
+
+fn summed_blocks(state: &Partition, ino: Ino) -> Vec<Summed> {
     let size = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     let chunks = 0..size.div_ceil(CHUNK_BYTES);
     let blocks = chunks.flat_map(|chunk| state.extents().chunk_blocks(ino, chunk));
-    blocks.filter_map(|(block, state)| Some((block, state.sum?))).collect()
+    blocks.filter_map(|(block, state)| Some(Summed { block, sum: state.sum?, is_dirty: state.dirty })).collect()
 }
 
-async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<(u64, u32)>, report: &mut FsckReport) {
-    for (block, sum) in blocks {
+async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<Summed>, report: &mut FsckReport) {
+    for Summed { block, sum, is_dirty } in blocks {
         report.blocks += 1;
-        match store.read(place, block * BLOCK_BYTES, BLOCK_BYTES as usize).await {
-            Ok(data) if ebb_format::crc32c(&data) == sum => {}
-            Ok(_) => report.problem(format!("{file}: block {block} on the node's disk is not what was written")),
-            Err(error) => report.problem(format!("{file}: block {block} cannot be read: {error}")),
+        let damage = match store.read(place, block * BLOCK_BYTES, BLOCK_BYTES as usize).await {
+            Ok(data) if ebb_format::crc32c(&data) == sum => continue,
+            Ok(_) => format!("{file}: block {block} on the node's disk is not what was written"),
+            Err(error) => format!("{file}: block {block} cannot be read: {error}"),
+        };
+        match is_dirty {
+            false => report.mendable(damage, Remedy::Refetch { ino: place.ino, block }),
+            true => {
+                let (start, end) = (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(place.size_bytes));
+                report.problem(format!(
+                    "{damage}, and the bucket does not have it: bytes {start} to {end} are lost. Write them anew, remove the file, or \
+                     give up what was written to it since it was last sent (`ebb rollback`)"
+                ));
+            }
         }
     }
 }

@@ -209,6 +209,19 @@ impl Log {
         self.truncate(at).await
     }
 
+    /// What is wrong with a snapshot that a start may need. Read while no other is written.
+    pub async fn damaged_snapshot(&self) -> Result<Option<LogError>, LogError> {
+        let _snapshotting = self.snapshotting.lock().await;
+        for index in snapshots::list(&*self.disk).await? {
+            match SnapshotFrames::open(&*self.disk, self.options.volume, index).await {
+                Ok(_) => {}
+                Err(error @ LogError::Corrupt { .. }) => return Ok(Some(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
     /// Recycles segments whose commands are all at or below `at`, oldest first.
     async fn truncate(&self, at: LogIndex) -> Result<(), LogError> {
         loop {

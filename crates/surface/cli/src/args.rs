@@ -57,8 +57,12 @@ pub enum Command {
     /// Prove every invariant of a mounted volume and read every cached block against its checksum.
     ///
     /// PATH may be a data directory too, while no node has it open. Nothing in it is changed. The exit
-    /// status is 0 if nothing is wrong, 4 if something is, 8 if that could not be found out.
+    /// status is 0 if nothing is wrong, 1 if all that was is repaired, 4 if something is left, 8 if
+    /// that could not be found out.
     Fsck(Fsck),
+    /// Make the file PATH what it was when it was last sent to the bucket. What was written to it
+    /// since is lost.
+    Rollback(Rollback),
     /// Measure the file system that PATH is on, whatever it is: small files, a large one, names.
     Bench(Bench),
     /// Say where the bytes of PATH are, and what survives which failure right now.
@@ -370,9 +374,25 @@ pub struct Fsck {
     /// HEAD for each object that differs, or is in a directory that is not wholly loaded.
     #[arg(long)]
     pub bucket: bool,
+    /// Put right, of a mount or node, what only one thing is right for. What would be done is said
+    /// first, and done after a yes on the terminal, or with --yes.
+    #[arg(long)]
+    pub repair: bool,
+    /// Do not ask.
+    #[arg(long, requires = "repair")]
+    pub yes: bool,
     /// Of a data directory, how its bucket is reached.
     #[command(flatten)]
     pub store: Bucket,
+}
+
+#[derive(Args, Debug)]
+pub struct Rollback {
+    #[command(flatten)]
+    pub target: Target,
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Subcommand, Debug)]

@@ -1,6 +1,6 @@
 //! What a check has come to, for people and for programs.
 
-use ebb_model::FsckReport;
+use ebb_model::{FsckReport, Remedy};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -8,6 +8,9 @@ pub fn write(out: &mut String, report: &FsckReport) -> std::fmt::Result {
     let FsckReport { inodes, blocks, objects, pages, waiting, undecided, problems, others } = report;
     for problem in problems {
         writeln!(out, "PROBLEM {}", problem.what)?;
+        if let Some(known) = &problem.remedy {
+            writeln!(out, "        --repair {}", remedy(known))?;
+        }
     }
     for what in others {
         writeln!(out, "changed by others: {what}")?;
@@ -32,7 +35,21 @@ pub fn json(report: &FsckReport) -> Value {
         "pages": pages,
         "waiting": waiting,
         "undecided": undecided,
-        "problems": problems.iter().map(|problem| json!({ "what": problem.what })).collect::<Vec<_>>(),
+        "problems": problems.iter().map(|problem| json!({
+            "what": problem.what,
+            "remedy": problem.remedy.as_ref().map(remedy),
+        })).collect::<Vec<_>>(),
         "others": others,
     })
+}
+
+/// What `ebb fsck --repair` does about it.
+pub fn remedy(remedy: &Remedy) -> &'static str {
+    match remedy {
+        Remedy::Refetch { .. } => "fetches it again from the bucket",
+        Remedy::SendAgain { .. } => "sends it to the bucket again",
+        Remedy::Delete { .. } => "deletes it",
+        Remedy::Remove { .. } => "removes it",
+        Remedy::Snapshot => "writes another one",
+    }
 }

@@ -6,7 +6,7 @@
 pub mod args;
 pub mod config;
 mod explain;
-mod fsck;
+pub mod fsck;
 pub mod helper;
 pub mod member;
 pub mod metrics;

@@ -28,6 +28,11 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
         AdminReply::Evicted { bytes, .. } => writeln!(out, "{} dropped from the cache", Bytes(*bytes)),
         AdminReply::Fsck(report) => fsck::write(&mut out, report),
         AdminReply::FsckPart(part) => fsck::write(&mut out, &part.report),
+        AdminReply::Mended => writeln!(out, "repaired"),
+        AdminReply::RolledBack { before_bytes, lost_bytes, bytes } => {
+            let (before, lost, now) = (Bytes(*before_bytes), Bytes(*lost_bytes), Bytes(*bytes));
+            writeln!(out, "{now} as they were last sent; {lost} of {before} that were written since are lost")
+        }
         AdminReply::Explained(explained) => explain::write(&mut out, explained, now),
         AdminReply::Stats(node) => stats::write_node(&mut out, node),
         AdminReply::Paths(paths) => paths.iter().flatten().try_for_each(|path| writeln!(out, "/{}", String::from_utf8_lossy(path))),
@@ -103,6 +108,10 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Evicted { bytes, .. } => json!({ "bytes": bytes }),
         AdminReply::Fsck(report) => fsck::json(report),
         AdminReply::FsckPart(part) => fsck::json(&part.report),
+        AdminReply::Mended => json!({}),
+        AdminReply::RolledBack { before_bytes, lost_bytes, bytes } => {
+            json!({ "before_bytes": before_bytes, "lost_bytes": lost_bytes, "bytes": bytes })
+        }
         AdminReply::Explained(explained) => explain::json(explained),
         AdminReply::Warmed { bytes } => json!({ "bytes": bytes }),
         AdminReply::Quotas(quotas) => quotas.iter().map(quota::json).collect(),

@@ -1,98 +1,7 @@
-//! Damage that is planted in the bucket, and what a check says of it: of a node that runs, and of the
-//! data directory that it leaves.
+//! What a check says of the bucket: of a node that runs, and of the data directory that it leaves.
 
-use bytes::Bytes;
-use ebb_client::Client;
+use super::*;
 use ebb_core::backing::page_key;
-use ebb_model::*;
-use ebb_node::{Node, Options};
-use ebb_sim::volume::rig;
-use ebb_sim::{Process, SimBucket, World};
-use std::rc::Rc;
-use std::time::Duration;
-
-const BLOCK: usize = BLOCK_BYTES as usize;
-
-struct Mount {
-    process: Process,
-    _node: Rc<Node>,
-    client: Client,
-}
-
-impl Mount {
-    async fn new(world: &World, machine: &str, bucket: &SimBucket) -> Mount {
-        Mount::with(world, machine, bucket, Options::default()).await
-    }
-
-    async fn with(world: &World, machine: &str, bucket: &SimBucket, options: Options) -> Mount {
-        let process = world.machine(machine).process("node");
-        let flush_interval = Duration::from_secs(3600);
-        let options = Options { owner: machine.into(), embedded: true, flush_interval, scrub_interval: None, ..options };
-        let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
-        let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
-        Mount { process, _node: node, client }
-    }
-
-    async fn make(&self, dir: Ino, text: &str, what: Make) -> Ino {
-        let mode = if what == Make::Directory { 0o755 } else { 0o640 };
-        self.client.make(&Caller::ROOT, dir, &name(text), mode, what, false).await.unwrap().ino
-    }
-
-    async fn file(&self, dir: Ino, text: &str, salt: usize) -> Ino {
-        let ino = self.make(dir, text, Make::Regular).await;
-        self.client.write(&Caller::ROOT, ino, 0, content(salt), false).await.unwrap();
-        ino
-    }
-
-    /// A tree of everything that a volume can have: `a`, `d/b` with a second name, links, an empty
-    /// directory. Gives the ids of `d` and `a`.
-    async fn tree(&self) -> (Ino, Ino) {
-        let dir = self.make(Ino::ROOT, "d", Make::Directory).await;
-        let a = self.file(Ino::ROOT, "a", 0).await;
-        let b = self.file(dir, "b", 1).await;
-        self.client.link(&Caller::ROOT, b, Ino::ROOT, &name("also-b")).await.unwrap();
-        self.make(dir, "link", Make::Symlink { target: Bytes::from_static(b"../a") }).await;
-        self.make(dir, "empty", Make::Directory).await;
-        self.flush().await;
-        (dir, a)
-    }
-
-    async fn flush(&self) {
-        self.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-    }
-
-    async fn evict(&self) {
-        self.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
-    }
-
-    async fn fsck(&self) -> FsckReport {
-        rig::fsck(&self.client).await.unwrap()
-    }
-
-    /// Of the data directory, after the process was killed.
-    async fn fsck_dead(&self, world: &World, bucket: &SimBucket) -> FsckReport {
-        self.process.kill();
-        let process = world.machine("a").process("node");
-        let (ports, port) = (process.ports.clone(), process.bucket(bucket));
-        process.call(async move { ebb_node::fsck(ports, Some(port), |_, _| {}).await }).await.unwrap().unwrap()
-    }
-}
-
-fn name(text: &str) -> Name {
-    Name::new(text.as_bytes()).unwrap()
-}
-
-fn content(salt: usize) -> Bytes {
-    (0..3 * BLOCK + 1000).map(|at| ((at + salt) % 251) as u8).collect::<Vec<u8>>().into()
-}
-
-fn run(world: &World, scene: impl Future<Output = ()>) {
-    world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
-}
-
-fn told(report: &FsckReport) -> Vec<&str> {
-    report.problems.iter().map(|problem| &problem.what[..]).collect()
-}
 
 /// Nothing is said of a volume that is as it should be, whether or not it is flushed.
 #[test]
@@ -162,10 +71,6 @@ fn what_is_planted_in_the_bucket_is_named() {
     }
 }
 
-fn put(bucket: &SimBucket, key: &str, body: impl Into<Bytes>) {
-    bucket.put_as_outsider(key, body, vec![]).unwrap();
-}
-
 /// Others may use the bucket: what they have done is told, and is no damage.
 #[test]
 fn what_others_do_is_told_apart() {
@@ -226,7 +131,7 @@ fn what_is_not_loaded_is_not_judged() {
     run(&world, async {
         let first = Mount::new(&world, "a", &bucket).await;
         first.tree().await;
-        first._node.stop(true).await.unwrap();
+        first.node.stop(true).await.unwrap();
         let second = Mount::new(&world, "b", &bucket).await;
         second.client.lookup(Ino::ROOT, &name("a")).await.unwrap();
         put(&bucket, ".ebb/d/1000000000099", "left");
