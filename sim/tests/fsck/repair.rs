@@ -330,3 +330,42 @@ fn what_is_no_longer_wrong_is_left_alone() {
         mount.is_whole().await;
     });
 }
+
+/// Situation: a client of another machine has written and not forced; the file is rolled back; then the
+/// power fails. Danger: the client repeats the bytes that the node has lost, over what the file is by
+/// now. Expectation: it is what its object is.
+#[test]
+fn what_was_given_up_is_not_brought_back() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let options = Options { owner: "n".into(), flush_interval: Duration::from_secs(3600), scrub_interval: None, ..Options::default() };
+        let start = async || {
+            let process = world.machine("n").process("node");
+            let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+            rig::serve(&process, "n", &node).await;
+        };
+        start().await;
+        let process = world.machine("c").process("client");
+        let client = rig::attach_wire(&process, "n").await.unwrap().unwrap();
+        let done = process.call(async move {
+            let a = client.make(&Caller::ROOT, Ino::ROOT, &name("a"), 0o600, Make::Regular, false).await.unwrap().ino;
+            client.write(&Caller::ROOT, a, 0, content(0), false).await.unwrap();
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            client.write(&Caller::ROOT, a, 0, content(5), false).await.unwrap();
+            client.admin(AdminRequest::RollBack { path: vec![name("a")] }).await.unwrap();
+            (client, a)
+        });
+        let (client, a) = done.await.unwrap();
+        world.machine("n").power_cut();
+        world.sleep(Duration::from_secs(1)).await;
+        start().await;
+        let read = process.call(async move {
+            let read = client.read(a, 0, content(0).len()).await;
+            (read, rig::fsck(&client).await)
+        });
+        let (read, report) = read.await.unwrap();
+        assert_eq!(read, Ok(content(0)));
+        assert_eq!(told(&report.unwrap()), Vec::<&str>::new());
+    });
+}
