@@ -174,9 +174,15 @@ impl Supervisor {
     }
 
     fn live(&mut self, report: Option<RawFd>) -> io::Result<Life> {
-        let (words, theirs) = UnixStream::pair()?;
-        let mut daemon = self.start(&theirs, report)?;
-        drop(theirs);
+        let started = UnixStream::pair().and_then(|(words, theirs)| Ok((words, self.start(&theirs, report)?)));
+        let (words, mut daemon) = match started {
+            // As where memory is short, which is what the one before may have died of.
+            Err(error) if self.device.is_some() => {
+                tracing::error!(%error, "no daemon can be started");
+                return Ok(Life { status: ExitStatus::from_raw(1 << 8), served: false, upgraded: false });
+            }
+            started => started?,
+        };
         if let Some(report) = report {
             // The daemon has it: whoever reads it is to see when that ends.
             // SAFETY: the descriptor came with the environment, and nobody else owns it.

@@ -351,3 +351,23 @@ fn a_mount_that_others_can_join_is_not_upgraded() {
     fs::write(place.path("mnt/file"), "content").unwrap();
     place.umount();
 }
+
+/// Situation: for a while no daemon can be started, here because its log cannot be opened. Expectation:
+/// callers wait for as long as that lasts.
+#[test]
+fn a_daemon_that_cannot_be_started_is_tried_again() {
+    let place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    fs::rename(place.path("data"), place.path("data away")).unwrap();
+    place.kill_daemon("mnt");
+    let path = place.path("mnt/other");
+    let caller = std::thread::spawn(move || fs::write(path, "written"));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!caller.is_finished());
+    fs::rename(place.path("data away"), place.path("data")).unwrap();
+    caller.join().unwrap().unwrap();
+    place.umount();
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+    assert_eq!(fs::read_to_string(place.path("backing/other")).unwrap(), "written");
+}
