@@ -2,13 +2,12 @@
 //! servers have.
 
 use super::place::{Column, Places};
-use crate::{Outcome, tool};
+use crate::Outcome;
 use ebb_bench::Rng;
 use ebb_bench::work::{self, Durability, PAGE_BYTES, READ_BYTES, SMALL_BYTES, Stop, WRITE_BYTES};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Larger than what processors cache, small enough for the memory of ordinary machines.
@@ -16,8 +15,6 @@ pub const LARGE_BYTES: u64 = 512 << 20;
 pub const SMALL_FILES: usize = 1000;
 /// Files that each thread creates.
 pub const CREATES: usize = 4000;
-/// Processes that read one object from the store.
-const CLIENTS: u64 = 8;
 /// What is repeated is repeated for at least this long.
 const SPAN: Duration = Duration::from_secs(1);
 
@@ -108,52 +105,8 @@ pub fn open_read(places: &mut Places, column: Column) -> Outcome<f64> {
     repeat(work)
 }
 
-/// One object from the beginning to the end, with nothing of it on the node: MB/s. Of ebb the
-/// mount is new and its data directory empty.
-pub fn read_cold(places: &mut Places, column: Column) -> Outcome<f64> {
-    let path = large(places, Column::Ebb)?;
-    places.settle(Column::Ebb)?;
-    let rig = places.rig()?;
-    if column == Column::Gets {
-        let url =
-            format!("{}/{}/large", rig.store.endpoint().ok_or("the store has no endpoint")?, rig.store.url.trim_start_matches("s3://"));
-        let environment = rig.store.environment.clone();
-        let began = Instant::now();
-        get(&url, &environment)?;
-        return Ok(LARGE_BYTES as f64 / 1e6 / began.elapsed().as_secs_f64());
-    }
-    rig.umount()?;
-    rig.drop_cache()?;
-    rig.mount("")?;
-    let began = Instant::now();
-    let read = read_all(&File::open(path)?, &mut vec![0; WRITE_BYTES])?;
-    Ok(read as f64 / 1e6 / began.elapsed().as_secs_f64())
-}
-
-fn get(url: &str, environment: &[(&'static str, String)]) -> Outcome<()> {
-    let of = |name: &str| environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.clone());
-    let user = of("AWS_ACCESS_KEY_ID").zip(of("AWS_SECRET_ACCESS_KEY")).map(|(id, secret)| format!("{id}:{secret}"));
-    let user = user.ok_or("the store's credentials are not known")?;
-    let part = LARGE_BYTES / CLIENTS;
-    let clients = (0..CLIENTS).map(|client| {
-        let mut command = Command::new("curl");
-        command.args(["--fail", "--silent", "--show-error", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", &user]);
-        command.args(["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "--output", "/dev/null"]);
-        command.args(["--range", &format!("{}-{}", client * part, (client + 1) * part - 1), url]);
-        command.stdin(Stdio::null()).spawn()
-    });
-    let clients = clients.collect::<std::io::Result<Vec<Child>>>()?;
-    for mut client in clients {
-        let status = client.wait()?;
-        if !status.success() {
-            return Err(format!("curl {url}: {status}").into());
-        }
-    }
-    Ok(())
-}
-
 /// The large file of a place, made once.
-fn large(places: &mut Places, column: Column) -> Outcome<PathBuf> {
+pub fn large(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     let path = places.root(column)?.join("large");
     if !path.exists() {
         write_large(&path)?;
@@ -184,7 +137,7 @@ fn write_large(path: &Path) -> Outcome<()> {
     Ok(work::write_stream(path, LARGE_BYTES, Durability::Forced, &Stop::default())?)
 }
 
-fn read_all(file: &File, buffer: &mut [u8]) -> Outcome<u64> {
+pub fn read_all(file: &File, buffer: &mut [u8]) -> Outcome<u64> {
     match work::read_stream(file, buffer, &Stop::default())? {
         LARGE_BYTES => Ok(LARGE_BYTES),
         len => Err(format!("{len} bytes of {LARGE_BYTES}").into()),
@@ -199,9 +152,4 @@ fn repeat(mut work: impl FnMut() -> Outcome<f64>) -> Outcome<f64> {
         done += work()?;
     }
     Ok(done / began.elapsed().as_secs_f64())
-}
-
-/// What the rows of this file need of the machine.
-pub fn check() -> Outcome<()> {
-    if tool::has("curl") { Ok(()) } else { Err("curl is missing: it reads objects beside ebb".into()) }
 }

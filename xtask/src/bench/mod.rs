@@ -4,6 +4,7 @@
 //! there from the beginning to the end of a run, and each round does every row in every place,
 //! so that what else happens on the machine falls on all columns alike.
 
+mod bucket;
 mod data;
 mod names;
 mod place;
@@ -28,7 +29,7 @@ pub struct Wanted {
 }
 
 pub fn run(wanted: Wanted) -> Outcome<()> {
-    data::check()?;
+    bucket::check()?;
     let binaries = tool::build(&["ebb", "ebb-s3-server"], true)?;
     let examples = tool::build_examples("ebb-fuse", &["noop", "passthrough"])?;
     let rows: Vec<&tables::Row> =

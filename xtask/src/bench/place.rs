@@ -16,7 +16,7 @@ pub enum Column {
     Noop,
     Ebb,
     /// A client of the store that is no file system.
-    Gets,
+    Curl,
 }
 
 impl Column {
@@ -27,7 +27,7 @@ impl Column {
             Column::Passthrough => "bare passthrough",
             Column::Noop => "no-op FUSE",
             Column::Ebb => "ebb",
-            Column::Gets => "parallel GETs",
+            Column::Curl => "curl",
         }
     }
 
@@ -54,7 +54,10 @@ impl Column {
                  or after the commit interval of 1 s. Objects are written later; what is not yet there \
                  when a measurement ends is waited for before the next one."
             }
-            Column::Gets => "8 × `curl`, each with an eighth of the object, from the same S3 server.",
+            Column::Curl => {
+                "the same requests to the same S3 server, which keep nothing: one process where ebb does one thing \
+                 after the other, otherwise 8, each with an eighth of the work."
+            }
         }
     }
 }
@@ -120,7 +123,7 @@ impl Places {
                 }
                 Ok(self.rig()?.mountpoint())
             }
-            Column::Gets => Err("nothing is mounted there".into()),
+            Column::Curl => Err("nothing is mounted there".into()),
         }
     }
 

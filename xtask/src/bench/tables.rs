@@ -1,9 +1,9 @@
 //! The tables: which work, where, and what ebb is to reach.
 
 use super::place::{Column, Places};
-use super::{data, names};
+use super::{bucket, data, names};
 use crate::Outcome;
-use Column::{Ebb, Gets, Memory, Native, Noop, Passthrough};
+use Column::{Curl, Ebb, Memory, Native, Noop, Passthrough};
 
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Table {
@@ -13,6 +13,8 @@ pub enum Table {
     Files,
     /// Names and attributes.
     Metadata,
+    /// What comes from the bucket, and what goes there.
+    Bucket,
 }
 
 pub struct Row {
@@ -59,6 +61,7 @@ impl Table {
             Table::Limits => LIMITS,
             Table::Files => FILES,
             Table::Metadata => METADATA,
+            Table::Bucket => BUCKET,
         }
     }
 
@@ -67,6 +70,7 @@ impl Table {
             Table::Limits => "limits",
             Table::Files => "files",
             Table::Metadata => "metadata",
+            Table::Bucket => "bucket",
         }
     }
 }
@@ -101,7 +105,6 @@ const FILES: &[Row] = &[
     row!("create, write 4 KiB, close, 4 threads", "k/s", &[Native, Noop, Ebb], at_least(0.75, Noop), data::create_four),
     row!("stat, cached", "k/s", &[Native, Noop, Ebb], at_least(0.85, Native), data::stat),
     row!("open, read 4 KiB, close, cached", "k/s", &[Native, Noop, Ebb], at_least(0.9, Noop), data::open_read),
-    row!("read from the bucket, sequential", "MB/s", &[Gets, Ebb], at_least(0.9, Gets), data::read_cold),
 ];
 
 const METADATA: &[Row] = &[
@@ -111,6 +114,14 @@ const METADATA: &[Row] = &[
     row!("find in them, ten times", "s", &[Native, Noop, Ebb], None, names::find),
     row!("rm -rf", "s", &[Native, Noop, Ebb], at_most(1.3, Noop), names::remove),
     row!("git clone", "s", &[Native, Noop, Ebb], at_most(1.3, Noop), names::clone),
+];
+
+const BUCKET: &[Row] = &[
+    row!("read, sequential", "MB/s", &[Curl, Ebb], at_least(0.9, Curl), bucket::sequential),
+    row!("read the first 128 KiB of files, one after the other", "/s", &[Curl, Ebb], at_least(0.67, Curl), bucket::beginnings),
+    row!("read 128 KiB anywhere, 8 at one time", "/s", &[Curl, Ebb], at_least(0.8, Curl), bucket::anywhere),
+    row!("fetched for each byte of these", "bytes", &[Ebb], None, bucket::amplification),
+    row!("write, until the bucket has it", "MB/s", &[Curl, Ebb], at_least(0.9, Curl), bucket::write_back),
 ];
 
 /// Every column of a table, once, in the order in which they are shown.
