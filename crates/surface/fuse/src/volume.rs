@@ -3,13 +3,14 @@
 use crate::access_times::Readings;
 use crate::lockers::Lockers;
 use crate::native::Native;
-use crate::pages::{Found, Pages};
+use crate::pages::Pages;
 use crate::{
     AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption,
-    LockRequest, Lookup, Negotiated, Notification, Notifier, NotifyError, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
+    LockRequest, Lookup, Negotiated, Notification, Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
-use ebb_client::{CacheRule, Change, Client, Loan};
+use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
+use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece,
     Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
@@ -17,18 +18,13 @@ use ebb_model::{
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
-use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+mod caching;
 mod left;
-
-/// A sole client may cache without term, and what ends it comes as a notification.
-const SOLE_TTL: Duration = Duration::from_secs(3600);
-
-/// The same for names, where the kernel cannot be told to ask for all of them again.
-const SOLE_NAME_TTL_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
+mod opening;
 
 /// Entries asked of the node at one time.
 const DIRECTORY_BATCH: u32 = 512;
@@ -167,55 +163,6 @@ impl Volume {
         Ok(if foreign { mode & !SET_GID } else { mode })
     }
 
-    fn may_cache(&self) -> bool {
-        self.client.cache_rule() == CacheRule::Sole
-    }
-
-    /// Pages, of a file that is opened now. Where others write too the kernel would put what is
-    /// appended where it thinks that the file ends.
-    fn may_cache_pages(&self, flags: OpenFlags) -> bool {
-        self.may_cache() || self.consistency == Consistency::CloseToOpen && !flags.appends()
-    }
-
-    /// What the kernel has cached nobody else changes, unless it is told.
-    fn is_told(&self) -> bool {
-        self.may_cache() && self.client.cache_term().is_none()
-    }
-
-    fn attr_ttl(&self) -> Duration {
-        if self.may_cache() { self.client.cache_term().unwrap_or(SOLE_TTL) } else { Duration::ZERO }
-    }
-
-    fn entry_ttl(&self) -> Duration {
-        if self.may_cache() { self.client.cache_term().map_or(self.name_ttl, |term| term.min(self.name_ttl)) } else { Duration::ZERO }
-    }
-
-    /// The kernel is given these attributes.
-    fn seen(&self, attr: &Attr) {
-        self.readings.seen(attr.ino, attr);
-        let mut set_id = self.set_id.borrow_mut();
-        match attr.mode & SET_ID {
-            bits if bits != 0 && attr.kind == FileKind::Regular => drop(set_id.insert(attr.ino, bits)),
-            _ => drop(set_id.remove(&attr.ino)),
-        }
-    }
-
-    fn attr_reply(&self, attr: Attr) -> AttrReply {
-        self.seen(&attr);
-        AttrReply { attr, ttl: self.attr_ttl() }
-    }
-
-    fn entry(&self, attr: Attr) -> EntryReply {
-        EntryReply { attr, entry_ttl: self.entry_ttl(), attr_ttl: self.attr_ttl() }
-    }
-
-    /// An entry that the kernel takes a reference with.
-    fn referenced(&self, attr: Attr) -> EntryReply {
-        *self.known.borrow_mut().entry(attr.ino).or_default() += 1;
-        self.seen(&attr);
-        self.entry(attr)
-    }
-
     /// An inode was read. That this cannot be noted is no failure of the reading: a volume that
     /// takes no changes has none to note it in.
     async fn note_reading(&self, cx: &Context, ino: Ino) {
@@ -260,129 +207,6 @@ impl Volume {
         }
         Ok(attr)
     }
-
-    /// What a file that is being opened is now, where the kernel may have pages of what it was:
-    /// others may change it here, or in the bucket without the node being told in time.
-    async fn find(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Found>, FsError> {
-        if self.is_told() || !self.may_cache_pages(flags) {
-            return Ok(None);
-        }
-        let era = self.pages.era();
-        Ok(Some(Found { version: self.client.getattr(ino).await?.version, era }))
-    }
-
-    /// What the kernel may read by itself, if this open can be one of those that do.
-    async fn lend(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Loan>, FsError> {
-        let Some(native) = &self.native else { return Ok(None) };
-        let is_native = native.is_native(ino);
-        if !is_native && (flags.is_direct() || !self.may_cache() || !native.wants(ino)) {
-            return Ok(None);
-        }
-        match self.client.lend(ino).await {
-            // Others that have it open go on reading past the node what this one would not get.
-            Err(error) if native.is_native(ino) => Err(error),
-            lent => Ok(lent.unwrap_or(None)),
-        }
-    }
-
-    /// A file is open at the node. If this fails it is no longer.
-    fn opened(&self, cx: &Context, ino: Ino, flags: OpenFlags, found: Option<Found>, loan: Option<Loan>) -> Result<OpenReply, Errno> {
-        let mappable = flags.reads() && flags.writes();
-        if mappable {
-            *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
-        }
-        let number = self.next_number();
-        let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
-        let unread = noted && self.readings.opened(ino, None);
-        let cached = self.may_cache_pages(flags);
-        let direct = if cached { 0 } else { DIRECT };
-        let writes = if flags.writes() { WRITES } else { 0 };
-        let unnoted = if noted { 0 } else { UNNOTED };
-        let handle = Handle(number << FLAG_BITS | unnoted | writes | direct);
-        let caching = match cached {
-            true if (self.pages.opened(ino, handle, found) || self.is_told()) && !unread => Caching::Keep,
-            true => Caching::Fresh,
-            false => Caching::Direct,
-        };
-        let caching = match &self.native {
-            Some(native) => native.open(ino, loan, caching, flags.is_direct()),
-            None => caching,
-        };
-        self.leave(cx, ino, handle, mappable)?;
-        Ok(OpenReply { handle, caching })
-    }
-
-    fn next_number(&self) -> u64 {
-        self.opens.set(self.opens.get() + 1);
-        self.opens.get()
-    }
-
-    /// An open file is closed for good. `ino` is the kernel's number.
-    fn let_go(&self, ino: Ino, mappable: bool) {
-        if let Some(native) = &self.native {
-            native.release(ino);
-        }
-        self.client.close(self.real(ino));
-        if mappable {
-            let mut mappable = self.mappable.borrow_mut();
-            if let Some(opens) = mappable.get_mut(&ino) {
-                *opens = opens.saturating_sub(1);
-                if *opens == 0 {
-                    mappable.remove(&ino);
-                }
-            }
-        }
-    }
-
-    /// Attributes that the kernel has cached of an inode, and these pages, are no longer so. It is
-    /// told once it has its answer, as it may hold pages until then.
-    fn dropped_later(&self, ino: Ino, bytes: Range<u64>) {
-        let notifier = self.notifier.clone();
-        tokio::task::spawn_local(async move {
-            match notifier.send(Notification::Inode { ino, bytes }).await {
-                Ok(()) | Err(NotifyError::Ended) => {}
-                Err(error) => tracing::error!(%ino, %error, "the kernel keeps what it should drop"),
-            }
-        });
-    }
-
-    /// Drops what the kernel has cached of a file that others may change, and has it written
-    /// what was stored through a mapping: locks change hands with all that they protect.
-    async fn write_back(&self, ino: Ino, handle: Handle) -> Result<(), Errno> {
-        let caches = handle.0 & DIRECT == 0 || self.pages.of(ino) || self.mappable.borrow().contains_key(&ino);
-        if self.may_cache() || !caches {
-            return Ok(());
-        }
-        match self.notifier.send(Notification::Inode { ino, bytes: 0..u64::MAX }).await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                tracing::error!(%ino, %error, "the kernel does not write back what is mapped");
-                Err(Errno::IO)
-            }
-        }
-    }
-
-    /// Drops pages of a file that a write past the cache has made longer, from where it did so: one
-    /// that was read meanwhile has zeros behind the old end. The kernel takes the file to be longer as
-    /// soon as it has its answer, so it comes first; of such a write it holds no page until then.
-    /// (Newer kernels drop such pages too, after that.)
-    async fn end_dropped(&self, ino: Ino, end: u64) -> Result<(), Errno> {
-        if !self.pages.of(ino) {
-            return Ok(());
-        }
-        match self.notifier.send(Notification::Inode { ino, bytes: end..u64::MAX }).await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                tracing::error!(%ino, %error, "the kernel keeps what it should drop");
-                Err(Errno::IO)
-            }
-        }
-    }
-
-    async fn truncate(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Attr, FsError> {
-        let set = SetAttr { size_bytes: Some(0), mtime: Some(SetTime::Now), drop_set_id: flags.drop_set_id, ..SetAttr::default() };
-        self.once(cx).setattr(&Self::caller(cx), ino, set).await
-    }
 }
 
 /// Flags are asked for and set by operations of their own.
@@ -397,27 +221,6 @@ fn is_in_group(cx: &Context, attr: &Attr) -> bool {
 
 fn new_mode(cx: &Context, mode: u16) -> NewMode {
     NewMode { mode, umask: cx.umask }
-}
-
-/// Requests of the mount are served meanwhile, so waiting for the kernel is safe.
-async fn drop_cached(change: Change, root: Ino, known: &RefCell<Known>, notifier: &Notifier, name_ttl: Duration) {
-    let inodes = match change {
-        Change::Inode(ino) if ino == root => vec![Ino::ROOT],
-        Change::Inode(ino) => vec![ino],
-        Change::All => {
-            if notifier.send(Notification::AllEntries).await == Err(NotifyError::Unsupported) {
-                tokio::time::sleep(name_ttl).await;
-            }
-            known.borrow().keys().copied().collect()
-        }
-    };
-    for ino in inodes {
-        match notifier.send(Notification::Inode { ino, bytes: 0..u64::MAX }).await {
-            Ok(()) => {}
-            Err(NotifyError::Ended) => return,
-            Err(error) => tracing::error!(%ino, %error, "the kernel keeps what it should drop"),
-        }
-    }
 }
 
 impl Filesystem for Volume {

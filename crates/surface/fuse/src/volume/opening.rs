@@ -1,0 +1,94 @@
+//! Files that are opened and closed.
+
+use super::{DIRECT, FLAG_BITS, UNNOTED, Volume, WRITES};
+use crate::pages::Found;
+use crate::{Caching, Context, Errno, Handle, OpenFlags, OpenReply};
+use ebb_client::Loan;
+use ebb_model::{Attr, FsError, Ino, SetAttr, SetTime};
+
+impl Volume {
+    /// What a file that is being opened is now, where the kernel may have pages of what it was:
+    /// others may change it here, or in the bucket without the node being told in time.
+    pub(super) async fn find(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Found>, FsError> {
+        if self.is_told() || !self.may_cache_pages(flags) {
+            return Ok(None);
+        }
+        let era = self.pages.era();
+        Ok(Some(Found { version: self.client.getattr(ino).await?.version, era }))
+    }
+
+    /// What the kernel may read by itself, if this open can be one of those that do.
+    pub(super) async fn lend(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Loan>, FsError> {
+        let Some(native) = &self.native else { return Ok(None) };
+        let is_native = native.is_native(ino);
+        if !is_native && (flags.is_direct() || !self.may_cache() || !native.wants(ino)) {
+            return Ok(None);
+        }
+        match self.client.lend(ino).await {
+            // Others that have it open go on reading past the node what this one would not get.
+            Err(error) if native.is_native(ino) => Err(error),
+            lent => Ok(lent.unwrap_or(None)),
+        }
+    }
+
+    /// A file is open at the node. If this fails it is no longer.
+    pub(super) fn opened(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        flags: OpenFlags,
+        found: Option<Found>,
+        loan: Option<Loan>,
+    ) -> Result<OpenReply, Errno> {
+        let mappable = flags.reads() && flags.writes();
+        if mappable {
+            *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
+        }
+        let number = self.next_number();
+        let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
+        let unread = noted && self.readings.opened(ino, None);
+        let cached = self.may_cache_pages(flags);
+        let direct = if cached { 0 } else { DIRECT };
+        let writes = if flags.writes() { WRITES } else { 0 };
+        let unnoted = if noted { 0 } else { UNNOTED };
+        let handle = Handle(number << FLAG_BITS | unnoted | writes | direct);
+        let caching = match cached {
+            true if (self.pages.opened(ino, handle, found) || self.is_told()) && !unread => Caching::Keep,
+            true => Caching::Fresh,
+            false => Caching::Direct,
+        };
+        let caching = match &self.native {
+            Some(native) => native.open(ino, loan, caching, flags.is_direct()),
+            None => caching,
+        };
+        self.leave(cx, ino, handle, mappable)?;
+        Ok(OpenReply { handle, caching })
+    }
+
+    pub(super) fn next_number(&self) -> u64 {
+        self.opens.set(self.opens.get() + 1);
+        self.opens.get()
+    }
+
+    /// An open file is closed for good. `ino` is the kernel's number.
+    pub(super) fn let_go(&self, ino: Ino, mappable: bool) {
+        if let Some(native) = &self.native {
+            native.release(ino);
+        }
+        self.client.close(self.real(ino));
+        if mappable {
+            let mut mappable = self.mappable.borrow_mut();
+            if let Some(opens) = mappable.get_mut(&ino) {
+                *opens = opens.saturating_sub(1);
+                if *opens == 0 {
+                    mappable.remove(&ino);
+                }
+            }
+        }
+    }
+
+    pub(super) async fn truncate(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Attr, FsError> {
+        let set = SetAttr { size_bytes: Some(0), mtime: Some(SetTime::Now), drop_set_id: flags.drop_set_id, ..SetAttr::default() };
+        self.once(cx).setattr(&Self::caller(cx), ino, set).await
+    }
+}
