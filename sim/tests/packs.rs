@@ -207,6 +207,25 @@ fn space_is_given_back() {
     world.run(scenario).unwrap();
 }
 
+/// What was the last in the pack file at work goes before another one is begun: nobody else comes who
+/// would take the empty one along.
+#[test]
+fn an_empty_pack_file_goes_once_nothing_is_added() {
+    let world = World::new(1);
+    let scenario = async {
+        let volume = Volume::new(&world).await;
+        volume.file("first", 100_000).await;
+        volume.unlink("first").await;
+        volume.force_log().await;
+        assert_eq!(volume.paths("packs/").len(), 1, "files are added to it");
+        volume.file("second", 100_000).await;
+        volume.force_log().await;
+        assert_eq!(volume.paths("packs/").len(), 1, "the empty one is left");
+        volume.expect_sound().await;
+    };
+    world.run(scenario).unwrap();
+}
+
 /// A pack file that cannot be forced takes with it whoever had bytes there that were not forced:
 /// the system tells of the failure once, and forgets the bytes.
 #[test]

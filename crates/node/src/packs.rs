@@ -13,7 +13,7 @@ use crate::store::{self, Place};
 use ebb_model::*;
 use ebb_ports::{Disk, DiskError};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ struct State {
     written: BTreeMap<u64, u64>,
     /// Ranges that the log may not know of yet, by pack file.
     reserved: BTreeMap<PackId, u64>,
+    /// Nothing is added to these any more. All that was in one may have gone while something was.
+    ended: BTreeSet<PackId>,
 }
 
 /// A range that is kept until this is dropped, whatever the log says.
@@ -72,8 +74,8 @@ impl Packs {
         let (pack, start) = match state.active {
             Some((pack, end)) if end + len_bytes <= pack_bytes => (pack, end),
             _ => {
+                state.end();
                 state.last += 1;
-                state.written.clear();
                 (PackId(state.last), 0)
             }
         };
@@ -95,9 +97,17 @@ impl Packs {
 
     /// The pack file at work is added to no longer.
     pub fn seal(&self) {
-        let mut state = self.state.borrow_mut();
-        state.active = None;
-        state.written.clear();
+        self.state.borrow_mut().end();
+    }
+
+    /// Pack files that are added to no longer and may be empty.
+    pub fn ended(&self) -> Vec<PackId> {
+        self.state.borrow().ended.iter().copied().collect()
+    }
+
+    /// The pack file is gone, or goes with the last that is in it.
+    pub fn looked_at(&self, pack: PackId) {
+        self.state.borrow_mut().ended.remove(&pack);
     }
 
     pub fn written(&self, range: PackRange, end: u64) {
@@ -132,6 +142,11 @@ impl Packs {
 }
 
 impl State {
+    fn end(&mut self) {
+        self.ended.extend(self.active.take().map(|(pack, _)| pack));
+        self.written.clear();
+    }
+
     fn is_active(&self, pack: PackId) -> bool {
         self.active.is_some_and(|(active, _)| active == pack)
     }

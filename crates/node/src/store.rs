@@ -352,6 +352,15 @@ impl Store {
             let is_needed = has_files(range.pack) || self.packs.is_in_use(range.pack) || self.is_doomed_later(range.pack);
             dropped = dropped.and(if is_needed { self.free(range).await } else { self.drop_pack(range.pack).await });
         }
+        for pack in self.packs.ended() {
+            if self.packs.is_in_use(pack) || self.is_doomed_later(pack) {
+                continue;
+            }
+            match has_files(pack) {
+                true => self.packs.looked_at(pack),
+                false => dropped = dropped.and(self.drop_pack(pack).await),
+            }
+        }
         dropped
     }
 
@@ -370,6 +379,7 @@ impl Store {
     }
 
     pub async fn drop_pack(&self, pack: PackId) -> Result<(), DiskError> {
+        self.packs.looked_at(pack);
         self.remove(FileId::Pack(pack)).await
     }
 
@@ -551,7 +561,8 @@ impl Store {
         match file {
             FileId::Own(ino) => !self.has_own(ino) && is_over(ino),
             FileId::Pack(pack) => {
-                !has_files(pack) && !self.packs.is_in_use(pack) && !self.packs.is_to_come(pack) && !self.is_doomed_later(pack)
+                let goes_by_itself = self.packs.ended().contains(&pack) || self.is_doomed_later(pack);
+                !has_files(pack) && !self.packs.is_in_use(pack) && !self.packs.is_to_come(pack) && !goes_by_itself
             }
         }
     }
