@@ -82,8 +82,7 @@ pub fn amplification(places: &mut Places, column: Column) -> Outcome<f64> {
     let point = rig.mountpoint().display().to_string();
     let stats = tool::output(&mut rig.ebb(&["stats", &point, "--interval", "0", "--count", "1", "--json"]))?;
     let stats: serde_json::Value = serde_json::from_str(stats.trim())?;
-    let gets = stats["bucket"].as_array().into_iter().flatten().find(|row| row["operation"] == "get");
-    let bytes = gets.and_then(|row| row["bytes"].as_u64()).ok_or("the statistics have no bytes of GETs")?;
+    let bytes = stats["node"]["bucket"]["get"]["bytes"].as_u64().ok_or("the statistics have no bytes of GETs")?;
     Ok(bytes as f64 / (READS * READ_BYTES as u64) as f64)
 }
 
