@@ -8,9 +8,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
-/// Writing this much into the page cache takes several times as long as a hop to the blocking pool
-/// and back, and everybody else would wait for it.
-const ASIDE_FROM_BYTES: usize = 256 << 10;
+/// Writing this much into the page cache takes a millisecond and more, and everybody else would wait
+/// for it. What one call of an application writes is less: it would wait longer for two processors.
+const ASIDE_FROM_BYTES: usize = 2 << 20;
 
 /// An open file of a data directory.
 pub struct OsFile {
