@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ebb_format::sums::{self, Sums};
-use ebb_format::{head, identity, page, record, rpc, segment, snapshot};
+use ebb_format::{encryption, head, identity, page, record, rpc, segment, snapshot};
 use ebb_model::{LogIndex, Notice, Reply, Request};
 use record::Decoded;
 
@@ -74,6 +74,18 @@ pub fn head(bytes: &[u8]) {
 pub fn identity(bytes: &[u8]) {
     if let Ok(identity) = identity::decode(bytes) {
         assert_eq!(identity::decode(&identity::encode(&identity)), Ok(identity));
+    }
+}
+
+pub fn wrapped_key(bytes: &[u8]) {
+    if let Ok(key) = encryption::decode_key(bytes) {
+        assert_eq!(encryption::decode_key(&encryption::encode_key(&key)), Ok(key));
+    }
+}
+
+pub fn encrypted_file(bytes: &[u8]) {
+    if let Ok(header) = encryption::decode_header(bytes) {
+        assert_eq!(encryption::decode_header(&encryption::encode_header(&header)), Ok(header));
     }
 }
 

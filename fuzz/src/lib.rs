@@ -25,6 +25,16 @@ pub const TARGETS: &[Target] = &[
     Target { name: "page", run: formats::page, seeds: || seeds::golden(include_str!("../../crates/format/golden/page.txt")) },
     Target { name: "head", run: formats::head, seeds: || seeds::golden(include_str!("../../crates/format/golden/head.txt")) },
     Target { name: "identity", run: formats::identity, seeds: || seeds::golden(include_str!("../../crates/format/golden/identity.txt")) },
+    Target {
+        name: "wrapped-key",
+        run: formats::wrapped_key,
+        seeds: || seeds::golden(include_str!("../../crates/format/golden/wrapped-key.txt")),
+    },
+    Target {
+        name: "encrypted-file",
+        run: formats::encrypted_file,
+        seeds: || seeds::golden(include_str!("../../crates/format/golden/encrypted-file.txt")),
+    },
     Target { name: "sums", run: formats::sums, seeds: || vec![b"BK7WaADjBpKD".to_vec()] },
     Target { name: "rpc", run: formats::rpc, seeds: || seeds::golden(include_str!("../../crates/format/golden/rpc.txt")) },
     Target { name: "message", run: formats::message, seeds: seeds::messages },

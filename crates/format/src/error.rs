@@ -37,6 +37,8 @@ pub enum Format {
     Page,
     Head,
     Identity,
+    WrappedKey,
+    EncryptedFile,
 }
 
 impl fmt::Display for Format {
@@ -49,6 +51,8 @@ impl fmt::Display for Format {
             Format::Page => "directory page",
             Format::Head => "volume head",
             Format::Identity => "node identity",
+            Format::WrappedKey => "wrapped key",
+            Format::EncryptedFile => "encrypted file",
         })
     }
 }

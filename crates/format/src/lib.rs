@@ -9,6 +9,7 @@
 
 mod body;
 mod checksum;
+pub mod encryption;
 mod error;
 pub mod head;
 pub mod identity;

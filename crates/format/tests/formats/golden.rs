@@ -6,7 +6,7 @@
 //! replaces those that no longer hold; after a release only additions may be kept.
 
 use crate::samples::{self, Draw};
-use crate::{head, identity, page, record, rpc, segment, snapshot};
+use crate::{encryption, head, identity, page, record, rpc, segment, snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ fn bytes_are_those_of_the_golden_files() {
     check("page", page::golden(), page::reread);
     check("head", head::golden(), head::reread);
     check("identity", identity::golden(), identity::reread);
+    check("wrapped-key", encryption::golden_key(), encryption::reread_key);
+    check("encrypted-file", encryption::golden_header(), encryption::reread_header);
 }
 
 #[test]
