@@ -6,7 +6,7 @@
 use super::embedded::{Home, Story};
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
-use super::rig::{attach_wire, open, serve, walk};
+use super::rig::{attach_wire, open_on, serve, walk};
 use super::workload::{Known, Worker, ask};
 use crate::oracle::{ClientId, Event, History, Identity};
 use crate::{FaultPlan, Process, Rate, Rng, World};
@@ -129,7 +129,7 @@ impl Detached<'_> {
         self.world.sleep(self.plan.late()).await;
         for attempt in 0..MAX_STARTS {
             let process = self.world.machine(SERVER).process_on(PROGRAM, DATA);
-            match open(&process, &self.world.bucket(), &self.plan.options).await {
+            match open_on(&process, &self.world.bucket(), &self.plan.options, self.plan.medium).await {
                 Some(Ok(node)) => {
                     serve(&process, SERVER, &node).await;
                     self.history.note("the node serves");

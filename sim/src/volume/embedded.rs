@@ -3,7 +3,7 @@
 
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
-use super::rig::{attach_embedded, fsck, open, walk};
+use super::rig::{Medium, attach_embedded, fsck, open_on, walk};
 use super::verify::{bucket_holds, differences};
 use super::workload::{Known, Warmer, Worker, ask};
 use crate::oracle::{ClientId, Event, History, Identity, SeenTree};
@@ -79,7 +79,7 @@ impl Story<'_> {
         self.world.sleep(self.plan.late()).await;
         for attempt in 0.. {
             let process = self.world.machine(&self.home.machine).process_on("ebb", &self.home.data);
-            match open(&process, &self.bucket, &self.plan.options).await {
+            match open_on(&process, &self.bucket, &self.plan.options, self.plan.medium).await {
                 Some(Ok(node)) => {
                     let client = match attach_embedded(&process, &node).await {
                         Some(Ok(client)) => client,
@@ -135,9 +135,20 @@ impl Story<'_> {
         self.known.reset(&seen);
         // What a disk did not force while the node started is told, as long as that node runs.
         let disk = self.plan.faults.disk;
-        let may_fail = disk.sync_error != Rate::NEVER || disk.name_error != Rate::NEVER;
+        // To open a file that is encrypted is to read from it.
+        let opens_fail = disk.name_error != Rate::NEVER || self.plan.medium == Medium::Encrypted && disk.read_error != Rate::NEVER;
+        let may_fail = disk.sync_error != Rate::NEVER || opens_fail;
         let is_told = |problem: &Problem| may_fail && problem.what.contains("could not be forced to disk");
-        match life.process.call(async move { fsck(&client).await }).await.ok_or("the process has died")? {
+        let mut checked = Err(FsError::Io);
+        for _ in 0..LOOKS {
+            let client = life.client.clone();
+            checked = life.process.call(async move { fsck(&client).await }).await.ok_or("the process has died")?;
+            if checked.is_ok() {
+                break;
+            }
+            self.world.sleep(Duration::from_secs(10)).await;
+        }
+        match checked {
             Ok(report) if report.problems.iter().all(is_told) && report.others.is_empty() => {}
             other => return Err(format!("fsck: {other:?}")),
         }

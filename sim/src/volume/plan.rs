@@ -1,6 +1,6 @@
 //! What the seed has chosen for a run.
 
-use super::rig::VOLUME;
+use super::rig::{Medium, VOLUME};
 use super::workload::Pace;
 use crate::oracle::{Permitted, Tree};
 use crate::{FaultPlan, Rate, Rng, SimBucket};
@@ -14,6 +14,7 @@ pub struct Plan {
     pub options: Options,
     pub workers: u64,
     pub pace: Pace,
+    pub medium: Medium,
     /// The bucket is not empty at the beginning.
     found: bool,
 }
@@ -65,6 +66,7 @@ impl Plan {
                 pause_limit: Duration::from_millis([1, 20, 200][rng.index(3)]),
                 far: [Rate::NEVER, Rate::one_in(40)][rng.index(2)],
             },
+            medium: [Medium::Plain, Medium::Plain, Medium::Encrypted][rng.split("encrypted").index(3)],
             found: rng.below(2) == 0,
         }
     }

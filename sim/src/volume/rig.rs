@@ -3,8 +3,10 @@
 use crate::{Process, SimBucket};
 use bytes::{Bytes, BytesMut};
 use ebb_client::{AttachError, Client, ClientPorts, Estate, Link, LocalLink, Options as ClientOptions, WireLink};
+use ebb_encryption::{EncryptionError, Key};
 use ebb_model::*;
 use ebb_node::{Node, OpenError, Options, wire};
+use ebb_ports::{DiskError, Ports};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -15,8 +17,33 @@ pub const VOLUME: &str = "ebb";
 
 /// Opens a node in a process. It lives and dies with the process.
 pub async fn open(process: &Process, bucket: &SimBucket, options: &Options) -> Option<Result<Rc<Node>, OpenError>> {
+    open_on(process, bucket, options, Medium::Plain).await
+}
+
+/// What is in a data directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Medium {
+    Plain,
+    Encrypted,
+}
+
+pub async fn open_on(process: &Process, bucket: &SimBucket, options: &Options, medium: Medium) -> Option<Result<Rc<Node>, OpenError>> {
     let (ports, port, options) = (process.ports.clone(), process.bucket(bucket), options.clone());
-    process.call(async move { Node::open(ports, Some(port), options).await }).await
+    let opening = async move {
+        let ports = if medium == Medium::Encrypted { encrypted(ports).await? } else { ports };
+        Node::open(ports, Some(port), options).await
+    };
+    process.call(opening).await
+}
+
+async fn encrypted(ports: Ports) -> Result<Ports, DiskError> {
+    ports.disk.lock()?;
+    let key = Key::parse(&[7; 32]).expect("32 bytes are a key");
+    match ebb_encryption::open(ports.disk.clone(), Some(&key), ports.entropy.clone()).await {
+        Ok(disk) => Ok(Ports { disk, ..ports }),
+        Err(EncryptionError::Disk(error)) => Err(error),
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// A client in the node's own process.

@@ -6,7 +6,7 @@
 
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
-use super::rig::{attach_heir, open, walk};
+use super::rig::{attach_heir, open_on, walk};
 use super::verify::bucket_holds;
 use super::workload::{Ask, Known, Worker, perform};
 use crate::oracle::{ClientId, Event, History, Identity, Op, Outcome};
@@ -209,7 +209,7 @@ impl Scene {
                 }
             }
             let options = ebb_node::Options { heir_of: estate.session(), ..plan.options.clone() };
-            let node = match open(&process, &self.bucket, &options).await {
+            let node = match open_on(&process, &self.bucket, &options, plan.medium).await {
                 Some(Ok(node)) => node,
                 other => {
                     last = format!("{:?}", other.map(|node| node.err()));

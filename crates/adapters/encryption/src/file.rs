@@ -1,0 +1,268 @@
+//! One encrypted file: a header, the contents in blocks of 16 bytes at their own offsets behind it,
+//! and a tail of zeros, so that the last block is whole and the length still says how long the file is.
+//!
+//! Laws:
+//! - A block is stored whole or not at all, and never depends on the length. So a power cut that
+//!   keeps a length and loses a block, or the other way round, does what it does to bytes that are
+//!   not encrypted.
+//! - Behind the end of the contents there are zeros when the file grows, whatever a power cut or a
+//!   write that failed has left there.
+//! - Before anything is written the header is, once in every open and again after a sync that
+//!   failed. A file without a header holds nothing that was ever forced, and reads as zeros.
+//! - Changes take turns: two writes may meet in a block, of which each changes a part. Reads take
+//!   none: a node reads and writes bytes of one block under the lock of their inode.
+
+use crate::xts::{BLOCK_BYTES, Xts};
+use bytes::{Bytes, BytesMut};
+use ebb_format::encryption::{self, FILE_HEADER_BYTES, FileHeader};
+use ebb_ports::{DiskError, DiskFile, Entropy, PortFuture};
+use futures_util::lock::Mutex;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Where the contents begin: blocks of the file system stay blocks of the contents.
+pub const CONTENTS_AT: u64 = 4096;
+
+/// Behind the contents, whatever their length.
+pub const TAIL_BYTES: u64 = BLOCK_BYTES as u64 - 1;
+
+pub const OVERHEAD_BYTES: u64 = CONTENTS_AT + TAIL_BYTES;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+pub struct EncryptedFile {
+    inner: Rc<dyn DiskFile>,
+    xts: Rc<Xts>,
+    entropy: Rc<dyn Entropy>,
+    path: String,
+    /// `None` where there is no header yet.
+    first_unit: Cell<Option<u128>>,
+    header_is_written: Cell<bool>,
+    /// What is stored behind the end of the contents is known to be zeros.
+    end_is_clean: Cell<bool>,
+    changing: Mutex<()>,
+}
+
+impl EncryptedFile {
+    pub async fn open(inner: Rc<dyn DiskFile>, xts: Rc<Xts>, entropy: Rc<dyn Entropy>, path: &str) -> Result<EncryptedFile, DiskError> {
+        let header = inner.read_at(0, FILE_HEADER_BYTES).await?;
+        let never_arrived = header.len() < FILE_HEADER_BYTES || header.iter().all(|byte| *byte == 0);
+        let first_unit = if never_arrived {
+            None
+        } else {
+            let header = encryption::decode_header(&header);
+            Some(header.map_err(|error| DiskError::Failed { path: path.into(), what: error.to_string() })?.first_unit)
+        };
+        Ok(EncryptedFile {
+            inner,
+            xts,
+            entropy,
+            path: path.into(),
+            first_unit: Cell::new(first_unit),
+            header_is_written: Cell::new(false),
+            end_is_clean: Cell::new(false),
+            changing: Mutex::new(()),
+        })
+    }
+
+    async fn contents_len(&self) -> Result<u64, DiskError> {
+        Ok(self.inner.len().await?.saturating_sub(OVERHEAD_BYTES))
+    }
+
+    async fn read(&self, offset: u64, len: usize) -> Result<Bytes, DiskError> {
+        let end = offset.saturating_add(len as u64).min(self.contents_len().await?);
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        let start = round_down(offset);
+        let wanted = (end.next_multiple_of(BLOCK) - start) as usize;
+        let stored = self.inner.read_at(CONTENTS_AT + start, wanted).await?;
+        // The file may have been cut meanwhile.
+        let end = if stored.len() == wanted { end } else { end.min((start + stored.len() as u64).saturating_sub(TAIL_BYTES)) };
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        let Some(first_unit) = self.first_unit.get() else { return Ok(vec![0; (end - offset) as usize].into()) };
+        let mut contents = stored.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        contents.truncate((end.next_multiple_of(BLOCK) - start) as usize);
+        self.xts.decrypt(first_unit, start, &mut contents);
+        Ok(contents.freeze().slice((offset - start) as usize..(end - start) as usize))
+    }
+
+    async fn write(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| *end <= u64::MAX - OVERHEAD_BYTES) else {
+            return Err(self.failed("longer than a file can be"));
+        };
+        let first_unit = self.write_header().await?;
+        let len = self.contents_len().await?;
+        let start = round_down(offset);
+        if start > round_down(len) {
+            self.clean_end(len).await?;
+        }
+        let mut contents = Vec::with_capacity((end - start + BLOCK + TAIL_BYTES) as usize);
+        if offset > start {
+            contents.extend_from_slice(&self.block(start).await?[..(offset - start) as usize]);
+        }
+        contents.extend_from_slice(data);
+        if end < len && end % BLOCK > 0 {
+            let last = self.block(round_down(end)).await?;
+            contents.extend_from_slice(&last[(end % BLOCK) as usize..]);
+        }
+        contents.resize((end.next_multiple_of(BLOCK) - start) as usize, 0);
+        self.xts.encrypt(first_unit, start, &mut contents);
+        let grows = end > len;
+        if grows {
+            contents.resize((end + TAIL_BYTES - start) as usize, 0);
+        }
+        let written = self.inner.write_at(CONTENTS_AT + start, contents.into()).await;
+        if grows {
+            self.end_is_clean.set(written.is_ok());
+        }
+        written
+    }
+
+    /// A block as it is, with zeros for what is behind the end of the contents.
+    async fn block(&self, at: u64) -> Result<[u8; BLOCK_BYTES], DiskError> {
+        let mut block = [0; BLOCK_BYTES];
+        let contents = self.read(at, BLOCK_BYTES).await?;
+        block[..contents.len()].copy_from_slice(&contents);
+        Ok(block)
+    }
+
+    async fn write_header(&self) -> Result<u128, DiskError> {
+        if let Some(first_unit) = self.first_unit.get().filter(|_| self.header_is_written.get()) {
+            return Ok(first_unit);
+        }
+        let first_unit = match self.first_unit.get() {
+            Some(first_unit) => first_unit,
+            None => {
+                let stored = self.inner.len().await?;
+                if stored > CONTENTS_AT {
+                    // Of a header that a power cut took. Nothing of it may come back under another.
+                    self.inner.punch(CONTENTS_AT, stored - CONTENTS_AT).await?;
+                    self.inner.sync_data().await?;
+                }
+                u128::from(self.entropy.next_u64()) << 64 | u128::from(self.entropy.next_u64())
+            }
+        };
+        let header = encryption::encode_header(&FileHeader { first_unit });
+        self.inner.write_at(0, Bytes::copy_from_slice(&header)).await?;
+        self.first_unit.set(Some(first_unit));
+        self.header_is_written.set(true);
+        Ok(first_unit)
+    }
+
+    /// Before the contents grow from this length.
+    async fn clean_end(&self, len: u64) -> Result<(), DiskError> {
+        if !self.end_is_clean.get() {
+            self.clear_behind(len).await?;
+            self.end_is_clean.set(true);
+        }
+        Ok(())
+    }
+
+    /// Contents of this length would get zeros behind them in their last block and in their tail. What
+    /// is cut through by that is cleared whole: it may stay.
+    async fn clear_behind(&self, len: u64) -> Result<(), DiskError> {
+        if self.first_unit.get().is_none() {
+            return Ok(());
+        }
+        let first_unit = self.write_header().await?;
+        let (start, kept) = (round_down(len), (len % BLOCK) as usize);
+        let stored = self.inner.read_at(CONTENTS_AT + start, kept.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES).await?;
+        let mut cleared = vec![0; stored.len()];
+        if kept > 0 {
+            let block = &mut cleared[..BLOCK_BYTES];
+            block.copy_from_slice(&stored[..BLOCK_BYTES]);
+            self.xts.decrypt(first_unit, start, block);
+            block[kept..].fill(0);
+            self.xts.encrypt(first_unit, start, block);
+        }
+        if cleared == stored { Ok(()) } else { self.inner.write_at(CONTENTS_AT + start, cleared.into()).await }
+    }
+
+    async fn cut_or_grow(&self, len: u64) -> Result<(), DiskError> {
+        if len > u64::MAX - OVERHEAD_BYTES {
+            return Err(self.failed("longer than a file can be"));
+        }
+        let before = self.contents_len().await?;
+        if len == before {
+            return Ok(());
+        }
+        match len > before {
+            true => self.clean_end(before).await?,
+            // Before the cut, or whoever dies in between leaves behind it what was cut off.
+            false => self.clear_behind(len).await?,
+        }
+        self.inner.set_len(if len == 0 { CONTENTS_AT } else { len + OVERHEAD_BYTES }).await
+    }
+
+    async fn clear(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        let contents_len = self.contents_len().await?;
+        let end = offset.saturating_add(len).min(contents_len);
+        if offset >= end {
+            return Ok(());
+        }
+        let from = offset.next_multiple_of(BLOCK);
+        // Behind the end of the contents there is nothing to keep.
+        let to = if end == contents_len { end.next_multiple_of(BLOCK) } else { round_down(end) };
+        if self.first_unit.get().is_some() {
+            for edge in [offset..from.min(end), to.max(from.min(end))..end] {
+                if !edge.is_empty() {
+                    self.write(edge.start, &[0; BLOCK_BYTES][..(edge.end - edge.start) as usize]).await?;
+                }
+            }
+        }
+        if from < to { self.inner.punch(CONTENTS_AT + from, to - from).await } else { Ok(()) }
+    }
+
+    fn failed(&self, what: &str) -> DiskError {
+        DiskError::Failed { path: self.path.clone(), what: what.into() }
+    }
+}
+
+fn round_down(offset: u64) -> u64 {
+    offset - offset % BLOCK
+}
+
+impl DiskFile for EncryptedFile {
+    fn read_at(&self, offset: u64, len: usize) -> PortFuture<'_, Result<Bytes, DiskError>> {
+        Box::pin(self.read(offset, len))
+    }
+
+    fn write_at(&self, offset: u64, data: Bytes) -> PortFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            let _turn = self.changing.lock().await;
+            if data.is_empty() { Ok(()) } else { self.write(offset, &data).await }
+        })
+    }
+
+    fn sync_data(&self) -> PortFuture<'_, Result<(), DiskError>> {
+        Box::pin(async {
+            let synced = self.inner.sync_data().await;
+            if synced.is_err() {
+                // The system may call the header written now, which it is not.
+                self.header_is_written.set(false);
+            }
+            synced
+        })
+    }
+
+    fn set_len(&self, len: u64) -> PortFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            let _turn = self.changing.lock().await;
+            self.cut_or_grow(len).await
+        })
+    }
+
+    fn len(&self) -> PortFuture<'_, Result<u64, DiskError>> {
+        Box::pin(self.contents_len())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> PortFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            let _turn = self.changing.lock().await;
+            self.clear(offset, len).await
+        })
+    }
+}
