@@ -1,6 +1,7 @@
 //! `ebb fsck`: of a node, or of a data directory that none has open. Exit statuses are fsck(8)'s.
 
 use crate::ask::Asked;
+use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
@@ -133,6 +134,8 @@ async fn compare(node: &Asked, report: &mut FsckReport) -> Result<(), Failure> {
 async fn of_data(data_dir: &Path, args: &Fsck) -> Result<FsckReport, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::of(data_dir.display(), error);
     let ports = ebb_os::ports(data_dir).map_err(|error| failed(&error))?;
+    ports.disk.lock().map_err(|error| failed(&error))?;
+    let ports = encryption::unlock(ports, &DataDir { path: data_dir, encryption: &args.encryption }).await?;
     let bucket = if args.bucket { Some(bucket_of(&ports, data_dir, args).await?) } else { None };
     let mut progress = bucket.as_ref().map(|_| Progress::counting("fsck"));
     let show = |done, total| {

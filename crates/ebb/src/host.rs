@@ -1,6 +1,7 @@
 //! A node in this process: opening it, and the end of it.
 
 use crate::daemon::Report;
+use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
 use crate::predecessor;
 use crate::settings;
@@ -38,15 +39,19 @@ pub struct Elsewhere {
 pub async fn open(
     url: &str,
     bucket: &args::Bucket,
-    data_dir: &Path,
+    data_dir: &DataDir<'_>,
     listen: Option<&str>,
     mut options: Options,
     report: &mut Report,
     signals: &mut Signals,
 ) -> Result<Host, Failure> {
-    let ports = ebb_os::ports(data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
+    let ports = ebb_os::ports(data_dir.path).map_err(|error| Failure::of("the data directory cannot be used", error))?;
     // Before the storage is asked, which may take its time.
-    predecessor::lock(&*ports.disk, data_dir, report, signals).await?;
+    predecessor::lock(&*ports.disk, data_dir.path, report, signals).await?;
+    let ports = tokio::select! {
+        ports = encryption::unlock(ports, data_dir) => ports?,
+        () = signals.next() => return Err(interrupted()),
+    };
     let listener = match listen {
         Some(address) => {
             let listener = ports.net.listen(address).await.map_err(|error| Failure::of("cannot listen", error))?;
@@ -73,7 +78,7 @@ pub async fn open(
             Err(ebb_node::OpenError::Elsewhere { address, cluster, stranded, .. }) => {
                 Ok(Host::Elsewhere(Elsewhere { address, cluster, stranded }))
             }
-            Err(error) => Err(Failure::of(data_dir.display(), error)),
+            Err(error) => Err(Failure::of(data_dir.path.display(), error)),
         }
     };
     tokio::pin!(opening);

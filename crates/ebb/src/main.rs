@@ -4,6 +4,7 @@ mod ask;
 mod bench;
 mod busy;
 mod daemon;
+mod encryption;
 mod evict;
 mod failure;
 mod fsck;

@@ -1,6 +1,7 @@
 //! `ebb mount`: a volume at a directory, from a node of this process or over the network.
 
 use crate::daemon::{self, Report};
+use crate::encryption::DataDir;
 use crate::failure::Failure;
 use crate::host::{self, Elsewhere, Host};
 use crate::http::{Listener, Told};
@@ -104,7 +105,11 @@ impl Plan {
         let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&key));
         let data_dir = std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.display(), error))?;
         let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        let (listen, node, bucket) = (args.listen, args.node, args.bucket);
+        let (listen, mut node, bucket) = (args.listen, args.node, args.bucket);
+        // A daemon has another working directory.
+        if let Some(file) = &mut node.encryption.encryption_key_file {
+            *file = std::path::absolute(&*file).map_err(|error| Failure::of(file.display(), error))?;
+        }
         if listen.is_some() && matches!(source, Source::Served { .. }) {
             return Err(Failure::Usage("--listen is for what this mount serves itself: others can mount an ebb:// source as it is".into()));
         }
@@ -133,8 +138,9 @@ impl Plan {
         options.heir_of = self.heir().and_then(|ward| ward.estate().session());
         let read_only = options.read_only;
         let listen = self.listen.as_deref();
+        let data_dir = DataDir { path: &self.data_dir, encryption: &self.node.encryption };
         let node = loop {
-            match host::open(url, &self.bucket, &self.data_dir, listen, options.clone(), report, signals).await? {
+            match host::open(url, &self.bucket, &data_dir, listen, options.clone(), report, signals).await? {
                 Host::Here(node) => break node,
                 Host::Elsewhere(there) => {
                     if let Some(ward) = self.heir() {

@@ -1,6 +1,7 @@
 //! `ebb serve`: a node for other mounts.
 
 use crate::daemon::Report;
+use crate::encryption::DataDir;
 use crate::failure::Failure;
 use crate::host::Host;
 use crate::http::{Listener, Told};
@@ -22,7 +23,8 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&args.backing));
     let options = settings::node(&args.node, &args.name, &data_dir, false);
     let listen = Some(args.listen.as_str());
-    let node = match host::open(&args.backing, &args.bucket, &data_dir, listen, options, &mut Report::Log, &mut signals).await? {
+    let place = DataDir { path: &data_dir, encryption: &args.node.encryption };
+    let node = match host::open(&args.backing, &args.bucket, &place, listen, options, &mut Report::Log, &mut signals).await? {
         Host::Here(node) => node,
         Host::Elsewhere(there) => return Err(Failure::Failed(format!("{} is served at {}: mount that", args.backing, there.address))),
     };

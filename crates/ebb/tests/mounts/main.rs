@@ -9,6 +9,7 @@ mod close_to_open;
 mod crashes;
 mod data;
 mod detached;
+mod encrypted;
 mod ends;
 mod flags;
 mod fsck;

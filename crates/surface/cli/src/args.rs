@@ -132,6 +132,8 @@ pub struct Node {
     /// below /var/lib/ebb, or below $XDG_DATA_HOME/ebb for ordinary users.
     #[arg(long, value_name = "DIR", env = "EBB_DATA")]
     pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub encryption: Encryption,
     /// Most bytes that are cached on the node's disk; never more than nine tenths of what is free.
     #[arg(long, value_name = "SIZE", default_value = "20G", env = "EBB_CACHE_SIZE")]
     pub cache_size: Bytes,
@@ -210,6 +212,18 @@ pub struct Node {
     /// What is logged: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "EBB_LOG")]
     pub log: tracing::Level,
+}
+
+/// Where the key of an encrypted data directory is.
+#[derive(Args, Clone, Debug)]
+pub struct Encryption {
+    /// Encrypt the data directory with the key in this file: 32 bytes, or 64 hexadecimal digits.
+    #[arg(long, value_name = "FILE", conflicts_with = "encryption_key_command", env = "EBB_ENCRYPTION_KEY_FILE")]
+    pub encryption_key_file: Option<PathBuf>,
+    /// The same with the key that this command of the shell prints. Each process that opens the data
+    /// directory runs it, without a terminal.
+    #[arg(long, value_name = "COMMAND", env = "EBB_ENCRYPTION_KEY_COMMAND")]
+    pub encryption_key_command: Option<String>,
 }
 
 /// Settings of the external storage. Credentials are found as each store's own tools find
@@ -381,6 +395,9 @@ pub struct Fsck {
     /// Do not ask.
     #[arg(long, requires = "repair")]
     pub yes: bool,
+    /// Of a data directory.
+    #[command(flatten)]
+    pub encryption: Encryption,
     /// Of a data directory, how its bucket is reached.
     #[command(flatten)]
     pub store: Bucket,
