@@ -1,7 +1,7 @@
 //! From the words of the command line to those of node and bucket.
 
 use crate::failure::Failure;
-use ebb_bucket::BucketSettings;
+use ebb_bucket::{BucketSettings, ServerSideEncryption};
 use ebb_cli::args;
 use ebb_model::PACKED_BYTES;
 use ebb_node::head::TakeOver;
@@ -119,6 +119,8 @@ pub fn member(args: &args::Member, read_only: bool) -> BucketSettings {
         region: args.region.clone(),
         path_style: args.addressing.map(|addressing| addressing == args::Addressing::Path),
         profile: args.profile.clone(),
+        server_side_encryption: args.server_side_encryption.map(server_side_encryption),
+        kms_key: args.kms_key.clone(),
         anonymous: args.anonymous,
         read_only,
         ..BucketSettings::default()
@@ -132,9 +134,19 @@ pub fn bucket(args: &args::Bucket, read_only: bool) -> BucketSettings {
         region: args.region.clone(),
         path_style: args.addressing.map(|addressing| addressing == args::Addressing::Path),
         profile: args.profile.clone(),
+        server_side_encryption: args.server_side_encryption.map(server_side_encryption),
+        kms_key: args.kms_key.clone(),
         anonymous: args.anonymous,
         read_only,
         ..BucketSettings::default()
+    }
+}
+
+fn server_side_encryption(method: args::ServerSideEncryption) -> ServerSideEncryption {
+    match method {
+        args::ServerSideEncryption::Aes256 => ServerSideEncryption::Aes256,
+        args::ServerSideEncryption::Kms => ServerSideEncryption::Kms,
+        args::ServerSideEncryption::KmsDsse => ServerSideEncryption::KmsDsse,
     }
 }
 

@@ -45,10 +45,25 @@ pub struct BucketSettings {
     pub session_token: Option<String>,
     /// S3 only. Credentials of this profile, before those of the environment.
     pub profile: Option<String>,
+    /// S3 only. How the store is to encrypt objects; what the bucket says if nothing.
+    pub server_side_encryption: Option<ServerSideEncryption>,
+    /// S3 and Google. The key that the store is to encrypt objects with.
+    pub kms_key: Option<String>,
     /// Requests are not signed: public buckets.
     pub anonymous: bool,
     /// Nothing will be written, so opening tests no permission to write, and conditions are reported as not kept.
     pub read_only: bool,
+}
+
+/// Whose key it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServerSideEncryption {
+    /// The store's own.
+    Aes256,
+    /// One of its key management service.
+    Kms,
+    /// The same, in two layers.
+    KmsDsse,
 }
 
 impl fmt::Debug for BucketSettings {
@@ -62,6 +77,8 @@ impl fmt::Debug for BucketSettings {
             .field("secret_key", &hidden(&self.secret_key))
             .field("session_token", &hidden(&self.session_token))
             .field("profile", &self.profile)
+            .field("server_side_encryption", &self.server_side_encryption)
+            .field("kms_key", &self.kms_key)
             .field("anonymous", &self.anonymous)
             .field("read_only", &self.read_only)
             .finish()
@@ -108,7 +125,9 @@ impl OpenError {
 /// `az://container[@account][/prefix]`, `file:///directory`, `mem://` (a
 /// new, empty bucket of this process, for tests).
 pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>, OpenError> {
-    match Location::parse(url)? {
+    let location = Location::parse(url)?;
+    location.check_encryption(settings).map_err(|what| OpenError::Settings { url: url.into(), what: what.into() })?;
+    match location {
         Location::S3 { bucket, prefix } => {
             let store = s3::open(&bucket, &prefix, settings).await?;
             Ok(Prefixed::over(Rc::new(store), &prefix))

@@ -1,6 +1,6 @@
 //! What a storage URL names.
 
-use crate::OpenError;
+use crate::{BucketSettings, OpenError};
 use std::path::PathBuf;
 
 #[derive(Debug, PartialEq)]
@@ -54,6 +54,15 @@ impl Location {
             _ => Err(wrong("its scheme is unknown")),
         }
     }
+
+    /// In words why the store cannot be told how to encrypt: what was asked for must not be passed over.
+    pub fn check_encryption(&self, settings: &BucketSettings) -> Result<(), &'static str> {
+        match (self, settings.server_side_encryption, &settings.kms_key) {
+            (Location::S3 { .. }, _, _) | (_, None, None) | (Location::Google { .. }, None, _) => Ok(()),
+            (Location::Google { .. }, Some(_), _) => Err("Google encrypts with its own keys, or with the one that is given as the KMS key"),
+            _ => Err("how this storage encrypts is a matter of its own settings"),
+        }
+    }
 }
 
 fn prefix(path: &str) -> String {
@@ -78,6 +87,28 @@ mod tests {
         assert_eq!(Location::parse("az://c@acc.blob.core.windows.net/p").unwrap(), az("acc.blob.core.windows.net"));
         assert_eq!(Location::parse("file:///srv/data").unwrap(), Location::Directory { path: "/srv/data".into() });
         assert_eq!(Location::parse("mem://").unwrap(), Location::Memory { prefix: "".into() });
+    }
+
+    #[test]
+    fn encryption_that_a_store_is_not_asked_for_is_refused() {
+        let with = |server_side_encryption, key: Option<&str>| BucketSettings {
+            server_side_encryption,
+            kms_key: key.map(str::to_owned),
+            ..BucketSettings::default()
+        };
+        let is_taken = |url: &str, settings: &BucketSettings| Location::parse(url).unwrap().check_encryption(settings).is_ok();
+        let kms = Some(crate::ServerSideEncryption::Kms);
+        for (settings, takers) in [
+            (with(None, None), "s3 gs az file mem"),
+            (with(None, Some("k")), "s3 gs"),
+            (with(kms, None), "s3"),
+            (with(kms, Some("k")), "s3"),
+        ] {
+            for url in ["s3://b", "gs://b", "az://c@a", "file:///d", "mem://"] {
+                let scheme = url.split(':').next().unwrap();
+                assert_eq!(is_taken(url, &settings), takers.split(' ').any(|taker| taker == scheme), "{url} {settings:?}");
+            }
+        }
     }
 
     #[test]

@@ -175,3 +175,23 @@ fn secrets_are_told_to_nobody() {
     assert!(!said.as_bytes().windows(32).any(|part| part == raw) && !said.contains("[0, 1, 2, 3, 4, 5"), "the key is told");
     assert_nowhere(&place.path("data"), &[KEY, OTHER_KEY, &secret, wrong_secret]);
 }
+
+/// What the store is to do is sent to one that checks signatures, and never passed over by one that
+/// cannot be told.
+#[test]
+fn the_store_is_told_how_to_encrypt() {
+    let place = Place::over_s3();
+    place.mount_with(&["--server-side-encryption", "aes256"]);
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    fs::rename(place.path("mnt/file"), place.path("mnt/renamed")).unwrap();
+    fs::write(place.path("mnt/large"), vec![7; 40 << 20]).unwrap();
+    place.umount();
+    place.drop_cache();
+    place.mount_with(&["--kms-key", "key-id"]);
+    assert_eq!(fs::read_to_string(place.path("mnt/renamed")).unwrap(), "content");
+    assert!(fs::read(place.path("mnt/large")).unwrap() == vec![7; 40 << 20]);
+    place.umount();
+    let place = Place::new();
+    let told = place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--kms-key", "key-id"]);
+    told.refused(2, "how this storage encrypts is a matter of its own settings");
+}

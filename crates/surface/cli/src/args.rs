@@ -243,6 +243,13 @@ pub struct Bucket {
     /// endpoint is given.
     #[arg(long, value_enum, env = "EBB_ADDRESSING")]
     pub addressing: Option<Addressing>,
+    /// How the store is to encrypt objects (S3). The default is what the bucket says, or aws:kms
+    /// where a key is given.
+    #[arg(long, value_enum, value_name = "METHOD", env = "EBB_SERVER_SIDE_ENCRYPTION")]
+    pub server_side_encryption: Option<ServerSideEncryption>,
+    /// Key that the store is to encrypt objects with: its id or ARN (S3), its resource name (Google).
+    #[arg(long, value_name = "KEY", env = "EBB_KMS_KEY")]
+    pub kms_key: Option<String>,
     /// Send requests unsigned, as for public buckets.
     #[arg(long, env = "EBB_ANONYMOUS")]
     pub anonymous: bool,
@@ -261,6 +268,8 @@ pub struct Member {
     pub region: Option<String>,
     pub profile: Option<String>,
     pub addressing: Option<Addressing>,
+    pub server_side_encryption: Option<ServerSideEncryption>,
+    pub kms_key: Option<String>,
     pub anonymous: bool,
 }
 
@@ -345,6 +354,18 @@ pub enum TakeOver {
 pub enum Addressing {
     Path,
     Virtual,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServerSideEncryption {
+    /// With a key of the store's own.
+    Aes256,
+    /// With a key of its key management service.
+    #[value(name = "aws:kms")]
+    Kms,
+    /// The same, in two layers.
+    #[value(name = "aws:kms:dsse")]
+    KmsDsse,
 }
 
 #[derive(Args, Debug)]

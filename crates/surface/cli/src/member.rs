@@ -1,6 +1,6 @@
 //! The tables `[[bucket]]` of a configuration file (O-24).
 
-use crate::args::{Addressing, Member};
+use crate::args::{Addressing, Member, ServerSideEncryption};
 use clap::ValueEnum;
 use ebb_model::MemberDir;
 use toml::{Table, Value};
@@ -8,7 +8,7 @@ use toml::{Table, Value};
 pub const KEY: &str = "bucket";
 
 /// Every key of a table, with what it is: `docs/configuration.md` is made of it.
-pub const KEYS: [(&str, &str); 7] = [
+pub const KEYS: [(&str, &str); 9] = [
     ("dir", "The directory of the root at which the bucket is: one name, not `.ebb` and not beginning with `.ebb%`. Needed."),
     (
         "url",
@@ -18,6 +18,8 @@ pub const KEYS: [(&str, &str); 7] = [
     ("region", "Region of the bucket (S3)."),
     ("profile", "Profile of the credentials files (S3): how buckets get credentials of their own."),
     ("addressing", "Buckets in the host name (`virtual`) or in the path (`path`) (S3)."),
+    ("server-side-encryption", "How the store is to encrypt objects (S3): `aes256`, `aws:kms` or `aws:kms:dsse`."),
+    ("kms-key", "Key that the store is to encrypt objects with (S3, Google)."),
     ("anonymous", "`true`: send requests unsigned."),
 ];
 
@@ -66,6 +68,14 @@ fn one(mut table: Table) -> Result<Member, String> {
             None => None,
             Some(text) => Some(Addressing::from_str(&text, false).map_err(|_| "addressing is to be path or virtual")?),
         },
+        server_side_encryption: match text("server-side-encryption")? {
+            None => None,
+            Some(text) => Some(
+                ServerSideEncryption::from_str(&text, false)
+                    .map_err(|_| "server-side-encryption is to be aes256, aws:kms or aws:kms:dsse")?,
+            ),
+        },
+        kms_key: text("kms-key")?,
         anonymous,
     })
 }

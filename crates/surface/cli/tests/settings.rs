@@ -1,6 +1,6 @@
 //! Flag, environment, configuration file, default: in that order, and nothing unknown.
 
-use ebb_cli::args::{Ack, Addressing, Consistency, Member, Mount, TakeOver};
+use ebb_cli::args::{Ack, Addressing, Consistency, Member, Mount, ServerSideEncryption, TakeOver};
 use ebb_cli::config::{ConfigError, parse};
 use ebb_cli::{Cli, Command};
 use ebb_model::MemberDir;
@@ -87,7 +87,7 @@ fn what_is_wrong_is_named() {
 fn tables_put_buckets_side_by_side() {
     let (_dir, config) = file(
         "endpoint = \"http://x\"\n[[bucket]]\ndir = \"a b\"\nurl = \"s3://c/p\"\nendpoint = \"http://y\"\nregion = \"r\"\nprofile = \"p\"\n\
-         addressing = \"virtual\"\nanonymous = true\n[[bucket]]\ndir = \"z\"\nurl = \"file:///z\"",
+         addressing = \"virtual\"\nserver-side-encryption = \"aws:kms:dsse\"\nkms-key = \"k\"\nanonymous = true\n[[bucket]]\ndir = \"z\"\nurl = \"file:///z\"",
     );
     let members = mount(&["--config", &config]).bucket.members;
     let first = Member {
@@ -97,11 +97,15 @@ fn tables_put_buckets_side_by_side() {
         region: Some("r".into()),
         profile: Some("p".into()),
         addressing: Some(Addressing::Virtual),
+        server_side_encryption: Some(ServerSideEncryption::KmsDsse),
+        kms_key: Some("k".into()),
         anonymous: true,
     };
     let (endpoint, region, profile) = (None, None, None);
     let dir = MemberDir::new("z").unwrap();
-    let second = Member { dir, url: "file:///z".into(), endpoint, region, profile, addressing: None, anonymous: false };
+    let (server_side_encryption, kms_key) = (None, None);
+    let url = "file:///z".into();
+    let second = Member { dir, url, endpoint, region, profile, addressing: None, server_side_encryption, kms_key, anonymous: false };
     assert_eq!(members, [first, second], "a table takes nothing from the flags");
     let serve = ["serve", "--backing", "s3://b", "--name", "n", "--config", &config];
     let Command::Serve(serve) = read(&serve).unwrap().command else { panic!() };

@@ -29,6 +29,8 @@ pub(crate) struct Google {
     bucket: String,
     /// Of the volume in the bucket.
     prefix: String,
+    /// What objects are encrypted with; as the bucket says if nothing.
+    kms_key: Option<String>,
     /// The store keeps to conditions on more than uploads; what it does not keep is asked with HEAD first.
     guarded: bool,
 }
@@ -56,7 +58,7 @@ async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environm
         (None, None) => "https://storage.googleapis.com".into(),
     };
     let (origin, root) = Origin::parse(&address).map_err(wrong)?;
-    let service = Google { origin, root, bucket: bucket.into(), prefix: prefix.into(), guarded: false };
+    let service = Google { origin, root, bucket: bucket.into(), prefix: prefix.into(), kms_key: settings.kms_key.clone(), guarded: false };
     let mut client = Client::new(service, GoogleSource { anonymous, environment });
     let read_only = settings.read_only;
     let remote = Remote::open("ebb-gcs", async move {

@@ -54,7 +54,7 @@ impl Operations for Gcs {
         let call = Call::mutation("POST", key, self.service.upload(), body)
             .query("uploadType", "multipart")
             .header("content-type", format!("multipart/related; boundary={boundary}"));
-        let answer = self.call(&conditional(call, condition)).await?;
+        let answer = self.call(&conditional(self.with_key(call, "kmsKeyName"), condition)).await?;
         generation_of(&parse(&answer)).ok_or_else(|| unclear_change("PUT", key, "a generation"))
     }
 
@@ -78,7 +78,7 @@ impl Operations for Gcs {
         let path = format!("{}/rewriteTo/{}", self.service.object(from), self.service.resource(to));
         let mut token: Option<String> = None;
         for _ in 0..MAX_REWRITES {
-            let mut call = Call::mutation("POST", to, path.clone(), Bytes::new()).slow();
+            let mut call = self.with_key(Call::mutation("POST", to, path.clone(), Bytes::new()).slow(), "destinationKmsKeyName");
             if let Some(tag) = if_match {
                 call = call.query("ifSourceGenerationMatch", generation(tag).to_string());
             }
@@ -120,6 +120,16 @@ impl Operations for Gcs {
 
 /// A tag as the store compares it. One that is no generation is nobody's: 0 would mean
 /// "no object", and generations are times in microseconds.
+impl Gcs {
+    /// Says what the object that the call makes is encrypted with.
+    pub(super) fn with_key<'a>(&self, call: Call<'a>, name: &'static str) -> Call<'a> {
+        match &self.service.kms_key {
+            Some(key) => call.query(name, key),
+            None => call,
+        }
+    }
+}
+
 fn generation(tag: &ETag) -> u64 {
     const NOBODY: u64 = 1;
     tag.0.parse().ok().filter(|number: &u64| number.to_string() == tag.0 && *number != 0).unwrap_or(NOBODY)

@@ -128,6 +128,7 @@ impl Gcs {
         });
         let path = format!("{}/compose", self.service.object(key));
         let call = Call::mutation("POST", key, path, body.to_string().into()).slow().header("content-type", "application/json");
+        let call = self.with_key(call, "kmsKeyName");
         let answer = self.call(&conditional(call, condition)).await?;
         generation_of(&parse(&answer)).ok_or_else(|| unclear_change("complete", key, "a generation"))
     }

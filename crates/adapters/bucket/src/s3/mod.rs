@@ -14,7 +14,7 @@ use crate::http::credentials::{CredentialError, Environment, Secret, variable};
 use crate::http::origin::Origin;
 use crate::http::remote::Remote;
 use crate::http::time::now_secs;
-use crate::{BucketSettings, OpenError};
+use crate::{BucketSettings, OpenError, ServerSideEncryption};
 use credentials::{Chain, Credentials, Profile, Start};
 use ebb_ports::BucketError;
 use endpoint::Endpoint;
@@ -24,6 +24,8 @@ use std::sync::Arc;
 pub(crate) struct Amazon {
     endpoint: Endpoint,
     region: String,
+    /// Headers of whatever makes an object: how the store is to encrypt it.
+    at_rest: Vec<(&'static str, String)>,
 }
 
 pub(crate) type S3 = Client<Amazon>;
@@ -54,7 +56,8 @@ async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environm
     let address = address.or_else(|| profile.as_ref()?.endpoint.clone());
     let endpoint = Endpoint::new(bucket, address.as_deref(), &region, settings.path_style).map_err(wrong)?;
 
-    let client = Client::new(Amazon { endpoint, region: region.clone() }, Chain { start, environment, region });
+    let at_rest = at_rest(settings).map_err(wrong)?;
+    let client = Client::new(Amazon { endpoint, region: region.clone(), at_rest }, Chain { start, environment, region });
     let (prefix, read_only) = (prefix.to_string(), settings.read_only);
     Remote::open("ebb-s3", async move {
         let capabilities = probe::probe(&client, &prefix, read_only).await?;
@@ -76,6 +79,18 @@ fn start(settings: &BucketSettings) -> Result<Start, String> {
         (None, None, None) => Ok(Start::Environment),
         _ => Err("an access key and a secret key go together; only one is given".into()),
     }
+}
+
+fn at_rest(settings: &BucketSettings) -> Result<Vec<(&'static str, String)>, String> {
+    let method = match (settings.server_side_encryption, &settings.kms_key) {
+        (None, None) => return Ok(Vec::new()),
+        (Some(ServerSideEncryption::Aes256), Some(_)) => return Err("a KMS key is not for encryption with the store's own".into()),
+        (Some(ServerSideEncryption::Aes256), None) => "AES256",
+        (Some(ServerSideEncryption::KmsDsse), _) => "aws:kms:dsse",
+        (Some(ServerSideEncryption::Kms) | None, _) => "aws:kms",
+    };
+    let key = settings.kms_key.iter().map(|key| ("x-amz-server-side-encryption-aws-kms-key-id", key.clone()));
+    Ok([("x-amz-server-side-encryption", method.to_owned())].into_iter().chain(key).collect())
 }
 
 impl Service for Amazon {

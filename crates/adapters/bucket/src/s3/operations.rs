@@ -42,7 +42,7 @@ impl Operations for S3 {
     }
 
     async fn put(&self, key: &str, body: Bytes, condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
-        let call = tagged(conditional(self.mutation("PUT", key, body), condition), tags);
+        let call = tagged(conditional(self.making("PUT", key, body), condition), tags);
         changed_etag_of(&self.call(&call).await?, "PUT", key)
     }
 
@@ -57,7 +57,7 @@ impl Operations for S3 {
     async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
         self.service.check_key(from)?;
         self.service.check_key(to)?;
-        let mut call = self.mutation("PUT", to, Bytes::new()).slow().header("x-amz-copy-source", self.service.endpoint.copy_source(from));
+        let mut call = self.making("PUT", to, Bytes::new()).slow().header("x-amz-copy-source", self.service.endpoint.copy_source(from));
         if let Some(tag) = if_match {
             call = call.header("x-amz-copy-source-if-match", quoted(tag));
         }
@@ -82,7 +82,7 @@ impl Operations for S3 {
     }
 
     async fn upload_begin(&self, key: &str, tags: &ObjectTags) -> Result<UploadId, BucketError> {
-        let call = tagged(self.mutation("POST", key, Bytes::new()).query("uploads", ""), tags);
+        let call = tagged(self.making("POST", key, Bytes::new()).query("uploads", ""), tags);
         let answer = self.call(&call).await?;
         let id = Element::parse(&answer.body).and_then(|root| Some(root.text_of("UploadId")?.to_string()));
         id.filter(|id| !id.is_empty()).map(UploadId).ok_or_else(|| unclear("begin upload", key, "an UploadId"))
@@ -158,6 +158,12 @@ impl S3 {
 
     fn mutation<'a>(&self, method: &'static str, key: &'a str, body: Bytes) -> Call<'a> {
         Call::mutation(method, key, self.service.endpoint.path(Some(key)), body)
+    }
+
+    /// A mutation that says how the object is stored. Parts are stored as their upload was begun.
+    fn making<'a>(&self, method: &'static str, key: &'a str, body: Bytes) -> Call<'a> {
+        let call = self.mutation(method, key, body);
+        self.service.at_rest.iter().fold(call, |call, (name, value)| call.header(*name, value))
     }
 
     fn part<'a>(&self, key: &'a str, upload: &UploadId, number: u32, body: Bytes) -> Call<'a> {

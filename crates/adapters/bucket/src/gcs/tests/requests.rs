@@ -32,6 +32,29 @@ fn place() -> String {
     crate::http::staging::place("", "k", &upload().0).unwrap()
 }
 
+/// Every request that makes an object says what it is encrypted with, the parts of uploads too.
+#[test]
+fn objects_are_made_with_the_key() {
+    let key = "projects/p/locations/l/keyRings/r/cryptoKeys/k";
+    let script = store(|request| match request.split(' ').next().unwrap() {
+        "HEAD" => found(7, ""),
+        "GET" => listed(&[format!("{}/begun", place()), format!("{}/part-00001", place())]),
+        "DELETE" => answer("204 No Content", "", ""),
+        _ => written(7),
+    });
+    let bucket = open(&script.address, BucketSettings { kms_key: Some(key.into()), ..nobody() }, &[]).unwrap();
+    let encoded = "projects%2Fp%2Flocations%2Fl%2FkeyRings%2Fr%2FcryptoKeys%2Fk";
+    wait(bucket.put("k", Bytes::new(), Condition::Always, vec![])).unwrap();
+    assert!(last(&script).contains(&format!("?kmsKeyName={encoded}&")), "{}", last(&script));
+    wait(bucket.copy("a", "b", None)).unwrap();
+    assert!(last(&script).contains(&format!("destinationKmsKeyName={encoded}")), "{}", last(&script));
+    let part = wait(bucket.upload_part("k", &upload(), 1, Bytes::from_static(b"x"))).unwrap();
+    wait(bucket.upload_complete("k", &upload(), vec![part], Condition::Always)).unwrap();
+    let seen = script.seen.lock().unwrap();
+    let made: Vec<&String> = seen.iter().filter(|request| request.starts_with("POST")).collect();
+    assert!(made.len() == 4 && made.iter().all(|request| request.contains(&format!("msKeyName={encoded}"))), "{made:?}");
+}
+
 #[test]
 fn conditions_are_generations() {
     let script =

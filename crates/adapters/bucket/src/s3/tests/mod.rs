@@ -1,6 +1,7 @@
 //! What the S3 adapter makes of servers that fail, and of every source of credentials:
 //! against a server that answers by script.
 
+mod at_rest;
 mod credentials;
 mod faults;
 mod opening;
