@@ -254,7 +254,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a range that is not in use read as zeros, whatever an earlier use left there.
+    /// Makes a range that is not in use read as zeros, whatever an earlier use left there. What that was is
+    /// forced away: it must not come back beside bytes that are written there next and lost.
     pub async fn clear(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
         let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
         let at = place.at(offset, len);
@@ -262,7 +263,16 @@ impl Store {
             None => file.len().await? > at.start,
             Some(range) => self.packs.may_be_written(range, at.start),
         };
-        if is_used && !at.is_empty() { file.punch(at.start, at.end - at.start).await } else { Ok(()) }
+        if !is_used || at.is_empty() {
+            return Ok(());
+        }
+        let left = file.read_at(at.start, (at.end - at.start) as usize).await?;
+        if left.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        file.punch(at.start, at.end - at.start).await?;
+        self.state.borrow_mut().changed(place, touched_blocks(offset, len));
+        self.sync(Some(place.ino)).await.map(drop)
     }
 
     /// Gives back the space of a range.
