@@ -1,12 +1,12 @@
 use crate::gate::Gate;
 use crate::{Link, LinkEvent, Loan};
-use ebb_model::{Ino, Notice, Reply, Request, RpcError, SessionId};
+use ebb_model::{Borrow, Ino, Notice, Reply, Request, RpcError, SessionId};
 use ebb_ports::PortFuture;
 use std::cell::Cell;
 use std::future::ready;
 
 type Handle = Box<dyn Fn(Request) -> PortFuture<'static, Result<Reply, RpcError>>>;
-type Lend = Box<dyn Fn(Ino) -> PortFuture<'static, Result<Option<Loan>, RpcError>>>;
+type Lend = Box<dyn Fn(Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>>>;
 type NextNotice = Box<dyn Fn(SessionId) -> PortFuture<'static, Option<Notice>>>;
 
 /// The way to a node in the same process. Client and node do not know each other's crates:
@@ -31,7 +31,7 @@ impl LocalLink {
     }
 
     /// The node lends files by `lend`.
-    pub fn lending(self, lend: impl Fn(Ino) -> PortFuture<'static, Result<Option<Loan>, RpcError>> + 'static) -> LocalLink {
+    pub fn lending(self, lend: impl Fn(Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> + 'static) -> LocalLink {
         LocalLink { lend: Some(Box::new(lend)), ..self }
     }
 }
@@ -70,9 +70,9 @@ impl Link for LocalLink {
         true
     }
 
-    fn lend(&self, ino: Ino) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+    fn lend(&self, ino: Ino, borrow: Borrow) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
         match &self.lend {
-            Some(lend) => lend(ino),
+            Some(lend) => lend(ino, borrow),
             None => Box::pin(ready(Ok(None))),
         }
     }

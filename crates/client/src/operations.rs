@@ -290,8 +290,8 @@ impl Client {
 
     /// The file of this machine's disk that has all bytes of an open inode, where its reader may
     /// read it past this client: writes of others go on in just that file.
-    pub async fn lend(&self, ino: Ino) -> Result<Option<Loan>, FsError> {
-        match self.shared.link.lend(ino).await {
+    pub async fn lend(&self, ino: Ino, borrow: Borrow) -> Result<Option<Loan>, FsError> {
+        match self.shared.link.lend(ino, borrow).await {
             Ok(loan) => Ok(loan),
             Err(RpcError::Refused(error)) => Err(error),
             Err(error) => {

@@ -115,7 +115,7 @@ impl Partition {
         let mut problems = self.namespace.check();
         problems.extend(self.extents.check());
         problems.extend(self.backing.check(&self.namespace, &self.extents));
-        for (ino, _) in self.extents.files() {
+        for ino in self.extents.files().map(|(ino, _)| ino).chain(self.extents.exposed()) {
             if self.namespace.inode(ino).is_none_or(|inode| inode.attr.kind != FileKind::Regular) {
                 problems.push(format!("inode {ino} has extents and is not a file"));
             }
@@ -197,8 +197,18 @@ impl Partition {
                     self.namespace.release(*session, *ino, &mut changes);
                     None
                 }
+                Command::Stored { ino, first, sums, stamp } => {
+                    if self.namespace.stored(*ino, *first, sums, *stamp, &mut changes) {
+                        self.advance(Some(*stamp));
+                    }
+                    None
+                }
                 // The inode may have gone while its bytes were on their way.
-                Command::Extent(ExtentCommand::Packed { ino, .. }) if self.namespace.inode(*ino).is_none() => None,
+                Command::Extent(ExtentCommand::Packed { ino, .. } | ExtentCommand::Exposed { ino, .. })
+                    if self.namespace.inode(*ino).is_none() =>
+                {
+                    None
+                }
                 Command::Extent(command) => {
                     vacated = self.vacated(command);
                     self.extents.apply(command);

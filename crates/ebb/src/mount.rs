@@ -213,10 +213,10 @@ impl Plan {
             },
         );
         let lender = node.clone();
-        let link = link.lending(move |ino| {
+        let link = link.lending(move |ino, borrow| {
             let lender = lender.clone();
             Box::pin(async move {
-                let file = lender.lend(ino).await?;
+                let file = lender.lend(ino, borrow).await?;
                 Ok(file.map(|file| Loan::new(file, move || lender.take_back(ino))))
             })
         });
@@ -347,8 +347,8 @@ impl Plan {
         // Whom nobody can join leaves locks to the kernel.
         let shared_locks = !record.embedded || self.listen.is_some();
         let read_only = client.is_read_only();
-        // Others would have to be let in by whoever reads past the node; who writes, too.
-        let passthrough = self.passthrough && read_only && !shared_locks;
+        // Others would have to be let in by whoever reads past the node.
+        let passthrough = self.passthrough && !shared_locks;
         let mut consistency = match self.consistency {
             args::Consistency::Strong => Consistency::Strong,
             args::Consistency::CloseToOpen => Consistency::CloseToOpen,

@@ -30,6 +30,9 @@ pub enum Command {
     /// A directory becomes a quota root, gets other limits, or is one no longer. Ignored where
     /// it cannot be.
     Quota { dir: Ino, limits: Option<QuotaLimits>, stamp: Stamp },
+    /// Blocks of an exposed file are found to hold other bytes than was known: `sums` are their
+    /// checksums, from block `first` on. Ignored where the file is gone.
+    Stored { ino: Ino, first: u64, sums: Vec<u32>, stamp: Stamp },
 }
 
 /// Time and version of a mutation, chosen by the leader, kept by replay.
@@ -184,6 +187,10 @@ pub enum ExtentCommand {
     /// The bytes of the file are in this range of a pack file; `None`: in a store file of its own.
     /// Whatever blocks it has were copied there before.
     Packed { ino: Ino, range: Option<PackRange> },
+    /// From here on, or no longer, anybody may store into the store file past the node. Forced before
+    /// anybody can; logged after all bytes were forced and compared once nobody can any more. All holes
+    /// of before have been made and forced.
+    Exposed { ino: Ino, exposed: bool },
 }
 
 /// Facts about the bucket. Keys are relative to the volume's prefix.

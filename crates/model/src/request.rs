@@ -684,6 +684,9 @@ pub struct Explained {
     /// The nearest that keeps it in the cache, itself or a directory that it is below, from the root
     /// of the volume.
     pub pinned_by: Option<Bytes>,
+    /// Somebody has it in a way to store into it past the node, or had and the node has not looked since:
+    /// what of it is dirty is found at intervals.
+    pub exposed: bool,
 }
 
 /// How it stands with one quota.

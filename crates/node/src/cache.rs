@@ -186,14 +186,14 @@ impl Node {
     }
 
     /// Makes the clean blocks of a chunk absent, then gives their space back. Returns the bytes
-    /// freed; `None` where somebody reads the store file past the node.
+    /// freed; `None` where somebody reads the store file past the node, or may have stored into it.
     async fn evict_chunk(&self, ino: Ino, chunk: u64) -> Result<Option<u64>, RpcError> {
         let _guard = self.locks.lock(ino, Mode::Exclusive).await;
         let runs = self.replica.view().extents().clean_runs(ino, chunk);
         if runs.is_empty() {
             return Ok(Some(0));
         }
-        if self.is_lent_out(ino).await? {
+        if self.is_exposed(ino) || self.is_lent_out(ino).await? {
             return Ok(None);
         }
         let bytes = {

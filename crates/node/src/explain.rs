@@ -31,7 +31,7 @@ impl Node {
                 .collect(),
             dirty_since: backing.file(ino).and_then(|file| file.dirty()).map(|dirty| dirty.since),
             page_since: backing.page_since(namespace, ino),
-            forced: self.store.is_forced(ino),
+            forced: self.store.is_forced(ino) && !extents.is_exposed(ino),
             unforced_operations: log.written().0.saturating_sub(log.durable().0),
             bucket: self.bucket.is_some().then(|| self.describe(self.side_of(ino))),
             object: backing.home(namespace, ino).map(|(key, home)| ExplainedObject {
@@ -40,6 +40,7 @@ impl Node {
                 len_bytes: home.len_bytes,
             }),
             quota: self.innermost_quota(namespace, ino),
+            exposed: extents.is_exposed(ino),
             pinned_by: namespace.pin_of(ino).and_then(|pin| namespace.path_of(pin)).map(|path| path_bytes(&path)),
         })
     }

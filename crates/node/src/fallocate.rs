@@ -37,6 +37,9 @@ impl Node {
             let size = self.file_size(ino)?;
             let span = zero_span(offset, len_bytes, size);
             let zeroes = what == Allocation::Zero && offset < size;
+            if zeroes {
+                self.find_stored(ino, &span).await?;
+            }
             let edges = if zeroes { self.replica.view().extents().edges(ino, &span) } else { Vec::new() };
             let missing: Vec<Range<u64>> = edges.iter().filter_map(missing).collect();
             if !missing.is_empty() {
@@ -73,8 +76,14 @@ impl Node {
             let done = self.order(order, |_| Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id }).await;
             if done.is_err() {
                 self.drop_if_gone(ino);
-            } else if zeroes {
+                return done;
+            }
+            if zeroes {
                 self.unforced.borrow_mut().superseded(ino, offset..end);
+                self.note_holes(ino).await?;
+            }
+            if !keep_size && end > size {
+                self.show_length(ino).await?;
             }
             return done;
         }

@@ -224,6 +224,10 @@ impl Node {
             let start = fills[at].block;
             let content = content.slice(..self.visible_bytes(&place, start * BLOCK_BYTES, content.len()).await?);
             self.store.write(&place, start * BLOCK_BYTES, content).await.map_err(|error| self.disk_failed(ino, error))?;
+            if self.is_exposed(ino) {
+                // Lost by a power cut it would count as stored over.
+                self.store.sync(Some(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+            }
             self.commit(Command::Extent(ExtentCommand::Present { ino, etag: etag.0.clone(), first: start, sums })).await?;
             self.note_clean(ino, start..start + run as u64);
             self.loans.verified(ino, start..start + run as u64);
@@ -297,6 +301,8 @@ impl Node {
             return Ok(());
         }
         tracing::info!(key, "the object was replaced by somebody else; its cached bytes are dropped");
+        self.find_stored(ino, &(0..u64::MAX)).await?;
+        let before = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
         let time = self.ports.clock.wall();
         let (_, applied) = self
             .replica
@@ -313,6 +319,7 @@ impl Node {
             })
             .await?;
         self.follow(applied, None).await?;
+        self.hide_dropped(ino, before).await?;
         self.refresh_lent(ino);
         Ok(())
     }

@@ -39,6 +39,7 @@ impl Node {
         if self.has(Planted::SkippedFsync) {
             return Ok(self.safe.get());
         }
+        self.doubt_exposed(Some(ino));
         let upto = self.replica.log().written();
         let all_back = !self.attachments.awaits_any();
         let synced = self.waiting("the node's disk", self.store.sync(Some(ino))).await.map_err(|error| {

@@ -39,6 +39,7 @@ pub struct Loans {
     verified: RefCell<BlockRuns>,
 }
 
+#[derive(Default)]
 struct Loan {
     /// Given out and not given back. A mapping may be left even if there is none.
     count: u64,
@@ -83,12 +84,17 @@ impl Node {
     /// The store file of a file, for the kernel to read by itself; to be given back by
     /// [`Node::take_back`]. `None` where the file is to be read through the node: what of it is
     /// not here, or was not verified yet, comes in by that.
-    pub async fn lend(self: &Rc<Self>, ino: Ino) -> Result<Option<OwnedFd>, RpcError> {
+    pub async fn lend(self: &Rc<Self>, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
+        if borrow == Borrow::Resume {
+            // Whatever comes of this, it is to be kept as it is to be seen.
+            self.loans.table.borrow_mut().entry(ino).or_default();
+        }
         for _ in 0..MAX_ATTEMPTS {
             let guard = self.locks.lock(ino, Mode::Shared).await;
             let size = self.file_size(ino)?;
-            let is_lent = self.loans.is_lent(ino) && !self.end_loan(ino);
-            let may_be = is_lent || self.is_whole(ino, size) && self.may_lend(size);
+            let is_lent = self.is_exposed(ino) || self.loans.is_lent(ino) && (borrow == Borrow::Resume || !self.end_loan(ino));
+            let is_had = is_lent || borrow == Borrow::Begin || self.is_lent_out(ino).await?;
+            let may_be = is_lent || is_had && self.is_whole(ino, size) && self.may_lend(size);
             if !may_be {
                 return Ok(None);
             }
@@ -101,8 +107,12 @@ impl Node {
             }
             let lent = self.store.lend(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
             if lent.is_some() {
+                if borrow == Borrow::Expose {
+                    self.expose(ino).await?;
+                }
+                self.exposures.lent(ino);
                 let mut table = self.loans.table.borrow_mut();
-                let loan = table.entry(ino).or_insert(Loan { count: 0, size_bytes: size });
+                let loan = table.entry(ino).or_default();
                 loan.count += 1;
                 loan.size_bytes = size;
             }
@@ -144,7 +154,7 @@ impl Node {
         }
         let node = self.clone();
         self.ports.spawn.spawn(Box::pin(async move {
-            match node.lend(ino).await {
+            match node.lend(ino, Borrow::Join).await {
                 Ok(Some(_)) => node.take_back(ino),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%ino, %error, "who has the file open sees what it was"),
@@ -152,12 +162,42 @@ impl Node {
         }));
     }
 
+    /// Somebody may see the store file, or may have stored into it.
+    pub(crate) fn is_seen(&self, ino: Ino) -> bool {
+        self.loans.is_lent(ino) || self.is_exposed(ino)
+    }
+
+    /// A file has become longer: so does what is seen of it past the node, and who stores there may
+    /// force it without a word to the node. The inode's lock is held exclusively.
+    pub(crate) async fn show_length(&self, ino: Ino) -> Result<(), RpcError> {
+        if !self.is_seen(ino) {
+            return Ok(());
+        }
+        self.store.show_length(&self.place(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+        if self.is_exposed(ino) { self.force_log().await.map(drop) } else { Ok(()) }
+    }
+
+    /// Others have replaced the object of a file. Blocks that it had `before` and that are zeros by now are
+    /// seen as such. The inode's lock is held exclusively.
+    pub(crate) async fn hide_dropped(&self, ino: Ino, before: Vec<Range<u64>>) -> Result<(), RpcError> {
+        if !self.is_seen(ino) {
+            return Ok(());
+        }
+        for block in before.into_iter().flatten() {
+            if self.replica.view().extents().is_zero(ino, block) {
+                let hidden = self.store.hole(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES).await;
+                hidden.map_err(|error| self.disk_failed(ino, error))?;
+            }
+        }
+        Ok(())
+    }
+
     /// How many leading bytes of what is filled in go into the store file. The zeros that are
     /// added to the last block are only for the node to see, and a file that somebody has ends
     /// where it is to end: nothing has to be overwritten behind that.
     pub(crate) async fn visible_bytes(&self, place: &Place, offset: u64, len_bytes: usize) -> Result<usize, RpcError> {
         let ino = place.ino;
-        let is_seen = self.loans.is_lent(ino) || self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        let is_seen = self.is_seen(ino) || self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
         let end = if is_seen { place.size_bytes } else { place.end() };
         Ok(len_bytes.min(end.saturating_sub(offset) as usize))
     }

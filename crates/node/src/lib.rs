@@ -13,6 +13,7 @@ mod bucket;
 mod cache;
 mod copy;
 mod explain;
+mod exposed;
 mod fallocate;
 mod fetch;
 mod flush;
@@ -64,6 +65,7 @@ use ebb_core::partition::{Applied, Effect};
 use ebb_format::page::Page;
 use ebb_model::*;
 use ebb_ports::{Bucket, DiskError, Ports};
+use exposed::Exposures;
 use fetch::Downloads;
 use flush::Flusher;
 use futures_util::future::{Either, select};
@@ -112,6 +114,7 @@ pub struct Node {
     flusher: Flusher,
     holes: Holes,
     loans: Loans,
+    exposures: Exposures,
     scrub: Scrub,
     quotas: Quotas,
     counters: Counters,
@@ -209,6 +212,9 @@ impl Node {
                     self.force_log().await?;
                     let (start, len) = (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
                     if let Err(error) = self.store.hole(&self.place(ino), start, len).await {
+                        if self.is_seen(ino) {
+                            return Err(self.disk_failed(ino, error));
+                        }
                         // What is a hole reads as zeros all the same.
                         self.trouble("disk", Some(format!("the space of a hole could not be given back: {error}")));
                     }

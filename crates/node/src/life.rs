@@ -31,6 +31,9 @@ impl Node {
         spawn.spawn(Box::pin(self.clone().count_for_ever()));
         spawn.spawn(Box::pin(self.clone().scrub_for_ever()));
         spawn.spawn(Box::pin(self.clone().compact_for_ever()));
+        if !self.read_only() {
+            spawn.spawn(Box::pin(self.clone().find_stores_for_ever()));
+        }
         if let Some(tenure) = &self.tenure {
             spawn.spawn(Box::pin(self.clone().renew_for_ever(tenure.clone())));
             for (at, member) in self.members.iter().enumerate() {
@@ -151,8 +154,11 @@ impl Node {
         }
         self.write_snapshot().await?;
         // Objects of files that are open and have no name are not deleted yet: to the next
-        // node they would be files again.
-        let settled = self.replica.view().backing().is_settled() && self.replica.view().namespace().orphans().next().is_none();
+        // node they would be files again. What is stored into exposed files is this node's to find.
+        let settled = {
+            let state = self.replica.view();
+            state.backing().is_settled() && state.namespace().orphans().next().is_none() && state.extents().exposed().next().is_none()
+        };
         let dirty_files = self.replica.view().backing().dirt().files;
         match &self.tenure {
             Some(tenure) if settled => match self.release(tenure).await {

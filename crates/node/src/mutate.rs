@@ -202,6 +202,7 @@ impl Node {
                 let size = set.size_bytes;
                 let done = self.order(&order, |_| Mutation::SetAttr { ino, set }).await?;
                 if let Some(size) = size {
+                    self.show_length(ino).await?;
                     self.unforced.borrow_mut().superseded(ino, size..u64::MAX);
                 }
                 Ok(done)
@@ -307,7 +308,9 @@ impl Node {
             self.replica.view().namespace().permit_bytes(ino, false)?;
         }
         let place = self.make_room(ino, offset + len_bytes).await?;
-        for fill in missing {
+        let exposed = self.is_exposed(ino);
+        // What was stored there past the node stays.
+        for fill in missing.into_iter().filter(|_| !exposed) {
             let Range { start, end } = fill.range();
             self.store.clear(&place, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
         }
@@ -332,6 +335,9 @@ impl Node {
         };
         if written.is_ok() {
             self.loans.verified(ino, extent::whole_blocks(offset, len_bytes));
+            if offset + len_bytes > size {
+                self.show_length(ino).await?;
+            }
         } else {
             // Behind the end of the file there are zeros.
             self.store.cut(&place, size).await.map_err(|error| self.disk_failed(ino, error))?;
@@ -362,6 +368,9 @@ impl Node {
     /// The whole chunk is taken at once, so that a file rewritten in small pieces forces
     /// the log once per chunk.
     pub(crate) async fn void_sums(&self, ino: Ino, offset: u64, len_bytes: u64) -> Result<(), RpcError> {
+        if self.is_exposed(ino) {
+            return Ok(());
+        }
         let touched = extent::touched_blocks(offset, len_bytes);
         let summed = |block: &extent::Block| block.dirty && block.sum.is_some();
         let runs = {

@@ -1,6 +1,7 @@
 //! Starting a node: whose volume it is, what the log says, what a power cut took back.
 
 use crate::cache::Cache;
+use crate::exposed::Exposures;
 use crate::fetch::Downloads;
 use crate::flush::Flusher;
 use crate::head::{Candidate, HeadError, TakeOver, Tenure};
@@ -223,6 +224,7 @@ impl Node {
             cache: Cache::new(&options),
             holes: Holes::default(),
             loans: Loans::default(),
+            exposures: Exposures::default(),
             scrub: Scrub::default(),
             quotas: Quotas::default(),
             counters: Counters::new(ports.clock.monotonic(), asked),
@@ -484,8 +486,10 @@ async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
     }
     let Replayed { partition, .. } = replay(recovery).await?;
     let dirt = partition.backing().dirt();
+    // What was stored into exposed files nobody has looked for.
+    let exposed = partition.extents().exposed().count() as u64;
     // Links, special files and attributes are nowhere but in pages.
-    Ok(dirt.files + dirt.pages + dirt.deletes)
+    Ok(dirt.files + dirt.pages + dirt.deletes + exposed)
 }
 
 /// Removes what is left of a volume that the data directory no longer serves.
@@ -561,7 +565,7 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                 let blocks = edges.iter().map(|block| (index, *block..block.saturating_add(1)));
                 unsynced.entry(*ino).or_default().extend(blocks);
             }
-            Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) => {
+            Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) | Command::Stored { ino, first, sums, .. } => {
                 unsynced.entry(*ino).or_default().push((index, *first..*first + sums.len() as u64));
             }
             // What was copied there.
@@ -577,6 +581,8 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                 unsynced.remove(ino);
                 unforced.gone(*ino);
             }
+            // Whatever is in its holes by now is not what was there before.
+            Command::Extent(ExtentCommand::Exposed { ino, .. }) => holes.retain(|(other, _)| other != ino),
             Command::Extent(ExtentCommand::Synced { ino: Some(ino), upto }) => {
                 unforced.synced(Some(*ino), *upto);
                 if let Some(writes) = unsynced.get_mut(ino) {

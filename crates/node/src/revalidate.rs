@@ -236,6 +236,8 @@ impl Node {
             Err(error) => return Err(error),
         };
         tracing::info!(key, "the object was replaced or removed by somebody else");
+        self.find_stored(ino, &(0..u64::MAX)).await?;
+        let before = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
         self.take_on(stands, |stamp| match found {
             Some(ObjectMeta { etag, len_bytes, modified_secs, .. }) => {
                 BackingCommand::Replaced { ino, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs), stamp }
@@ -243,6 +245,7 @@ impl Node {
             None => BackingCommand::Vanished { parent: dir, name: name.clone(), stamp },
         })
         .await?;
+        self.hide_dropped(ino, before).await?;
         self.refresh_lent(ino);
         Ok(())
     }

@@ -144,6 +144,7 @@ impl Node {
             }
             Request::SyncFs { session } => {
                 self.expect_attached(session)?;
+                self.doubt_exposed(None);
                 Ok(Reply::Forced { durable: self.force_all().await? })
             }
 

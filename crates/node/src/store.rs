@@ -290,6 +290,19 @@ impl Store {
         punched
     }
 
+    /// Blocks of a store file were stored into past this.
+    pub fn stored(&self, place: &Place, blocks: Range<u64>) {
+        self.state.borrow_mut().changed(place, blocks);
+    }
+
+    /// Who reads the store file past this sees where the file ends.
+    pub async fn show_length(&self, place: &Place) -> Result<(), DiskError> {
+        match self.existing(place.file()).await? {
+            Some(file) if file.len().await? < place.size_bytes => file.set_len(place.size_bytes).await,
+            _ => Ok(()),
+        }
+    }
+
     /// A file is about to have bytes from `from` to `to` that nobody writes. What an earlier use
     /// left there goes, and is forced before anything says that it is the file's.
     pub async fn grow(&self, place: &Place, from: u64, to: u64) -> Result<(), DiskError> {
@@ -421,12 +434,10 @@ impl Store {
     }
 
     /// The store file for the kernel to read by itself, made `len` bytes long: what is behind are
-    /// zeros that only the node knows to leave out. `None` where somebody has it whom this run
-    /// has not lent it to, or nobody can say.
+    /// zeros that only the node knows to leave out. `None` where nobody can say whether somebody has it.
     pub async fn lend(&self, ino: Ino, len: u64) -> Result<Option<OwnedFd>, DiskError> {
         let Some(file) = self.existing(FileId::Own(ino)).await? else { return Ok(None) };
-        let is_lent = self.state.borrow().lent.contains_key(&ino);
-        if !is_lent && file.is_held() != Some(false) {
+        if file.is_held().is_none() {
             return Ok(None);
         }
         if file.len().await? != len {

@@ -48,6 +48,8 @@ pub(crate) struct CachedFile {
     dirty_lens: Vec<(u64, u64)>,
     /// Counts changes, so that a sync forces those before it and no later one.
     sequence: u64,
+    /// How many beside the node's process have it.
+    pub(crate) holders: u32,
     /// Bytes allocated on the whole disk, of which this file keeps its share up to date.
     used_bytes: Rc<Cell<u64>>,
 }
@@ -83,7 +85,7 @@ impl CachedFile {
     pub(crate) fn new(stored: Rc<Stored>, used_bytes: Rc<Cell<u64>>) -> CachedFile {
         let content = stored.content.borrow().clone();
         used_bytes.set(used_bytes.get() + content.allocated_bytes());
-        CachedFile { stored, content, dirty_sectors: BTreeMap::new(), dirty_lens: Vec::new(), sequence: 0, used_bytes }
+        CachedFile { stored, content, dirty_sectors: BTreeMap::new(), dirty_lens: Vec::new(), sequence: 0, holders: 0, used_bytes }
     }
 
     pub(crate) fn len(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! One data directory: a volatile page cache in front of a platter.
 
 mod cache;
+mod held;
 mod names;
 
 use crate::executor::{Executor, Owner};
@@ -12,10 +13,12 @@ use cache::CutMode;
 use cache::LINE_BYTES;
 pub use cache::SECTOR_BYTES;
 use ebb_ports::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, PortFuture};
+pub use held::Holder;
 use names::{CachedRef, Names, failed};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -384,6 +387,15 @@ impl DiskFile for OpenFile {
             };
             self.port.submit_plain(DiskOperation::Write, "disk.punch", self.path.clone(), effect).await
         })
+    }
+
+    fn is_held(&self) -> Option<bool> {
+        Some(self.file.borrow().holders > 0)
+    }
+
+    /// Of nothing: whoever is lent a file gets [`SimDisk::hold`] of it.
+    fn descriptor(&self) -> Option<OwnedFd> {
+        std::io::pipe().ok().map(|(end, _)| end.into())
     }
 }
 

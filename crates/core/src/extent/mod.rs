@@ -16,6 +16,8 @@
 //!   overwritten never come back from an old one.
 //! - A file that is packed has no block that begins behind its range, and no byte behind it that is
 //!   not zero. Ranges do not overlap.
+//! - What is known of an exposed file's blocks may be out of date: their checksums prove nothing, and a
+//!   hole may have bytes. So none of them is let go for what a checksum or a lost sync says.
 //! - A file that nothing is known of has no entry; counters are the sums of what is there.
 
 mod packs;
@@ -45,6 +47,8 @@ pub struct Extents {
     /// beyond the end of what the home has: behind it all that is absent is zeros.
     holes: BlockRuns,
     packs: Packs,
+    /// Files into whose store file anybody may store past the node.
+    exposed: Tree<Ino, ()>,
     resident_bytes: u64,
     dirty_bytes: u64,
 }
@@ -115,6 +119,7 @@ impl Extents {
                     }
                 }
             }
+            ExtentCommand::Absent { ino, .. } | ExtentCommand::Unsynced { ino, .. } if self.is_exposed(ino) => {}
             ExtentCommand::Absent { ino, first, count } => {
                 for (block, state) in self.list(ino, first..first.saturating_add(count)) {
                     if !state.dirty {
@@ -144,6 +149,8 @@ impl Extents {
                 }
             }
             ExtentCommand::Packed { ino, range } => self.pack(ino, range),
+            ExtentCommand::Exposed { ino, exposed: true } => drop(self.exposed.insert(ino, ())),
+            ExtentCommand::Exposed { ino, exposed: false } => drop(self.exposed.remove(&ino)),
         }
     }
 
@@ -167,6 +174,7 @@ impl Extents {
                 self.drop_blocks(ino, 0);
                 self.holes.remove(ino, 0..u64::MAX);
                 self.pack(ino, None);
+                self.exposed.remove(&ino);
                 self.files.remove(&ino);
             }
             _ => {}
@@ -246,6 +254,7 @@ impl Extents {
             match state.sum {
                 _ if !state.dirty || state.version > version => {}
                 Some(_) => self.put(ino, block, Block { dirty: false, ..state }),
+                None if self.is_exposed(ino) => {}
                 // What was sent had one. Since then a write was about to replace it, or the
                 // power failed: nobody knows what is here, but the object has it.
                 None => self.take(ino, block),
@@ -308,6 +317,15 @@ impl Extents {
 
     pub fn block(&self, ino: Ino, block: u64) -> Option<&Block> {
         self.blocks.get(&(ino, block))
+    }
+
+    /// Anybody may store into its store file past the node.
+    pub fn is_exposed(&self, ino: Ino) -> bool {
+        self.exposed.contains_key(&ino)
+    }
+
+    pub fn exposed(&self) -> impl Iterator<Item = Ino> {
+        self.exposed.iter().map(|(ino, ())| *ino)
     }
 
     pub fn resident_bytes(&self) -> u64 {

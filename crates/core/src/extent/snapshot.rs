@@ -27,6 +27,9 @@ pub enum ExtentItem {
         ino: Ino,
         range: PackRange,
     },
+    Exposed {
+        ino: Ino,
+    },
 }
 
 /// Longest run in one item: a chunk's worth.
@@ -48,7 +51,8 @@ impl Extents {
             Some(ExtentItem::Run { ino, first, blocks: run })
         });
         let holes = self.holes.iter().map(|(ino, run)| ExtentItem::Hole { ino, first: run.start, end: run.end });
-        files.chain(packed).chain(runs).chain(holes)
+        let exposed = self.exposed().map(|ino| ExtentItem::Exposed { ino });
+        files.chain(packed).chain(runs).chain(holes).chain(exposed)
     }
 
     /// Takes one value of a snapshot. Counters in it are taken as they are: [`Extents::check`] at the end.
@@ -71,6 +75,7 @@ impl Extents {
                 self.count_restored(ino, |data| data.saturating_add(behind_home));
             }
             ExtentItem::Packed { ino, range } => self.restore_packed(ino, range),
+            ExtentItem::Exposed { ino } => drop(self.exposed.insert(ino, ())),
             ExtentItem::Hole { ino, first, end } => {
                 let dug = self.holes.insert(ino, first..end);
                 self.count_restored(ino, |data| data.saturating_sub(dug));

@@ -339,7 +339,7 @@ fn a_bucket_has_no_size() {
 }
 
 /// The indices of what is logged and of what survives a power cut.
-fn indices(place: &Place) -> (u64, u64) {
+pub fn indices(place: &Place) -> (u64, u64) {
     let status = place.ebb(&["status", "mnt", "--json"]).good().json();
     (status["log_index"].as_u64().unwrap(), status["durable_index"].as_u64().unwrap())
 }

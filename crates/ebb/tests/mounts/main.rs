@@ -11,6 +11,7 @@ mod data;
 mod detached;
 mod encrypted;
 mod ends;
+mod exposed;
 mod flags;
 mod fsck;
 mod handles;

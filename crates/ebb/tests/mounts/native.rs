@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Five blocks, the last one short.
-const LEN: usize = 300_000;
+pub const LEN: usize = 300_000;
 
-fn content(len: usize) -> Vec<u8> {
+pub fn content(len: usize) -> Vec<u8> {
     (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
 
 /// A place whose bucket has these files, and whose node has nothing of them.
-fn holding(place: Place, files: &[(&str, usize)]) -> Place {
+pub fn holding(place: Place, files: &[(&str, usize)]) -> Place {
     place.mount();
     for (name, len) in files {
         fs::write(place.path("mnt").join(name), content(*len)).unwrap();
@@ -25,16 +25,16 @@ fn holding(place: Place, files: &[(&str, usize)]) -> Place {
     place
 }
 
-fn open(place: &Place, name: &str) -> File {
+pub fn open(place: &Place, name: &str) -> File {
     File::open(place.path("mnt").join(name)).unwrap()
 }
 
 /// Reads are the node's to answer, whatever the kernel has.
-fn open_direct(place: &Place, name: &str) -> File {
+pub fn open_direct(place: &Place, name: &str) -> File {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(place.path("mnt").join(name)).unwrap()
 }
 
-fn read(file: &File) -> Vec<u8> {
+pub fn read(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];
     let mut len = 0;
     loop {
@@ -51,13 +51,13 @@ fn read(file: &File) -> Vec<u8> {
 }
 
 /// The file that the node has the bytes of a file in.
-fn store(place: &Place, name: &str) -> PathBuf {
+pub fn store(place: &Place, name: &str) -> PathBuf {
     let explained = place.ebb(&["explain", &format!("mnt/{name}"), "--json"]).good().json();
     place.path("data").join(explained["store_file"].as_str().expect("something of it is cached"))
 }
 
 /// Whether who reads the open file reads the store file: a byte is another one there for a moment.
-fn is_native(place: &Place, name: &str, file: &File) -> bool {
+pub fn is_native(place: &Place, name: &str, file: &File) -> bool {
     is_read_from(&store(place, name), file)
 }
 
@@ -77,7 +77,7 @@ fn is_read_from(store: &Path, file: &File) -> bool {
 
 /// Opens a file that is whole in the cache. What the kernel reads ahead keeps an open that is closed
 /// already, and with it the inode's mode, for a moment.
-fn open_natively(place: &Place, name: &str) -> File {
+pub fn open_natively(place: &Place, name: &str) -> File {
     for _ in 0..100 {
         let file = open(place, name);
         if is_native(place, name, &file) {
@@ -89,7 +89,7 @@ fn open_natively(place: &Place, name: &str) -> File {
     panic!("{name} is not read natively");
 }
 
-fn evicted(place: &Place, name: &str) -> u64 {
+pub fn evicted(place: &Place, name: &str) -> u64 {
     place.ebb(&["evict", &format!("mnt/{name}"), "--json"]).good().json()["bytes"].as_u64().unwrap()
 }
 
@@ -158,11 +158,11 @@ fn what_is_cached_is_read_past_the_daemon() {
     place.umount();
 }
 
-/// Where it is turned off, or others write, nothing goes past the daemon.
+/// Where it is turned off nothing goes past the daemon.
 #[test]
 fn who_does_not_want_it_does_not_get_it() {
     let place = holding(Place::new(), &[("file", LEN)]);
-    for flags in [&["-o", "ro", "--passthrough", "off"][..], &[]] {
+    for flags in [&["-o", "ro", "--passthrough", "off"][..], &["--passthrough", "off"]] {
         place.mount_with(flags);
         for _ in 0..2 {
             let file = open(&place, "file");

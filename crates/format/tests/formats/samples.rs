@@ -51,6 +51,9 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Extent(ExtentCommand::Summed { .. })) => "summed",
     Payload::Command(Command::Extent(ExtentCommand::Unsynced { .. })) => "unsynced",
     Payload::Command(Command::Extent(ExtentCommand::Packed { .. })) => "packed",
+    Payload::Command(Command::Extent(ExtentCommand::Exposed { exposed: true, .. })) => "exposed",
+    Payload::Command(Command::Extent(ExtentCommand::Exposed { exposed: false, .. })) => "exposed-no-longer",
+    Payload::Command(Command::Stored { .. }) => "stored",
     Payload::Command(Command::Backing(BackingCommand::Install { progress: LoadProgress::Unchanged, .. })) => "install",
     Payload::Command(Command::Backing(BackingCommand::Install { progress: LoadProgress::UpTo(_), .. })) => "install-up-to",
     Payload::Command(Command::Backing(BackingCommand::Install { progress: LoadProgress::Complete, .. })) => "install-complete",
@@ -514,6 +517,9 @@ impl Draw {
         all.push(Command::Repeated { tx: self.tx(), caller: self.caller(), stamp: self.stamp(), mutation });
         all.push(Command::Quota { dir, limits: Some(self.quota_limits()), stamp: self.stamp() });
         all.push(Command::Quota { dir, limits: None, stamp: self.stamp() });
+        all.push(Command::Stored { ino, first: self.u64(), sums: self.list(Draw::u32), stamp: self.stamp() });
+        all.push(Command::Extent(ExtentCommand::Exposed { ino, exposed: true }));
+        all.push(Command::Extent(ExtentCommand::Exposed { ino, exposed: false }));
         all
     }
 
@@ -687,6 +693,7 @@ impl Draw {
             object: self.option(|draw| ExplainedObject { key: draw.text(), etag: draw.text(), len_bytes: draw.u64() }),
             quota: self.option(Draw::quota_status),
             pinned_by: self.option(Draw::bytes),
+            exposed: self.flag(),
         }
     }
 

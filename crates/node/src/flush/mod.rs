@@ -157,6 +157,7 @@ impl Node {
         if self.bucket.is_none() {
             return Ok((0, 0));
         }
+        self.find_stores().await?;
         let before = self.flusher.flushed.get();
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;

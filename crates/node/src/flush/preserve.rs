@@ -113,7 +113,8 @@ impl Node {
     async fn set_aside(&self, ino: Ino, block: u64) -> Result<bool, RpcError> {
         let (present, zero) = {
             let state = self.replica.view();
-            (state.extents().block(ino, block).is_some(), state.extents().is_zero(ino, block))
+            let exposed = state.extents().is_exposed(ino);
+            (exposed || state.extents().block(ino, block).is_some(), !exposed && state.extents().is_zero(ino, block))
         };
         let kept = match self.flusher.preserved.room(ino, block) {
             Room::Kept => return Ok(true),

@@ -149,7 +149,7 @@ impl Node {
             }
             (content, body)
         };
-        self.force_log().await?;
+        self.force_for_upload(ino).await?;
         let put = |condition| self.bucket().put(key, body.clone(), condition, content.tags.clone());
         let etag = self.guarded(ino, key, replaces, &content, put).await?.etag();
         Ok((content, etag))
@@ -209,7 +209,7 @@ impl Node {
             parts if whole => parts,
             _ => return Ok(None),
         };
-        self.force_log().await?;
+        self.force_for_upload(ino).await?;
         let complete = |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
         let sent = self.guarded(ino, key, replaces.clone(), &content, complete).await?;
         if let Sent::Found(_) = &sent
@@ -385,10 +385,14 @@ impl Node {
     /// Bytes of a file as they were when its upload began. The caller holds the inode's lock.
     async fn read_for_upload(self: &Rc<Self>, ino: Ino, range: Range<u64>, size_bytes: u64) -> Result<Bytes, FlushError> {
         let plan = self.replica.view().extents().plan_read(ino, range.clone(), size_bytes);
-        self.sum_void(ino, &plan, |_| true).await?;
+        let exposed = self.is_exposed(ino);
+        if !exposed {
+            self.sum_void(ino, &plan, |_| true).await?;
+        }
         let mut data = BytesMut::with_capacity((range.end - range.start) as usize);
         for Segment { source, range: part } in plan {
             match source {
+                Source::Zero | Source::Local if exposed => data.extend_from_slice(&self.read_compared(ino, &part).await?),
                 Source::Zero => data.resize(data.len() + (part.end - part.start) as usize, 0),
                 Source::Local => match self.read_local(ino, &part).await? {
                     Some(bytes) => data.extend_from_slice(&bytes),
@@ -400,6 +404,10 @@ impl Node {
                     data.extend_from_slice(&self.get_range(&key, part, &etag).await?);
                 }
             }
+        }
+        // What was read may not be what its checksums are of.
+        if self.is_exposed(ino) != exposed {
+            return Err(FlushError::Later);
         }
         // Blocks overwritten since are as they were put aside.
         let mut bytes = data;
@@ -440,7 +448,7 @@ impl Node {
             }
         }
         if !sums.is_empty() {
-            self.commit(Command::Extent(ExtentCommand::Summed { ino, version, sums })).await?;
+            self.sum_unless_exposed(ino, version, sums).await?;
         }
         Ok(())
     }

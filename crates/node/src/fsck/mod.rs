@@ -213,7 +213,11 @@ struct Summed {
     is_dirty: bool,
 }
 
+/// Of an exposed file none: what they are may have been stored over.
 fn summed_blocks(state: &Partition, ino: Ino) -> Vec<Summed> {
+    if state.extents().is_exposed(ino) {
+        return Vec::new();
+    }
     let size = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     let chunks = 0..size.div_ceil(CHUNK_BYTES);
     let blocks = chunks.flat_map(|chunk| state.extents().chunk_blocks(ino, chunk));

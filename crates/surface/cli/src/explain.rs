@@ -37,6 +37,9 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
     if let Some(path) = &explained.pinned_by {
         writeln!(out, "pinned    by /{}", String::from_utf8_lossy(path))?;
     }
+    if explained.exposed {
+        writeln!(out, "exposed   it can be stored into through a mapping: that is found at intervals, and once nobody has it")?;
+    }
     for (failure, outcome) in outcomes(explained) {
         writeln!(out, "{failure:<9} {outcome}")?;
     }
@@ -67,6 +70,7 @@ pub(crate) fn json(explained: &Explained) -> Value {
         })),
         "quota": explained.quota.as_ref().map(quota::json),
         "pinned_by": explained.pinned_by.as_ref().map(|path| format!("/{}", String::from_utf8_lossy(path))),
+        "exposed": explained.exposed,
         "survives": outcomes.iter().map(|(failure, outcome)| (failure.to_string(), outcome.clone().into())).collect::<serde_json::Map<_, _>>(),
     })
 }
@@ -90,6 +94,7 @@ fn disk_lost(explained: &Explained) -> String {
     let has_bytes = explained.kind == FileKind::Regular;
     match (explained.dirty_since, explained.page_since) {
         _ if explained.bucket.is_none() => "all is lost: the volume has no bucket".into(),
+        _ if explained.exposed && explained.object.is_some() => "it goes back to what the object has".into(),
         (Some(_), _) if explained.object.is_none() => "all of it is lost: the bucket does not have it yet".into(),
         (Some(_), _) => "it goes back to what the object has".into(),
         (None, Some(_)) if has_bytes => "its bytes are in the bucket; its newest name and attributes may be lost".into(),

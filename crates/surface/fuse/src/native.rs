@@ -49,7 +49,7 @@ impl Native {
         }
     }
 
-    /// Whether the next open of the inode to read can go to the file that is lent, if one is.
+    /// Whether the next open of the inode can go to the file that is lent, if one is.
     pub fn wants(&self, ino: Ino) -> bool {
         match self.open.borrow().get(&ino) {
             Some(Open::Ordinary { .. }) => false,

@@ -81,7 +81,7 @@ type Known = BTreeMap<Ino, u64>;
 
 impl Volume {
     /// Serves what is at and below the directory `root`. With `passthrough` the kernel reads
-    /// what the node lends of a volume that cannot be written to.
+    /// what the node lends.
     pub fn new(
         client: Client,
         root: Ino,
@@ -111,7 +111,7 @@ impl Volume {
         let life = client.estate().map_or(0, |estate| estate.life());
         let (mappable, opens, lockers) = (RefCell::default(), Cell::new(life * OPENS_PER_LIFE), RefCell::default());
         let (readings, set_id) = (Readings::new(access), RefCell::default());
-        let native = passthrough.filter(|_| client.is_read_only()).map(Native::new);
+        let native = passthrough.map(Native::new);
         let lost = Cell::default();
         Volume {
             client,
@@ -314,12 +314,15 @@ impl Filesystem for Volume {
             self.client.close(ino);
             return Err(error.into());
         }
-        let ready = match self.find(ino, flags).await {
-            Ok(found) => self.lend(ino, flags).await.map(|loan| (found, loan)),
-            Err(error) => Err(error),
-        };
-        match ready {
-            Ok((found, loan)) => self.opened(cx, ino, flags, found, loan),
+        match self.made_ready(ino, flags).await {
+            Ok((found, loan)) => {
+                let opened = self.opened(cx, ino, flags, found, loan)?;
+                if matches!(opened.caching, Caching::Passthrough(_)) && opened.handle.0 & UNNOTED == 0 {
+                    // Nothing is heard of its reading.
+                    self.note_reading(cx, ino).await;
+                }
+                Ok(opened)
+            }
             Err(error) => {
                 self.client.close(ino);
                 Err(error.into())
@@ -353,6 +356,10 @@ impl Filesystem for Volume {
     async fn read(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
         self.pages.read(ino, handle);
         let data = self.client.read(ino, offset, len_bytes as usize).await?;
+        if self.native.as_ref().is_some_and(|native| native.is_native(ino)) {
+            // Asked by sendfile(2) the kernel keeps a page, of which others may store past it.
+            self.dropped_later(ino, offset..offset + u64::from(len_bytes));
+        }
         if handle.0 & UNNOTED == 0 {
             self.note_reading(cx, ino).await;
         }
@@ -366,7 +373,8 @@ impl Filesystem for Volume {
             true => self.once(cx).append(&caller, ino, data, mode.drop_set_id).await?,
             false => self.once(cx).write(&caller, ino, offset, data, mode.drop_set_id).await?,
         };
-        let past_cache = handle.0 & DIRECT != 0 && !mode.from_cache;
+        let is_native = self.native.as_ref().is_some_and(|native| native.is_native(ino));
+        let past_cache = (handle.0 & DIRECT != 0 || is_native) && !mode.from_cache;
         if past_cache && self.consistency == Consistency::CloseToOpen {
             self.end_dropped(ino, offset.min(written.offset)).await?;
         } else if written.offset != offset {

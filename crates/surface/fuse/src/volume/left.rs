@@ -7,7 +7,7 @@
 use super::Volume;
 use crate::{Context, Errno, Handle};
 use ebb_client::Open;
-use ebb_model::{Attr, Ino};
+use ebb_model::{Attr, Borrow, Ino};
 use std::collections::BTreeMap;
 
 impl Volume {
@@ -60,7 +60,7 @@ impl Volume {
         for (ino, (count, registration)) in left {
             if let Some(native) = &self.native {
                 let loan = match registration {
-                    Some(_) => self.client.lend(self.real(ino)).await.unwrap_or(None),
+                    Some(_) => self.client.lend(self.real(ino), Borrow::Resume).await.unwrap_or(None),
                     None => None,
                 };
                 native.left(ino, count, registration, loan);

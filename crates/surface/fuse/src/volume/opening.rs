@@ -4,7 +4,7 @@ use super::{DIRECT, FLAG_BITS, UNNOTED, Volume, WRITES};
 use crate::pages::Found;
 use crate::{Caching, Context, Errno, Handle, OpenFlags, OpenReply};
 use ebb_client::Loan;
-use ebb_model::{Attr, FsError, Ino, SetAttr, SetTime};
+use ebb_model::{Attr, Borrow, FsError, Ino, SetAttr, SetTime};
 
 impl Volume {
     /// What a file that is being opened is now, where the kernel may have pages of what it was:
@@ -21,13 +21,33 @@ impl Volume {
     pub(super) async fn lend(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Loan>, FsError> {
         let Some(native) = &self.native else { return Ok(None) };
         let is_native = native.is_native(ino);
-        if !is_native && (flags.is_direct() || !self.may_cache() || !native.wants(ino)) {
+        if !is_native && (!self.may_cache() || !native.wants(ino)) {
             return Ok(None);
         }
-        match self.client.lend(ino).await {
+        let borrow = match flags.writes() || flags.is_direct() {
+            false => Borrow::Begin,
+            true if stores(flags) => Borrow::Expose,
+            true => Borrow::Join,
+        };
+        match self.client.lend(ino, borrow).await {
+            // It would be mapped all the same.
+            Ok(None) if is_native && stores(flags) => Err(FsError::Io),
             // Others that have it open go on reading past the node what this one would not get.
             Err(error) if native.is_native(ino) => Err(error),
             lent => Ok(lent.unwrap_or(None)),
+        }
+    }
+
+    /// What it takes to open a file that is open at the node.
+    pub(super) async fn made_ready(&self, ino: Ino, flags: OpenFlags) -> Result<(Option<Found>, Option<Loan>), FsError> {
+        loop {
+            let found = self.find(ino, flags).await?;
+            let loan = self.lend(ino, flags).await?;
+            let is_native = self.native.as_ref().is_some_and(|native| native.is_native(ino));
+            if !(is_native && stores(flags) && loan.is_none()) {
+                return Ok((found, loan));
+            }
+            // Others have it natively since: it is to be known that this one can store into it.
         }
     }
 
@@ -40,7 +60,7 @@ impl Volume {
         found: Option<Found>,
         loan: Option<Loan>,
     ) -> Result<OpenReply, Errno> {
-        let mappable = flags.reads() && flags.writes();
+        let mappable = stores(flags);
         if mappable {
             *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
         }
@@ -58,7 +78,8 @@ impl Volume {
             false => Caching::Direct,
         };
         let caching = match &self.native {
-            Some(native) => native.open(ino, loan, caching, flags.is_direct()),
+            // Only what the node sees does it log.
+            Some(native) => native.open(ino, loan, caching, flags.is_direct() || flags.writes()),
             None => caching,
         };
         self.leave(cx, ino, handle, mappable)?;
@@ -91,4 +112,9 @@ impl Volume {
         let set = SetAttr { size_bytes: Some(0), mtime: Some(SetTime::Now), drop_set_id: flags.drop_set_id, ..SetAttr::default() };
         self.once(cx).setattr(&Self::caller(cx), ino, set).await
     }
+}
+
+/// It can be mapped to store into the file.
+fn stores(flags: OpenFlags) -> bool {
+    flags.reads() && flags.writes()
 }

@@ -1,0 +1,233 @@
+//! Exposed files: of a file that is lent somebody can store into the store file past the node, through a
+//! mapping (decision 8).
+//!
+//! Laws:
+//! - The log says so before anybody can, and all bytes of the file are forced before that.
+//! - As long as it says so all bytes of the file are in its store file, in holes too; what is there is the
+//!   file. No checksum is verified, no block let go, nothing fetched that is not absent from the bucket's
+//!   side; bytes are forced before a record says that the bucket has them.
+//! - What was stored is found by comparing blocks with their checksums, and logged as written. Of what is
+//!   sent to the bucket, the very bytes that are sent are compared: what changed before that stays
+//!   dirty, and what changes after that is found by the next comparison.
+//! - It ends once nobody has the file, all of it was compared after that, and its bytes are forced.
+
+use crate::Node;
+use crate::locks::Mode;
+use bytes::Bytes;
+use ebb_model::*;
+use futures_util::lock::Mutex;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How often it is asked whether anybody has the files still.
+const POLL: Duration = Duration::from_secs(1);
+
+/// What is stored is looked for at most this share of the time.
+const COMPARED_SHARE: u32 = 20;
+
+/// Compared at one time, while the file's writers wait.
+const PIECE_BLOCKS: u64 = 16;
+
+#[derive(Default)]
+pub struct Exposures {
+    /// Nobody had these files when their last comparison began, and none was lent since.
+    ending: RefCell<BTreeSet<Ino>>,
+    /// Of two who compare a block at one time the one that has read the older bytes would log
+    /// them last.
+    comparing: Mutex<()>,
+}
+
+impl Exposures {
+    pub fn lent(&self, ino: Ino) {
+        self.ending.borrow_mut().remove(&ino);
+    }
+}
+
+impl Node {
+    pub(crate) fn is_exposed(&self, ino: Ino) -> bool {
+        self.replica.view().extents().is_exposed(ino)
+    }
+
+    /// From here on anybody may store into the store file of a file that is lent. The inode's lock is held.
+    pub(crate) async fn expose(&self, ino: Ino) -> Result<(), RpcError> {
+        if self.is_exposed(ino) {
+            return Ok(());
+        }
+        self.log_exposed(ino).await
+    }
+
+    /// Holes of an exposed file were made: what is in them from here on was stored there.
+    pub(crate) async fn note_holes(&self, ino: Ino) -> Result<(), RpcError> {
+        if self.is_exposed(ino) { self.log_exposed(ino).await } else { Ok(()) }
+    }
+
+    async fn log_exposed(&self, ino: Ino) -> Result<(), RpcError> {
+        self.fsync(ino).await?;
+        self.commit(Command::Extent(ExtentCommand::Exposed { ino, exposed: true })).await?;
+        self.force_log().await.map(drop)
+    }
+
+    /// Finds what was stored into these blocks of an exposed file, and gives their bytes as they were
+    /// compared. The inode's lock is held.
+    pub(crate) async fn compare(&self, ino: Ino, blocks: Range<u64>) -> Result<Bytes, RpcError> {
+        let _turn = self.exposures.comparing.lock().await;
+        let place = self.place(ino);
+        let (start, len_bytes) = (blocks.start * BLOCK_BYTES, ((blocks.end - blocks.start) * BLOCK_BYTES) as usize);
+        let data = self.store.read(&place, start, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+        let version = Version(self.replica.view().next_version().0 - 1);
+        let (mut stored, mut summed) = (Vec::<(u64, Vec<u32>)>::new(), Vec::new());
+        for (block, bytes) in blocks.zip(data.chunks(BLOCK_BYTES as usize)) {
+            let sum = ebb_format::crc32c(bytes);
+            let state = self.replica.view();
+            let known = state.extents().block(ino, block).map(|block| block.sum);
+            let differs = match known {
+                Some(None) => {
+                    summed.push((block, sum));
+                    false
+                }
+                Some(known) => known != Some(sum),
+                None => state.extents().is_zero(ino, block) && bytes.iter().any(|byte| *byte != 0),
+            };
+            match stored.last_mut() {
+                _ if !differs => {}
+                Some((first, sums)) if *first + sums.len() as u64 == block => sums.push(sum),
+                _ => stored.push((block, vec![sum])),
+            }
+        }
+        if !summed.is_empty() {
+            self.commit(Command::Extent(ExtentCommand::Summed { ino, version, sums: summed })).await?;
+        }
+        let time = self.ports.clock.wall();
+        for (first, sums) in stored {
+            let blocks = first..first + sums.len() as u64;
+            let proposed = self.replica.propose(|state| {
+                let stamp = Stamp { time, version: state.next_version() };
+                Ok(Command::Stored { ino, first, sums, stamp })
+            });
+            let (_, applied) = proposed.await?;
+            self.store.stored(&place, blocks);
+            self.follow(applied, None).await?;
+        }
+        Ok(data)
+    }
+
+    /// Bytes of an exposed file as they were compared. The inode's lock is held.
+    pub(crate) async fn read_compared(&self, ino: Ino, range: &Range<u64>) -> Result<Bytes, RpcError> {
+        let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+        let start = (range.start - blocks.start * BLOCK_BYTES) as usize;
+        let data = self.compare(ino, blocks).await?;
+        Ok(data.slice(start..start + (range.end - range.start) as usize))
+    }
+
+    /// As [`Node::compare`] of a range of bytes, of any file: one that is not exposed has nothing to find.
+    pub(crate) async fn find_stored(&self, ino: Ino, range: &Range<u64>) -> Result<(), RpcError> {
+        if !self.is_exposed(ino) {
+            return Ok(());
+        }
+        let end = range.end.min(self.place(ino).size_bytes).div_ceil(BLOCK_BYTES);
+        let mut at = range.start / BLOCK_BYTES;
+        while at < end {
+            let piece = at..(at + PIECE_BLOCKS).min(end);
+            at = piece.end;
+            self.compare(ino, piece).await?;
+        }
+        Ok(())
+    }
+
+    /// Finds all that was stored into an exposed file by now, while others go on with it.
+    async fn find_all_stored(&self, ino: Ino) -> Result<(), RpcError> {
+        let mut at = 0;
+        while self.is_exposed(ino) && at < self.place(ino).size_bytes {
+            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            let piece = at..at + PIECE_BLOCKS * BLOCK_BYTES;
+            at = piece.end;
+            self.find_stored(ino, &piece).await?;
+        }
+        Ok(())
+    }
+
+    /// The file is exposed no longer, if nobody has it.
+    async fn end_exposure(&self, ino: Ino) -> Result<bool, RpcError> {
+        if self.is_lent_out(ino).await? {
+            return Ok(false);
+        }
+        self.exposures.ending.borrow_mut().insert(ino);
+        self.find_all_stored(ino).await?;
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        if !self.exposures.ending.borrow_mut().remove(&ino) {
+            return Ok(false);
+        }
+        self.fsync(ino).await?;
+        self.commit(Command::Extent(ExtentCommand::Exposed { ino, exposed: false })).await?;
+        Ok(true)
+    }
+
+    /// Ends what exposures can end, and finds what was stored by now into the other files.
+    pub(crate) async fn find_stores(&self) -> Result<(), RpcError> {
+        let exposed: Vec<Ino> = self.replica.view().extents().exposed().collect();
+        for ino in exposed {
+            if !self.end_exposure(ino).await? {
+                self.find_all_stored(ino).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn find_stores_for_ever(self: Rc<Self>) {
+        let mut due = BTreeMap::<Ino, Duration>::new();
+        while !self.is_stopping() {
+            self.ports.clock.sleep(POLL).await;
+            // What clients are still to repeat is not to be overtaken.
+            if self.attachments.awaits_any() {
+                continue;
+            }
+            let exposed: BTreeSet<Ino> = self.replica.view().extents().exposed().collect();
+            due.retain(|ino, _| exposed.contains(ino));
+            let mut found = Ok(());
+            for ino in exposed {
+                let began = self.ports.clock.monotonic();
+                let compared = match self.end_exposure(ino).await {
+                    Ok(false) if due.get(&ino).is_none_or(|due| *due <= began) => self.find_all_stored(ino).await,
+                    Ok(false) => continue,
+                    ended => ended.map(drop),
+                };
+                let now = self.ports.clock.monotonic();
+                due.insert(ino, now + self.options.flush_interval.max((now - began) * COMPARED_SHARE));
+                found = found.and(compared);
+            }
+            self.trouble("mapped", found.err().map(|error| format!("what is stored through mappings is not found: {error}")));
+        }
+    }
+
+    /// What was stored into exposed files is forced with the next sync: of all, or of one.
+    pub(crate) fn doubt_exposed(&self, only: Option<Ino>) {
+        let exposed: Vec<Ino> = self.replica.view().extents().exposed().filter(|ino| only.is_none_or(|only| only == *ino)).collect();
+        for ino in exposed {
+            self.store.stored(&self.place(ino), 0..u64::MAX);
+        }
+    }
+
+    /// What is sent of an exposed file is forced before: once the bucket has it, older bytes must not
+    /// come back with a power cut and count as stored.
+    pub(crate) async fn force_for_upload(&self, ino: Ino) -> Result<(), RpcError> {
+        match self.is_exposed(ino) {
+            true => self.fsync(ino).await.map(drop),
+            false => self.force_log().await.map(drop),
+        }
+    }
+
+    /// Logs checksums of blocks, unless their bytes may have changed since they were read.
+    pub(crate) async fn sum_unless_exposed(&self, ino: Ino, version: Version, sums: Vec<(u64, u32)>) -> Result<(), RpcError> {
+        let proposed = self.replica.propose(|state| match state.extents().is_exposed(ino) {
+            true => Err(FsError::Busy.into()),
+            false => Ok(Command::Extent(ExtentCommand::Summed { ino, version, sums })),
+        });
+        match proposed.await {
+            Ok(_) | Err(RpcError::Refused(FsError::Busy)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

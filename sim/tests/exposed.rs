@@ -1,0 +1,305 @@
+//! Files that are lent and stored into past the node: whatever happens, what was stored is in the file, and
+//! what was forced survives a power cut.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::{Node, Options};
+use ebb_sim::volume::rig;
+use ebb_sim::{BucketFaults, FaultPlan, Holder, Process, Rate, Rng, Slowness, World};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Most that the file has. More than one part of an upload.
+const MOST: usize = 600_000;
+
+/// All that one life of the node has.
+struct Life {
+    process: Process,
+    node: Rc<Node>,
+    client: Client,
+    ino: Ino,
+}
+
+/// One file, what is to be in it, and what a power cut may leave of it.
+struct Scene<'a> {
+    world: &'a World,
+    rng: Rng,
+    options: Options,
+    lives: u32,
+    life: Life,
+    model: Vec<u8>,
+    /// What it was when it was last forced, and ever since.
+    since_forced: Vec<Vec<u8>>,
+    holder: Option<Holder>,
+    round: u32,
+}
+
+fn options() -> Options {
+    Options { owner: "exposed".into(), embedded: true, pack_below_bytes: 0, ..Options::default() }
+}
+
+fn name() -> Name {
+    Name::new(&b"file"[..]).unwrap()
+}
+
+impl Life {
+    async fn begin(world: &World, options: &Options, number: u32) -> Life {
+        for attempt in 0..100 {
+            let process = world.machine("a").process_on(&format!("life {number}.{attempt}"), "data");
+            if let Some(Ok(node)) = rig::open(&process, &world.bucket(), options).await
+                && let Some(Ok(client)) = rig::attach_embedded(&process, &node).await
+            {
+                let found = client.clone();
+                let found = process.call(async move { found.lookup(Ino::ROOT, &name()).await }).await;
+                let ino = found.expect("the process lives").map_or(Ino(0), |attr| attr.ino);
+                return Life { process, node, client, ino };
+            }
+            process.kill();
+            world.sleep(Duration::from_secs(2)).await;
+        }
+        panic!("it never opens")
+    }
+
+    async fn call<T: 'static, W: Future<Output = T> + 'static>(&self, work: impl FnOnce(Client, Ino) -> W) -> T {
+        self.process.call(work(self.client.clone(), self.ino)).await.expect("the process lives")
+    }
+
+    async fn lend(&self, borrow: Borrow) -> bool {
+        let (node, ino) = (self.node.clone(), self.ino);
+        let lent = self.process.call(async move { node.lend(ino, borrow).await });
+        lent.await.expect("the process lives").unwrap().is_some()
+    }
+
+    async fn read(&self) -> Vec<u8> {
+        self.call(|client, ino| async move { client.read(ino, 0, 2 * MOST).await.unwrap().to_vec() }).await
+    }
+
+    async fn flush(&self) -> Result<(), FsError> {
+        self.call(|client, _| async move { client.admin(AdminRequest::Flush { path: vec![name()] }).await.map(drop) }).await
+    }
+
+    async fn is_exposed(&self) -> bool {
+        match self.call(|client, _| async move { client.admin(AdminRequest::Explain { path: vec![name()] }).await.unwrap() }).await {
+            AdminReply::Explained(explained) => explained.exposed,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Scene<'_> {
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        self.round += 1;
+        let round = self.round;
+        (0..len).map(|at| (at as u32 % 251 + round * 7) as u8 | 1).collect()
+    }
+
+    fn changed(&mut self) {
+        self.since_forced.push(self.model.clone());
+    }
+
+    fn forced(&mut self) {
+        self.since_forced = vec![self.model.clone()];
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.model.resize(self.model.len().max(at + bytes.len()), 0);
+        self.model[at..][..bytes.len()].copy_from_slice(bytes);
+        self.changed();
+    }
+
+    async fn store(&mut self) {
+        if self.holder.is_none() || self.model.is_empty() {
+            return;
+        }
+        let at = self.rng.index(self.model.len());
+        let len = (1 + self.rng.index(90_000)).min(self.model.len() - at);
+        let bytes = self.bytes(len);
+        assert_eq!(self.holder.as_ref().map(|holder| holder.store(at as u64, &bytes)), Some(len));
+        self.put(at, &bytes);
+    }
+
+    async fn write(&mut self) {
+        let (at, len) = (self.rng.index(MOST - 90_000), 1 + self.rng.index(90_000));
+        let bytes = self.bytes(len);
+        let data = Bytes::from(bytes.clone());
+        let written = self.life.call(|client, ino| async move { client.write(&Caller::ROOT, ino, at as u64, data, false).await });
+        written.await.unwrap();
+        self.put(at, &bytes);
+    }
+
+    async fn set_len(&mut self) {
+        let len = self.rng.index(MOST);
+        let set = SetAttr { size_bytes: Some(len as u64), ..SetAttr::default() };
+        self.life.call(|client, ino| async move { client.setattr(&Caller::ROOT, ino, set).await }).await.unwrap();
+        self.model.resize(len, 0);
+        self.changed();
+    }
+
+    async fn punch(&mut self) {
+        let (at, len) = (self.rng.index(MOST), 1 + self.rng.index(250_000));
+        let span = (at as u64, len as u64);
+        let done =
+            self.life.call(|client, ino| async move { client.fallocate(&Caller::ROOT, ino, span, Allocation::Zero, true, false).await });
+        done.await.unwrap();
+        let end = self.model.len().min(at + len);
+        self.model[at.min(end)..end].fill(0);
+        self.changed();
+    }
+
+    async fn fsync(&mut self) {
+        self.life.call(|client, ino| async move { client.fsync(ino).await }).await.unwrap();
+        self.forced();
+    }
+
+    /// It is read, lent, and mapped to be stored into.
+    async fn get_hold(&mut self) {
+        if self.holder.is_some() || self.model.len() < 200_000 {
+            return;
+        }
+        self.life.read().await;
+        if !self.life.lend(Borrow::Begin).await {
+            return;
+        }
+        let path = format!("store/{:016x}", self.life.ino.0);
+        self.holder = Some(self.world.machine("a").disk("data").hold(&path).unwrap());
+        assert!(self.life.lend(Borrow::Expose).await);
+        for _ in 0..2 {
+            self.life.node.take_back(self.life.ino);
+        }
+    }
+
+    /// A flush, and what is stored and written while it is under way.
+    async fn flush(&mut self) {
+        let (client, stores) = (self.life.client.clone(), self.rng.below(4));
+        let flush = self.life.process.call(async move { client.admin(AdminRequest::Flush { path: vec![name()] }).await });
+        let changes = async {
+            for _ in 0..stores {
+                self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_millis(40))).await;
+                match self.rng.below(4) {
+                    0 => self.write().await,
+                    _ => self.store().await,
+                }
+            }
+        };
+        let (flushed, ()) = futures_util::future::join(flush, changes).await;
+        if flushed.expect("the process lives").is_ok() && stores == 0 {
+            self.expect_in_bucket();
+        }
+    }
+
+    fn expect_in_bucket(&self) {
+        let objects = self.world.bucket().objects();
+        assert!(objects.get("file").is_some_and(|object| object.body[..] == self.model[..]), "the bucket has it as it is");
+    }
+
+    async fn kill(&mut self) {
+        self.life.process.kill();
+        self.restart().await;
+        self.expect().await;
+    }
+
+    async fn cut_power(&mut self) {
+        self.holder = None;
+        self.world.machine("a").power_cut();
+        self.restart().await;
+        let found = self.life.read().await;
+        let sizes: BTreeSet<usize> = self.since_forced.iter().map(Vec::len).collect();
+        assert!(sizes.contains(&found.len()), "{} is none of {sizes:?}", found.len());
+        for (at, byte) in found.iter().enumerate() {
+            let is_known = self.since_forced.iter().any(|model| model.get(at).copied().unwrap_or(0) == *byte);
+            assert!(is_known, "byte {at} is {byte}, which it never was since it was forced");
+        }
+        self.model = found;
+        self.forced();
+    }
+
+    async fn restart(&mut self) {
+        self.lives += 1;
+        self.life = Life::begin(self.world, &self.options, self.lives).await;
+        // As the mount is taken over by who finds it open.
+        if self.holder.is_some() && self.rng.below(2) == 0 {
+            assert!(self.life.lend(Borrow::Resume).await);
+            self.life.node.take_back(self.life.ino);
+        }
+    }
+
+    async fn expect(&self) {
+        let found = self.life.read().await;
+        let differs = found.iter().zip(&self.model).position(|(a, b)| a != b);
+        assert!(found == self.model, "{} bytes, not {}: {differs:?}", found.len(), self.model.len());
+        if let Some(holder) = &self.holder {
+            assert!(holder.load() == self.model, "who has it sees what the node sees");
+        }
+    }
+
+    async fn step(&mut self) {
+        match self.rng.below(100) {
+            0..32 => self.store().await,
+            32..46 => self.write().await,
+            46..52 => self.set_len().await,
+            52..60 => self.punch().await,
+            60..66 => self.fsync().await,
+            66..69 => {
+                if let Some(holder) = &self.holder {
+                    holder.force();
+                    self.forced();
+                }
+            }
+            69..75 => self.flush().await,
+            75..79 => self.get_hold().await,
+            79..81 => self.holder = None,
+            81..89 => self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_secs(12))).await,
+            89..92 => self.kill().await,
+            92..94 => self.cut_power().await,
+            _ => self.expect().await,
+        }
+    }
+}
+
+/// Everything that changes one file, by whom the node sees and by whom it does not, and every end of the node,
+/// beside a model of the file.
+#[test]
+fn what_is_stored_is_in_the_file() {
+    let seeds = std::env::var("EBB_SEEDS").map_or(1..25, |count| 1..1 + count.parse::<u64>().unwrap());
+    for seed in seeds {
+        let bucket = BucketFaults {
+            unavailable: Rate::one_in(10),
+            lost_request: Rate::one_in(20),
+            slow: Slowness { rate: Rate::one_in(4), limit: Duration::from_millis(300) },
+            ..Default::default()
+        };
+        let world = World::with_faults(seed, FaultPlan { bucket, ..FaultPlan::default() });
+        let scene = async {
+            let options = options();
+            let mut life = Life::begin(&world, &options, 0).await;
+            let made = life.call(|client, _| async move {
+                client.make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false).await.unwrap().ino
+            });
+            life.ino = made.await;
+            let (rng, model) = (world.rng("file"), Vec::new());
+            let mut scene = Scene { world: &world, rng, options, lives: 0, life, model, since_forced: Vec::new(), holder: None, round: 0 };
+            scene.write().await;
+            scene.set_len().await;
+            scene.fsync().await;
+            for _ in 0..150 {
+                scene.step().await;
+            }
+            world.set_faults(FaultPlan::default());
+            scene.expect().await;
+            scene.holder = None;
+            world.sleep(Duration::from_secs(5)).await;
+            assert!(!scene.life.is_exposed().await);
+            scene.life.flush().await.unwrap();
+            scene.expect_in_bucket();
+            let report = scene.life.call(|client, _| async move { rig::fsck(&client).await.unwrap() }).await;
+            assert!(report.problems.is_empty(), "{report:?}");
+            let evict = AdminRequest::Evict { path: vec![name()], from: (Ino(0), 0), limit_bytes: u64::MAX };
+            scene.life.call(|client, _| async move { client.admin(evict).await.unwrap() }).await;
+            scene.expect().await;
+        };
+        world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
