@@ -28,21 +28,25 @@ struct Model {
     /// Of what a sync has failed for nothing is known after a power cut, unless it is written again.
     bytes: Vec<Kept>,
     lens: Kept<usize>,
+    /// The disk may have kept a length that is no longer than this, and nothing behind it.
+    known_below: usize,
 }
 
 #[derive(Clone)]
 struct Kept<T = u8> {
     versions: BTreeSet<T>,
+    is_changed: bool,
     is_stranded: bool,
 }
 
 impl<T: Ord + Copy> Kept<T> {
     fn forced(value: T) -> Kept<T> {
-        Kept { versions: BTreeSet::from([value]), is_stranded: false }
+        Kept { versions: BTreeSet::from([value]), is_changed: false, is_stranded: false }
     }
 
     fn changes(&mut self, to: T) {
         self.versions.insert(to);
+        self.is_changed = true;
         self.is_stranded = false;
     }
 
@@ -57,7 +61,7 @@ const LONGEST: usize = 2000;
 
 impl Model {
     fn new() -> Model {
-        Model { now: Vec::new(), bytes: vec![Kept::forced(0); LONGEST], lens: Kept::forced(0) }
+        Model { now: Vec::new(), bytes: vec![Kept::forced(0); LONGEST], lens: Kept::forced(0), known_below: LONGEST }
     }
 
     fn byte(&self, at: usize) -> u8 {
@@ -101,20 +105,28 @@ impl Model {
     }
 
     fn strand(&mut self) {
-        self.bytes.iter_mut().filter(|byte| byte.versions.len() > 1).for_each(|byte| byte.is_stranded = true);
-        self.lens.is_stranded |= self.lens.versions.len() > 1;
+        self.bytes.iter_mut().for_each(|byte| byte.is_stranded |= byte.is_changed);
+        self.lens.is_stranded |= self.lens.is_changed;
+        if self.lens.is_stranded {
+            self.known_below = self.lens.versions.iter().copied().fold(self.known_below, usize::min);
+        }
     }
 
     /// What a power cut has left.
     fn cut(&mut self, found: &[u8]) {
         assert!(self.lens.versions.contains(&found.len()), "{} bytes, of {:?}", found.len(), self.lens.versions);
         for (at, byte) in found.iter().enumerate() {
-            let Kept { versions, is_stranded } = &self.bytes[at];
-            assert!(*is_stranded || versions.contains(byte), "byte {at} of {} is {byte}, of {versions:?}", found.len());
+            let Kept { versions, is_stranded, .. } = &self.bytes[at];
+            assert!(
+                *is_stranded || at >= self.known_below || versions.contains(byte),
+                "byte {at} of {} is {byte}, of {versions:?}",
+                found.len()
+            );
         }
         self.now = found.to_vec();
         self.bytes = (0..LONGEST).map(|at| Kept::forced(self.byte(at))).collect();
         self.lens = Kept::forced(found.len());
+        self.known_below = LONGEST;
     }
 
     /// What is there after an operation that has failed: done, not done, or in part.
@@ -129,8 +141,10 @@ impl Model {
             let value = found.get(at).copied().unwrap_or(0);
             self.bytes[at].versions.extend([value, 0]);
             self.bytes[at].is_stranded |= before.bytes[at].is_stranded;
+            self.bytes[at].is_changed = true;
         }
         self.lens.is_stranded |= before.lens.is_stranded;
+        self.lens.is_changed = true;
         self.lens.versions.extend(least..=most);
         self.now = found.to_vec();
     }
@@ -155,13 +169,14 @@ fn a_file_is_what_it_would_be_in_the_clear() {
             let (at, len) = (rng.index(LONGEST - 200), 1 + rng.index([3, 17, 200][rng.index(3)]));
             let before = model.clone();
             let kind = rng.below(12);
-            let failing = match kind {
-                0..6 => DiskOperation::Write,
-                _ => DiskOperation::Sync,
-            };
             let fails = rng.below(8) == 0;
-            if fails {
-                world.machine("a").disk("node").fail_nth(failing, 1 + rng.below(2));
+            let failing = match kind {
+                0..6 => Some((DiskOperation::Write, 1 + rng.below(2))),
+                6..9 => Some((DiskOperation::Sync, 1)),
+                _ => None,
+            };
+            if let Some((operation, nth)) = failing.filter(|_| fails) {
+                world.machine("a").disk("node").fail_nth(operation, nth);
             }
             let done = match kind {
                 0..4 => {
@@ -268,6 +283,34 @@ fn names_come_and_go() {
         encrypted(&process).await.open("second", OpenMode::Existing).await?.read_at(0, 100).await
     });
     assert_eq!(done.unwrap().unwrap(), "third");
+}
+
+/// One of the two headers rots and nothing is lost; with both the file is damaged, and not empty.
+#[test]
+fn a_header_can_be_lost() {
+    let world = World::new(1);
+    let process = start(&world);
+    let read = async || encrypted(&process).await.open("file", OpenMode::Existing).await?.read_at(0, 100).await;
+    let put = async |text: &'static str| {
+        let file = encrypted(&process).await.open("file", OpenMode::Create).await.unwrap();
+        file.write_at(0, text.into()).await.unwrap();
+        file.sync_data().await.unwrap();
+    };
+    let flip = |offset| assert!(world.machine("a").disk("node").flip("file", offset, 4).unwrap());
+    world.run(put("contents")).unwrap();
+    for first in [16, 2048 + 16] {
+        flip(first);
+        assert_eq!(world.run(read()).unwrap().unwrap(), "contents");
+        flip(2048 + 32 - first);
+        let damaged = world.run(read()).unwrap().unwrap_err().to_string();
+        assert!(damaged.contains("file: encrypted file: damaged at byte 0"), "{damaged}");
+        flip(first);
+        world.run(put("contents")).unwrap();
+    }
+    flip(2048);
+    world.run(put("contents")).unwrap();
+    flip(0);
+    assert_eq!(world.run(read()).unwrap().unwrap(), "contents", "a write has put the other right");
 }
 
 /// What is on the platter says nothing of what was written, and the same bytes twice are not the

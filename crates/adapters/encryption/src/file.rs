@@ -14,6 +14,7 @@
 
 use crate::xts::{BLOCK_BYTES, Xts};
 use bytes::{Bytes, BytesMut};
+use ebb_format::FormatError;
 use ebb_format::encryption::{self, FILE_HEADER_BYTES, FileHeader};
 use ebb_ports::{DiskError, DiskFile, Entropy, PortFuture};
 use futures_util::lock::Mutex;
@@ -22,6 +23,9 @@ use std::rc::Rc;
 
 /// Where the contents begin: blocks of the file system stay blocks of the contents.
 pub const CONTENTS_AT: u64 = 4096;
+
+/// In two sectors, whatever their size: with one lost all contents would be.
+const HEADERS_AT: [usize; 2] = [0, CONTENTS_AT as usize / 2];
 
 /// Behind the contents, whatever their length.
 pub const TAIL_BYTES: u64 = BLOCK_BYTES as u64 - 1;
@@ -45,14 +49,8 @@ pub struct EncryptedFile {
 
 impl EncryptedFile {
     pub async fn open(inner: Rc<dyn DiskFile>, xts: Rc<Xts>, entropy: Rc<dyn Entropy>, path: &str) -> Result<EncryptedFile, DiskError> {
-        let header = inner.read_at(0, FILE_HEADER_BYTES).await?;
-        let never_arrived = header.len() < FILE_HEADER_BYTES || header.iter().all(|byte| *byte == 0);
-        let first_unit = if never_arrived {
-            None
-        } else {
-            let header = encryption::decode_header(&header);
-            Some(header.map_err(|error| DiskError::Failed { path: path.into(), what: error.to_string() })?.first_unit)
-        };
+        let page = inner.read_at(0, CONTENTS_AT as usize).await?;
+        let first_unit = first_unit(&page).map_err(|error| DiskError::Failed { path: path.into(), what: error.to_string() })?;
         Ok(EncryptedFile {
             inner,
             xts,
@@ -60,7 +58,7 @@ impl EncryptedFile {
             path: path.into(),
             first_unit: Cell::new(first_unit),
             header_is_written: Cell::new(false),
-            end_is_clean: Cell::new(false),
+            end_is_clean: Cell::new(page.is_empty()),
             changing: Mutex::new(()),
         })
     }
@@ -96,7 +94,7 @@ impl EncryptedFile {
         let first_unit = self.write_header().await?;
         let len = self.contents_len().await?;
         let start = round_down(offset);
-        if start > round_down(len) {
+        if end > len {
             self.clean_end(len).await?;
         }
         let mut contents = Vec::with_capacity((end - start + BLOCK + TAIL_BYTES) as usize);
@@ -145,9 +143,9 @@ impl EncryptedFile {
                 u128::from(self.entropy.next_u64()) << 64 | u128::from(self.entropy.next_u64())
             }
         };
-        let header = encryption::encode_header(&FileHeader { first_unit });
-        self.inner.write_at(0, Bytes::copy_from_slice(&header)).await?;
+        // It stays, or what a write that fails has left of it would be taken for the next.
         self.first_unit.set(Some(first_unit));
+        self.inner.write_at(0, header_page(first_unit)).await?;
         self.header_is_written.set(true);
         Ok(first_unit)
     }
@@ -155,17 +153,20 @@ impl EncryptedFile {
     /// Before the contents grow from this length.
     async fn clean_end(&self, len: u64) -> Result<(), DiskError> {
         if !self.end_is_clean.get() {
-            self.clear_behind(len).await?;
+            if self.clear_behind(len).await? {
+                // Or a power cut could keep the growth and bring back what was there.
+                self.inner.sync_data().await?;
+            }
             self.end_is_clean.set(true);
         }
         Ok(())
     }
 
     /// Contents of this length would get zeros behind them in their last block and in their tail. What
-    /// is cut through by that is cleared whole: it may stay.
-    async fn clear_behind(&self, len: u64) -> Result<(), DiskError> {
+    /// is cut through by that is cleared whole: it may stay. Says whether there was anything.
+    async fn clear_behind(&self, len: u64) -> Result<bool, DiskError> {
         if self.first_unit.get().is_none() {
-            return Ok(());
+            return Ok(false);
         }
         let first_unit = self.write_header().await?;
         let (start, kept) = (round_down(len), (len % BLOCK) as usize);
@@ -178,7 +179,11 @@ impl EncryptedFile {
             block[kept..].fill(0);
             self.xts.encrypt(first_unit, start, block);
         }
-        if cleared == stored { Ok(()) } else { self.inner.write_at(CONTENTS_AT + start, cleared.into()).await }
+        let is_to_clear = cleared != stored;
+        if is_to_clear {
+            self.inner.write_at(CONTENTS_AT + start, cleared.into()).await?;
+        }
+        Ok(is_to_clear)
     }
 
     async fn cut_or_grow(&self, len: u64) -> Result<(), DiskError> {
@@ -192,7 +197,7 @@ impl EncryptedFile {
         match len > before {
             true => self.clean_end(before).await?,
             // Before the cut, or whoever dies in between leaves behind it what was cut off.
-            false => self.clear_behind(len).await?,
+            false => drop(self.clear_behind(len).await?),
         }
         self.inner.set_len(if len == 0 { CONTENTS_AT } else { len + OVERHEAD_BYTES }).await
     }
@@ -219,6 +224,29 @@ impl EncryptedFile {
     fn failed(&self, what: &str) -> DiskError {
         DiskError::Failed { path: self.path.clone(), what: what.into() }
     }
+}
+
+/// `None` if no header has arrived.
+fn first_unit(page: &[u8]) -> Result<Option<u128>, FormatError> {
+    let mut damage = None;
+    for at in HEADERS_AT {
+        let header = page.get(at..at + FILE_HEADER_BYTES).unwrap_or_default();
+        if header.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        match encryption::decode_header(header) {
+            Ok(header) => return Ok(Some(header.first_unit)),
+            Err(error) => damage = damage.or(Some(error)),
+        }
+    }
+    damage.map_or(Ok(None), Err)
+}
+
+fn header_page(first_unit: u128) -> Bytes {
+    let header = encryption::encode_header(&FileHeader { first_unit });
+    let mut page = vec![0; HEADERS_AT[1] + FILE_HEADER_BYTES];
+    HEADERS_AT.into_iter().for_each(|at| page[at..at + FILE_HEADER_BYTES].copy_from_slice(&header));
+    page.into()
 }
 
 fn round_down(offset: u64) -> u64 {
