@@ -3,8 +3,8 @@
 //! no environment, no record and no shared memory.
 
 use crate::failure::Failure;
-use ebb_cli::args::Encryption;
-use ebb_encryption::Key;
+use ebb_cli::args::{ChangeKey, Encryption};
+use ebb_encryption::{EncryptionError, Key};
 use ebb_ports::Ports;
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,26 +22,39 @@ pub struct DataDir<'a> {
 
 /// The ports with the disk as a node is to see it. The data directory is locked.
 pub async fn unlock(ports: Ports, data_dir: &DataDir<'_>) -> Result<Ports, Failure> {
-    let key = match source(data_dir.encryption) {
-        None => None,
-        Some(source) => {
-            keep_from_cores().map_err(|error| Failure::of("core dumps cannot be turned off", error))?;
-            let read = tokio::task::spawn_blocking(move || source.read()).await;
-            Some(read.map_err(|error| Failure::of("the encryption key", error))??)
-        }
-    };
+    let Encryption { encryption_key_file, encryption_key_command } = data_dir.encryption;
+    let key = key(encryption_key_file, encryption_key_command).await?;
     let disk = ebb_encryption::open(ports.disk.clone(), key.as_ref(), ports.entropy.clone()).await;
     Ok(Ports { disk: disk.map_err(|error| Failure::of(data_dir.path.display(), error))?, ..ports })
+}
+
+/// `ebb change-key`
+pub async fn change_key(args: ChangeKey) -> Result<(), Failure> {
+    let shown = args.data_dir.display();
+    let failed = |error: &dyn std::fmt::Display| Failure::of(&shown, error);
+    if !args.data_dir.join("encryption").is_file() {
+        return Err(Failure::Usage(format!("{shown} is no encrypted data directory")));
+    }
+    let disk = ebb_os::ports(&args.data_dir).map_err(|error| failed(&error))?.disk;
+    disk.lock().map_err(|error| failed(&error))?;
+    let Encryption { encryption_key_file, encryption_key_command } = &args.encryption;
+    let from = key(encryption_key_file, encryption_key_command).await?.ok_or_else(|| failed(&EncryptionError::NoKey))?;
+    let to = key(&args.new_key_file, &args.new_key_command).await?;
+    let to = to.ok_or_else(|| Failure::Usage("the new key is missing: --new-key-file or --new-key-command".into()))?;
+    ebb_encryption::change_key(&*disk, &from, &to).await.map_err(|error| failed(&error))
+}
+
+async fn key(file: &Option<PathBuf>, command: &Option<String>) -> Result<Option<Key>, Failure> {
+    let source = file.clone().map(Source::File).or_else(|| command.clone().map(Source::Command));
+    let Some(source) = source else { return Ok(None) };
+    keep_from_cores().map_err(|error| Failure::of("core dumps cannot be turned off", error))?;
+    let read = tokio::task::spawn_blocking(move || source.read()).await;
+    read.map_err(|error| Failure::of("the encryption key", error))?.map(Some)
 }
 
 enum Source {
     File(PathBuf),
     Command(String),
-}
-
-fn source(args: &Encryption) -> Option<Source> {
-    let file = args.encryption_key_file.clone().map(Source::File);
-    file.or_else(|| args.encryption_key_command.clone().map(Source::Command))
 }
 
 impl Source {

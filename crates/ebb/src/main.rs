@@ -98,6 +98,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Explain(target) => block_on(ask::explain(target)),
         Command::Quota(command) => block_on(quota::run(command)),
         Command::Fsck(args) => block_on(fsck::run(args)),
+        Command::ChangeKey(args) => block_on(encryption::change_key(args)),
         Command::Rollback(args) => block_on(fsck::roll_back(args)),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Version(output) => output::version(output),

@@ -24,7 +24,7 @@ use std::rc::Rc;
 /// Where the contents begin: blocks of the file system stay blocks of the contents.
 pub const CONTENTS_AT: u64 = 4096;
 
-/// In two sectors, whatever their size: with one lost all contents would be.
+/// In two sectors of 512 bytes: with one header all contents would be lost.
 const HEADERS_AT: [usize; 2] = [0, CONTENTS_AT as usize / 2];
 
 /// Behind the contents, whatever their length.

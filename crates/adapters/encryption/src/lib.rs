@@ -64,6 +64,13 @@ pub async fn open(disk: Rc<dyn Disk>, key: Option<&Key>, entropy: Rc<dyn Entropy
     Ok(Rc::new(EncryptedDisk::new(disk, &data_key, entropy)))
 }
 
+/// The owner's key becomes another one: what is encrypted stays as it is. The data directory is locked.
+pub async fn change_key(disk: &dyn Disk, from: &Key, to: &Key) -> Result<(), EncryptionError> {
+    let wrapped = load(disk).await?.ok_or_else(|| DiskError::NotFound { path: KEY_FILE.into() })?;
+    let data_key = from.unwrap(&wrapped).ok_or(EncryptionError::WrongKey)?;
+    Ok(store(disk, &to.wrap(&data_key)).await?)
+}
+
 async fn load(disk: &dyn Disk) -> Result<Option<WrappedKey>, EncryptionError> {
     match disk.open(KEY_FILE, OpenMode::Existing).await {
         Ok(file) => Ok(Some(encryption::decode_key(&file.read_at(0, MAX_KEY_FILE_BYTES).await?)?)),

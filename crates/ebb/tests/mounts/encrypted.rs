@@ -125,6 +125,26 @@ fn only_the_right_key_is_taken() {
     place.umount();
 }
 
+#[test]
+fn the_key_can_be_changed() {
+    let place = place();
+    place.mount_with(&ENCRYPTED);
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let change = |from: &str| place.ebb(&["change-key", "data", "--encryption-key-file", from, "--new-key-file", "other"]);
+    change("key").refused(1, "data directory is in use by process");
+    place.umount();
+    change("other").refused(1, "encrypted with another key");
+    place.ebb(&["change-key", "data", "--new-key-file", "other"]).refused(1, "no key was given");
+    place
+        .ebb(&["change-key", "backing", "--encryption-key-file", "key", "--new-key-file", "other"])
+        .refused(2, "no encrypted data directory");
+    change("key").good();
+    place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--encryption-key-file", "key"]).refused(1, "another key");
+    place.mount_with(&["--encryption-key-file", "other"]);
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    place.umount();
+}
+
 /// Situation: everything is logged, and much goes wrong: wrong keys, a bucket that refuses, a daemon
 /// that dies. Expectation: neither the key nor the credentials are in any answer, log, record,
 /// argument or environment, where they were not put there by who started it.

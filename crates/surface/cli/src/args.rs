@@ -60,6 +60,8 @@ pub enum Command {
     /// status is 0 if nothing is wrong, 1 if all that was is repaired, 4 if something is left, 8 if
     /// that could not be found out.
     Fsck(Fsck),
+    /// Give an encrypted data directory that no node has open another key.
+    ChangeKey(ChangeKey),
     /// Make the file PATH what it was when it was last sent to the bucket. What was written to it
     /// since is lost.
     Rollback(Rollback),
@@ -422,6 +424,20 @@ pub struct Fsck {
     /// Of a data directory, how its bucket is reached.
     #[command(flatten)]
     pub store: Bucket,
+}
+
+#[derive(Args, Debug)]
+pub struct ChangeKey {
+    /// The data directory.
+    pub data_dir: PathBuf,
+    #[command(flatten)]
+    pub encryption: Encryption,
+    /// The new key: 32 bytes, or 64 hexadecimal digits.
+    #[arg(long, value_name = "FILE", required_unless_present = "new_key_command", conflicts_with = "new_key_command")]
+    pub new_key_file: Option<PathBuf>,
+    /// The same with the key that this command of the shell prints.
+    #[arg(long, value_name = "COMMAND")]
+    pub new_key_command: Option<String>,
 }
 
 #[derive(Args, Debug)]
