@@ -168,6 +168,7 @@ fn secrets_are_told_to_nobody() {
         let bytes = fs::read(format!("/proc/{heir}/{of}")).unwrap();
         assert!(!bytes.windows(KEY.len()).any(|part| part == KEY.as_bytes()), "the key is in {of}");
     }
+    let record = format!("{:?}", place.record("mnt"));
     for command in [
         &["status", "mnt"][..],
         &["status", "mnt", "--json"],
@@ -187,7 +188,7 @@ fn secrets_are_told_to_nobody() {
     assert!(told[told.len() - 2].status != 0 && told[told.len() - 1].status != 0, "{told:?}");
     let logged = fs::read_to_string(place.path("data/ebb.log")).unwrap();
     assert!(logged.contains("TRACE") || logged.contains("DEBUG"), "it is the whole log");
-    let said = told.iter().map(|done| format!("{}{}", done.out, done.err)).collect::<String>() + &logged;
+    let said = told.iter().map(|done| format!("{}{}", done.out, done.err)).collect::<String>() + &logged + &record;
     let raw: Vec<u8> = (0..32).collect();
     for (name, secret) in [("key", KEY), ("other key", OTHER_KEY), ("secret", &secret), ("wrong secret", wrong_secret)] {
         assert!(!said.contains(secret), "the {name} is told");
