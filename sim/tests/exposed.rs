@@ -5,6 +5,7 @@ use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::{Node, Options};
+use ebb_ports::Capabilities;
 use ebb_sim::volume::rig;
 use ebb_sim::{BucketFaults, FaultPlan, Holder, Process, Rate, Rng, Slowness, World};
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Most that the file has. More than one part of an upload.
+/// Most that the file has.
 const MOST: usize = 600_000;
 
 /// All that one life of the node has.
@@ -272,6 +273,11 @@ fn what_is_stored_is_in_the_file() {
             ..Default::default()
         };
         let world = World::with_faults(seed, FaultPlan { bucket, ..FaultPlan::default() });
+        if seed % 2 == 0 {
+            // Of what is sent in parts something may be written meanwhile.
+            let usual = world.machine("a").process("asks").bucket(&world.bucket()).capabilities();
+            world.bucket().set_capabilities(Capabilities { max_put_bytes: 100_000, ..usual });
+        }
         let scene = async {
             let options = options();
             let mut life = Life::begin(&world, &options, 0).await;

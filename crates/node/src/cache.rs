@@ -97,7 +97,7 @@ impl Node {
             let orphans = || self.replica.view().orphan_bytes();
             let budget = if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
             let may_wait = dirty + len_bytes <= budget || dirty - orphans() + len_bytes <= budget;
-            if may_wait && resident + len_bytes <= self.options.cache_bytes {
+            if may_wait && resident + len_bytes <= self.cache_budget() {
                 self.trouble("space", None);
                 return Ok(());
             }
@@ -125,7 +125,8 @@ impl Node {
     pub(crate) async fn reserve_clean(&self, len_bytes: u64) -> Result<(), RpcError> {
         let over = |node: &Node| {
             let resident = node.replica.view().extents().resident_bytes();
-            (resident + len_bytes).saturating_sub(node.options.cache_bytes)
+            let within = resident + len_bytes <= node.options.cache_bytes;
+            if within { 0 } else { (resident + len_bytes).saturating_sub(node.cache_budget()) }
         };
         if over(self) == 0 {
             return Ok(());

@@ -17,7 +17,7 @@ use crate::store::Place;
 use ebb_core::extent::{BlockRuns, Source};
 use ebb_model::*;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -227,6 +227,15 @@ impl Node {
     fn missing(&self, ino: Ino, size_bytes: u64) -> Vec<Range<u64>> {
         let plan = self.replica.view().extents().plan_read(ino, 0..size_bytes, size_bytes);
         plan.into_iter().filter(|part| part.source == Source::Remote).map(|part| part.range).collect()
+    }
+
+    /// How much may be cached. Files that are lent may grow, and cannot be evicted: to the others is left what
+    /// those never take at first.
+    pub(crate) fn cache_budget(&self) -> u64 {
+        let state = self.replica.view();
+        let lent: BTreeSet<Ino> = self.loans.table.borrow().keys().copied().chain(state.extents().exposed()).collect();
+        let kept_bytes: u64 = lent.into_iter().map(|ino| state.extents().resident_bytes_of(ino)).sum();
+        self.options.cache_bytes.max(kept_bytes + self.options.cache_bytes / CACHE_SHARE)
     }
 
     /// Whether there is room for another one. Mappings that are gone by now are found out here.

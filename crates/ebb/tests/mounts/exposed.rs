@@ -172,6 +172,29 @@ fn readers_see_what_others_change() {
     assert!(fs::read(place.path("backing/file")).unwrap() == model);
 }
 
+/// Situation: somebody reads a file natively, others append to it until it is larger than the cache. Danger: nothing
+/// of it can be evicted, so there is no room. Expectation: it grows, and the rest of the cache goes on to work.
+#[test]
+fn what_somebody_reads_may_grow_beyond_the_cache() {
+    const MIB: usize = 1 << 20;
+    let place = holding(Place::new(), &[("other", 12 * MIB)]);
+    place.mount_with(&["--cache-size", "32M", "--dirty-size", "16M", "--space-timeout", "5s"]);
+    fs::write(place.path("mnt/file"), content(12 * MIB)).unwrap();
+    let reader = open_natively(&place, "file");
+    let mut appender = OpenOptions::new().append(true).open(place.path("mnt/file")).unwrap();
+    let mut model = content(12 * MIB);
+    for _ in 0..40 {
+        appender.write_all(&content(MIB)).unwrap();
+        model.extend_from_slice(&content(MIB));
+    }
+    assert_is(&reader, &model, "grown");
+    assert!(fs::read(place.path("mnt/other")).unwrap() == content(12 * MIB));
+    drop((reader, appender));
+    until("it can be evicted", || place.ebb(&["flush", "mnt"]).good().status == 0 && evicted(&place, "file") > 0);
+    assert!(fs::read(place.path("mnt/file")).unwrap() == model);
+    place.umount();
+}
+
 /// Situation: a file is read natively, and somebody maps it to write. Danger: of what is stored nobody is
 /// told. Expectation: everybody sees it at once; as long as the mapping is there the file stays; then
 /// what was stored is found, and goes to the bucket.
