@@ -82,6 +82,11 @@ impl Life {
         self.call(|client, _| async move { client.admin(AdminRequest::Flush { path: vec![name()] }).await.map(drop) }).await
     }
 
+    async fn evict(&self) {
+        let evict = AdminRequest::Evict { path: vec![name()], from: (Ino(0), 0), limit_bytes: u64::MAX };
+        self.call(|client, _| async move { client.admin(evict).await.map(drop) }).await.unwrap();
+    }
+
     async fn is_exposed(&self) -> bool {
         match self.call(|client, _| async move { client.admin(AdminRequest::Explain { path: vec![name()] }).await.unwrap() }).await {
             AdminReply::Explained(explained) => explained.exposed,
@@ -118,8 +123,12 @@ impl Scene<'_> {
         let at = self.rng.index(self.model.len());
         let len = (1 + self.rng.index(90_000)).min(self.model.len() - at);
         let bytes = self.bytes(len);
-        assert_eq!(self.holder.as_ref().map(|holder| holder.store(at as u64, &bytes)), Some(len));
-        self.put(at, &bytes);
+        self.store_at(at, &bytes);
+    }
+
+    fn store_at(&mut self, at: usize, bytes: &[u8]) {
+        assert_eq!(self.holder.as_ref().map(|holder| holder.store(at as u64, bytes)), Some(bytes.len()));
+        self.put(at, bytes);
     }
 
     async fn write(&mut self) {
@@ -148,6 +157,12 @@ impl Scene<'_> {
         let end = self.model.len().min(at + len);
         self.model[at.min(end)..end].fill(0);
         self.changed();
+        if at < end && self.holder.is_some() && self.rng.below(4) == 0 {
+            // Into the hole, of which the next start hears.
+            let bytes = self.bytes(end - at);
+            self.store_at(at, &bytes);
+            self.kill().await;
+        }
     }
 
     async fn fsync(&mut self) {
@@ -155,10 +170,17 @@ impl Scene<'_> {
         self.forced();
     }
 
-    /// It is read, lent, and mapped to be stored into.
+    /// It is read, lent, and mapped to be stored into, with bytes that have just been written or fetched; and maybe
+    /// the power is cut when that has just been done.
     async fn get_hold(&mut self) {
         if self.holder.is_some() || self.model.len() < 200_000 {
             return;
+        }
+        if self.rng.below(3) == 0 && self.life.flush().await.is_ok() {
+            self.life.evict().await;
+        }
+        if self.rng.below(2) == 0 {
+            self.write().await;
         }
         self.life.read().await;
         if !self.life.lend(Borrow::Begin).await {
@@ -169,6 +191,23 @@ impl Scene<'_> {
         assert!(self.life.lend(Borrow::Expose).await);
         for _ in 0..2 {
             self.life.node.take_back(self.life.ino);
+        }
+        match self.rng.below(6) {
+            0 => self.cut_power().await,
+            1 => {
+                self.store().await;
+                self.force_stored();
+                self.cut_power().await;
+            }
+            _ => {}
+        }
+    }
+
+    /// msync(2) of all of it.
+    fn force_stored(&mut self) {
+        if let Some(holder) = &self.holder {
+            holder.force();
+            self.forced();
         }
     }
 
@@ -243,12 +282,7 @@ impl Scene<'_> {
             46..52 => self.set_len().await,
             52..60 => self.punch().await,
             60..66 => self.fsync().await,
-            66..69 => {
-                if let Some(holder) = &self.holder {
-                    holder.force();
-                    self.forced();
-                }
-            }
+            66..69 => self.force_stored(),
             69..75 => self.flush().await,
             75..79 => self.get_hold().await,
             79..81 => self.holder = None,
@@ -264,7 +298,7 @@ impl Scene<'_> {
 /// beside a model of the file.
 #[test]
 fn what_is_stored_is_in_the_file() {
-    let seeds = std::env::var("EBB_SEEDS").map_or(1..25, |count| 1..1 + count.parse::<u64>().unwrap());
+    let seeds = std::env::var("EBB_SEEDS").map_or(1..13, |count| 1..1 + count.parse::<u64>().unwrap());
     for seed in seeds {
         let bucket = BucketFaults {
             unavailable: Rate::one_in(10),
@@ -302,8 +336,7 @@ fn what_is_stored_is_in_the_file() {
             scene.expect_in_bucket();
             let report = scene.life.call(|client, _| async move { rig::fsck(&client).await.unwrap() }).await;
             assert!(report.problems.is_empty(), "{report:?}");
-            let evict = AdminRequest::Evict { path: vec![name()], from: (Ino(0), 0), limit_bytes: u64::MAX };
-            scene.life.call(|client, _| async move { client.admin(evict).await.unwrap() }).await;
+            scene.life.evict().await;
             scene.expect().await;
         };
         world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));

@@ -417,3 +417,38 @@ fn a_scrub_walks_over_everything_that_is_there() {
     assert_eq!(walked, [(3, 5, 8), (3, 8, 9), (3, 100, 101), (9, 0, 2)]);
     assert_eq!(extents.next_resident((Ino(9), u64::MAX), 3), None);
 }
+
+/// Situation: a file is exposed, has clean and dirty blocks and one without a checksum. Danger: a checksum, an
+/// unclean end or an upload says that what is there is not it. Expectation: nothing is let go, a
+/// snapshot tells of it, and what is found stored is dirty.
+#[test]
+fn of_an_exposed_file_nothing_is_let_go() {
+    let mut extents = Extents::default();
+    extents.set_home(INO, "one", 3 * BLOCK_BYTES);
+    extents.apply(&ExtentCommand::Present { ino: INO, etag: "one".into(), first: 0, sums: vec![1, 2, 3] });
+    let stamp = |version| Stamp { time: Time::default(), version: Version(version) };
+    extents.observe(&Change::Written { ino: INO, offset: BLOCK_BYTES, len_bytes: 1, sums: vec![], stamp: stamp(5) });
+    extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
+    let before = extents.items().collect::<Vec<_>>();
+    extents.apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
+    extents.apply(&ExtentCommand::Unsynced { ino: INO, first: 0, count: 3 });
+    assert_eq!(extents.items().collect::<Vec<_>>(), before);
+    let mut restored = Extents::default();
+    before.into_iter().for_each(|item| restored.restore(item));
+    assert!(restored.is_exposed(INO) && restored.exposed().eq([INO]));
+
+    extents.upload_begun(INO, Version(5));
+    extents.uploaded(INO, "two", 3 * BLOCK_BYTES, Version(5));
+    let states =
+        |extents: &Extents| (0..3).map(|block| extents.block(INO, block).map(|block| (block.dirty, block.sum))).collect::<Vec<_>>();
+    assert_eq!(states(&extents), [Some((false, Some(1))), Some((true, None)), Some((false, Some(3)))]);
+    extents.observe(&Change::Written { ino: INO, offset: 0, len_bytes: BLOCK_BYTES, sums: vec![7], stamp: stamp(6) });
+    assert_eq!(states(&extents)[0], Some((true, Some(7))));
+    extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: false });
+    extents.apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
+    assert_eq!(states(&extents), [Some((true, Some(7))), Some((true, None)), None]);
+    extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
+    extents.observe(&Change::Gone { ino: INO, kind: FileKind::Regular });
+    assert!(!extents.is_exposed(INO) && extents.items().next().is_none());
+    assert_eq!(extents.check(), Vec::<String>::new());
+}

@@ -439,3 +439,45 @@ fn everybody_sees_one_file() {
     }
     place.umount();
 }
+
+/// Opens of all kinds race each other: whichever is first, none fails, and what one has written all see.
+#[test]
+fn opens_of_all_kinds_race() {
+    let place = holding(Place::new(), &[("file", LEN)]);
+    place.mount();
+    let path = place.path("mnt/file");
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let path = &path;
+            scope.spawn(move || {
+                for round in 0..150_u32 {
+                    let kind = (u32::from(thread) + round) % 5;
+                    let mut how = OpenOptions::new();
+                    how.read(kind != 1).write(kind == 1 || kind == 2);
+                    if kind == 3 {
+                        how.custom_flags(libc::O_DIRECT);
+                    }
+                    let file = how.open(path).unwrap_or_else(|error| panic!("{thread}, {round}: {error}"));
+                    let mark = [thread + 1, round as u8];
+                    let at = 1000 * usize::from(thread);
+                    match kind {
+                        1 => file.write_all_at(&mark, at as u64).unwrap(),
+                        2 => Mapping::new(&file, LEN).store(at, &mark),
+                        _ => {}
+                    }
+                    if matches!(kind, 1 | 2) {
+                        drop(file);
+                        let mut found = [0; 2];
+                        File::open(path).unwrap().read_exact_at(&mut found, at as u64).unwrap();
+                        assert_eq!(found, mark, "{thread}, {round}: kind {kind}");
+                    }
+                }
+            });
+        }
+    });
+    until("nobody can store into it", || !is_exposed(&place, "file"));
+    place.ebb(&["fsck", "mnt"]).good();
+    let seen = read(&open(&place, "file"));
+    place.umount();
+    assert!(fs::read(place.path("backing/file")).unwrap() == seen);
+}
