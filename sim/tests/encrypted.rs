@@ -285,6 +285,29 @@ fn names_come_and_go() {
     assert_eq!(done.unwrap().unwrap(), "third");
 }
 
+/// The first write leaves a part of the header behind and fails, the second does all, and a power cut
+/// keeps some sectors of each: what is kept of the contents can be read.
+#[test]
+fn a_header_that_failed_is_that_of_the_next_write() {
+    for seed in 0..200 {
+        let world = World::new(seed);
+        let process = start(&world);
+        let write = async || {
+            let file = encrypted(&process).await.open("file", OpenMode::Create).await.unwrap();
+            process.ports.disk.sync_dir("").await.unwrap();
+            world.machine("a").disk("node").fail_nth(DiskOperation::Write, 1);
+            file.write_at(0, Bytes::from(vec![7; 100])).await.unwrap_err();
+            file.write_at(0, Bytes::from(vec![7; 100])).await.unwrap();
+        };
+        world.run(write()).unwrap();
+        world.machine("a").power_cut();
+        let process = start(&world);
+        let read = async || encrypted(&process).await.open("file", OpenMode::Existing).await?.read_at(0, 200).await;
+        let found = world.run(read()).unwrap().unwrap();
+        assert!(found.iter().all(|byte| [0, 7].contains(byte)), "seed {seed}: {found:?}");
+    }
+}
+
 /// One of the two headers rots and nothing is lost; with both the file is damaged, and not empty.
 #[test]
 fn a_header_can_be_lost() {
