@@ -17,6 +17,7 @@ use ebb_fuse::{Consistency, Mount, MountError, MountOptions, Session, Volume};
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
+use std::convert::Infallible;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -376,7 +377,7 @@ impl Plan {
         let record = MountRecord { succeedable: connection.is_some(), ..record };
         let counters = session.counters();
         counters.tell_slower_than(settings::slow_operation(&self.node));
-        let told = Told { mount: Some(counters), node };
+        let told = Told { mount: Some(counters), node: node.clone() };
         let socket =
             Listener::at_path(self.run_dir.counters_socket()).map_err(|error| Failure::of("the run directory cannot be used", error))?;
         [Some(socket), metrics].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
@@ -395,12 +396,28 @@ impl Plan {
                 tracing::info!("stopping; a second signal ends without waiting for the bucket");
             }
         };
-        let ended = session.serve(&volume, stop, OPEN_FILES_PATIENCE).await.map_err(failed)?;
+        let ended = tokio::select! {
+            ended = session.serve(&volume, stop, OPEN_FILES_PATIENCE) => ended.map_err(failed)?,
+            never = self.forsake(node.as_deref(), &record) => match never {},
+        };
         tracing::info!(?ended, "the mount has ended");
         announced?;
         let record = MountRecord { ending: true, ..record };
         self.run_dir.update(&record).map_err(|error| Failure::of("the record of the mount", error))?;
         Ok(record)
+    }
+
+    /// Once its disk has failed a node answers with errors only it knows of: nobody takes over from it.
+    async fn forsake(&self, node: Option<&Node>, record: &MountRecord) -> Infallible {
+        if let (Some(node), Some(ward), true) = (node, &self.ward, record.succeedable) {
+            let error = node.failure().await;
+            tracing::error!(%error, "the disk has failed: with the daemon the mount dies");
+            ward.gives_up();
+            if let Err(error) = self.run_dir.update(&MountRecord { succeedable: false, ..record.clone() }) {
+                tracing::warn!(%error, "the record of the mount");
+            }
+        }
+        std::future::pending().await
     }
 
     async fn announce(&self, record: &MountRecord, report: &mut Report) -> Result<(), Failure> {

@@ -18,6 +18,7 @@ use ebb_client::Estate;
 use ebb_os::SharedWords;
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -215,7 +216,7 @@ impl Supervisor {
                 match signal {
                     libc::SIGCHLD => {}
                     // Who has said nothing yet is what the binary is by now, or nearly so.
-                    libc::SIGHUP if served && self.device.is_some() => {
+                    libc::SIGHUP if served && self.device.is_some() && !self.ending => {
                         upgraded = true;
                         pass_on(&daemon, libc::SIGKILL);
                     }
@@ -289,10 +290,17 @@ impl Supervisor {
 
 /// What has taken the place of the binary that this process runs.
 fn replacement() -> Option<PathBuf> {
-    let path = env::current_exe().ok()?;
+    let (path, removed) = binary_of(std::process::id()).ok()?;
+    (removed && path.exists()).then_some(path)
+}
+
+/// Where the binary of a process is, or was, and whether it was removed from there.
+pub fn binary_of(pid: u32) -> io::Result<(PathBuf, bool)> {
+    let path = fs::read_link(format!("/proc/{pid}/exe"))?;
+    let path = path.as_os_str().as_bytes();
     // What proc(5) puts behind the name of a file that was removed.
-    let name = path.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
-    Some(PathBuf::from(OsStr::from_bytes(name))).filter(|path| path.exists())
+    let removed = path.strip_suffix(b" (deleted)");
+    Ok((OsStr::from_bytes(removed.unwrap_or(path)).into(), removed.is_some()))
 }
 
 /// The binary that this process runs, whatever has become of its name.

@@ -4,13 +4,13 @@
 
 use crate::failure::Failure;
 use crate::output;
+use crate::supervisor;
 use crate::umount::mountpoint;
 use ebb_cli::args;
 use ebb_cli::places::{MountRecord, Process, RunDir};
 use serde_json::json;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, Strin
     if !record.succeedable {
         return Err(Failure::Failed(format!("{shown} cannot be upgraded while it is mounted: nobody can take it over from its daemon")));
     }
-    let binary = binary(supervisor).map_err(|error| Failure::of("the binary of the mount", error))?;
+    let (binary, _) = supervisor::binary_of(supervisor.pid).map_err(|error| Failure::of("the binary of the mount", error))?;
     let version = version(&binary)?;
     let began = Instant::now();
     // SAFETY: takes plain integers. If it has just ended, that is found out below.
@@ -84,16 +84,6 @@ fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, Strin
     }
     Err(Failure::Failed(format!("nobody has taken {shown} over: {} says why", record.data_dir.join("ebb.log").display())))
 }
-
-/// What has the place of the file that the supervisor was started from.
-fn binary(supervisor: Process) -> std::io::Result<PathBuf> {
-    let path = fs::read_link(format!("/proc/{}/exe", supervisor.pid))?;
-    let path = path.as_os_str().as_bytes();
-    Ok(PathBuf::from(std::ffi::OsStr::from_bytes(path.strip_suffix(REMOVED).unwrap_or(path))))
-}
-
-/// What proc(5) puts behind the name of a file that was removed.
-const REMOVED: &[u8] = b" (deleted)";
 
 fn is_of(process: Process, binary: &Path) -> bool {
     fs::read_link(format!("/proc/{}/exe", process.pid)).is_ok_and(|path| path == binary)

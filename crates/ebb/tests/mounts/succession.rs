@@ -371,3 +371,28 @@ fn a_daemon_that_cannot_be_started_is_tried_again() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
     assert_eq!(fs::read_to_string(place.path("backing/other")).unwrap(), "written");
 }
+
+/// Situation: the disk refuses to force a file, and the daemon dies. Danger: whoever comes after it
+/// does not know, and an fsync says that what was never forced is safe. Expectation: nobody takes over.
+#[test]
+fn what_the_disk_did_not_force_is_not_forced_by_a_successor() {
+    let mut place = Place::new();
+    place.fail_forcing();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let mut file = File::create(place.path("mnt/file")).unwrap();
+    file.write_all(b"content").unwrap();
+    fs::write(place.path("disk fails"), "").unwrap();
+    let errno = |done: std::io::Result<()>| done.unwrap_err().raw_os_error();
+    assert_eq!(errno(file.sync_all()), Some(libc::EIO));
+    fs::remove_file(place.path("disk fails")).unwrap();
+    until("it says so", || !place.record("mnt").succeedable);
+    place.ebb(&["upgrade", "mnt"]).refused(1, "nobody can take it over");
+    let supervisor = place.record("mnt").supervisor.unwrap();
+    place.kill_daemon("mnt");
+    until("it ends too", || !supervisor.is_alive());
+    assert_eq!(errno(file.sync_all()), Some(libc::ENOTCONN));
+    drop(file);
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    place.umount();
+}
