@@ -429,7 +429,7 @@ impl Follower {
     /// The oldest of the other names is primary now, unless the change goes on to say which.
     fn promote(&mut self, ino: Ino, namespace: &Namespace, changes: &[Change]) {
         let renamed = changes.iter().any(|change| matches!(change, Change::Linked { ino: other, .. } if *other == ino));
-        let link = namespace.inode(ino).and_then(|inode| inode.links.first().copied());
+        let link = namespace.primary_link(ino);
         if let Some(link) = link
             && !renamed
         {

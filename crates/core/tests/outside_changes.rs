@@ -208,7 +208,7 @@ fn an_upload_outlived_by_nothing_leaves_no_object() {
     node.mutate(Mutation::Unlink { parent: Ino::ROOT, name: name("n"), holders: vec![] }).unwrap();
     assert_eq!(node.partition.backing().uploads().map(|(ino, _)| ino).collect::<Vec<_>>(), [FILE]);
     node.log(BackingCommand::Uploaded { ino: FILE, key: "n".into(), etag: "e".into(), len_bytes: 0, version: Version(1) });
-    assert_eq!(node.partition.backing().deletes().collect::<Vec<_>>(), [("n", Some("e"))]);
+    assert_eq!(node.partition.backing().deletes().collect::<Vec<_>>(), [("n".into(), Some("e".into()))]);
 }
 
 /// A file is renamed back while its object is being copied to the new name's key. The copy

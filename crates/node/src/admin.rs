@@ -119,7 +119,7 @@ impl Node {
         let state = self.replica.view();
         let mut at = ino;
         while at != root {
-            match state.namespace().inode(at).and_then(|inode| inode.links.first()) {
+            match state.namespace().primary_link(at) {
                 Some(link) => at = link.parent,
                 // The root of the volume, or without a name.
                 None => return false,

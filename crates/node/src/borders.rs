@@ -39,7 +39,7 @@ impl Node {
         let state = self.replica.view();
         let mut top = ino;
         loop {
-            match state.namespace().inode(top).and_then(|inode| inode.links.first()) {
+            match state.namespace().primary_link(top) {
                 Some(link) if link.parent == Ino::ROOT => break,
                 Some(link) => top = link.parent,
                 None => return Side::ROOT,

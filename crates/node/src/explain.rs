@@ -29,7 +29,7 @@ impl Node {
                 .take(MAX_RUNS)
                 .map(|run| (run.start * BLOCK_BYTES, (run.end - run.start) * BLOCK_BYTES))
                 .collect(),
-            dirty_since: backing.file(ino).and_then(|file| file.dirty()).map(|dirty| dirty.since),
+            dirty_since: backing.dirty(ino).map(|dirty| dirty.since),
             page_since: backing.page_since(namespace, ino),
             forced: self.store.is_forced(ino) && !extents.is_exposed(ino),
             unforced_operations: log.written().0.saturating_sub(log.durable().0),

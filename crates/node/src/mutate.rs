@@ -372,7 +372,7 @@ impl Node {
             return Ok(());
         }
         let touched = extent::touched_blocks(offset, len_bytes);
-        let summed = |block: &extent::Block| block.dirty && block.sum.is_some();
+        let summed = |block: extent::Block| block.dirty && block.sum.is_some();
         let runs = {
             let state = self.replica.view();
             if !touched.clone().any(|block| state.extents().block(ino, block).is_some_and(summed)) {
@@ -381,7 +381,7 @@ impl Node {
             let per_chunk = CHUNK_BYTES / BLOCK_BYTES;
             let mut runs = Vec::<Range<u64>>::new();
             for chunk in touched.start / per_chunk..touched.end.div_ceil(per_chunk) {
-                for (block, _) in state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| summed(block)) {
+                for (block, _) in state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| summed(*block)) {
                     match runs.last_mut() {
                         Some(run) if run.end == block => run.end += 1,
                         _ => runs.push(block..block + 1),

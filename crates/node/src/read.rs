@@ -88,7 +88,7 @@ impl Node {
         }
         for block in blocks.clone() {
             let start = (block * BLOCK_BYTES - first_byte) as usize;
-            let state = self.replica.view().extents().block(ino, block).copied();
+            let state = self.replica.view().extents().block(ino, block);
             let Some(state) = state else { return Ok(None) };
             let Some(sum) = state.sum else { continue };
             if ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize]) == sum {

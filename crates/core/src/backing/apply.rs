@@ -38,7 +38,7 @@ impl Backing {
             }
             BackingCommand::Moved { ino, key, etag } => {
                 self.uploads.remove(ino);
-                let len_bytes = self.files.get(ino).and_then(|file| file.home.as_ref()).map_or(0, |home| home.len_bytes);
+                let len_bytes = self.files.get(ino).and_then(|file| file.home).map_or(0, |home| home.len_bytes);
                 if self.settle(namespace, *ino, key, Home { key: None, etag: etag.clone(), len_bytes }, None) {
                     extents.upload_aborted(*ino);
                     extents.moved(*ino, etag);
@@ -101,7 +101,7 @@ impl Backing {
         }
         for segment in hidden {
             if !self.former.contains_key(&(dir, segment.clone())) {
-                self.hidden.insert((dir, segment.clone()), ());
+                self.hidden.insert(&(dir, segment.clone()), &());
             }
         }
         match progress {
@@ -128,28 +128,15 @@ impl Backing {
         for segment in below(&self.former, dir, String::new()) {
             self.former.remove(&segment);
         }
-        let lost: Vec<(Ino, Name)> = self
-            .unseen
-            .iter()
-            .flat_map(|(ino, names)| names.iter().map(|name| (*ino, name)))
-            .filter(|(_, (parent, _))| *parent == dir)
-            .map(|(ino, (_, name))| (ino, name.clone()))
-            .collect();
-        for (ino, name) in lost {
+        let lost: Vec<_> = self.unseen.iter().filter(|(_, parent, _)| *parent == dir).collect();
+        for (ino, _, name) in lost {
             self.name_lost(namespace, ino, dir, &name, changes);
         }
     }
 
     /// A record tells of a name that is not there.
     fn name_lost(&mut self, namespace: &mut Namespace, ino: Ino, dir: Ino, name: &Name, changes: &mut Vec<Change>) {
-        let Some(names) = self.unseen.get_mut(&ino) else { return };
-        let before = names.len();
-        names.retain(|(parent, other)| (*parent, other) != (dir, name));
-        let lost = before - names.len();
-        if names.is_empty() {
-            self.unseen.remove(&ino);
-        }
-        for _ in 0..lost {
+        if self.unseen.remove(ino, dir, name) {
             namespace.lose_unseen_name(ino, changes);
         }
     }
@@ -193,7 +180,7 @@ impl Backing {
                 elsewhere || sent || self.deletes.contains_key(&place)
             }
             InstalledKind::Directory { prefix: None, .. } if self.is_hidden(dir, &keys::segment_of(name)) => true,
-            InstalledKind::Directory { .. } => self.redirects.get(&place).is_some_and(|other| other != ino),
+            InstalledKind::Directory { .. } => self.redirects.get(&place).is_some_and(|other| other != *ino),
             InstalledKind::Recorded(_) => false,
         };
         if claimed {
@@ -207,7 +194,7 @@ impl Backing {
             InstalledKind::Object { etag, len_bytes, .. } => {
                 if !self.files.contains_key(ino) {
                     let home = Home { key: None, etag: etag.clone(), len_bytes: *len_bytes };
-                    self.files.insert(*ino, FileBacking { home: Some(home), dirty: None, recorded: record.is_some() });
+                    self.files.insert(ino, &FileBacking { home: Some(home), dirty: None, recorded: record.is_some() });
                     extents.set_home(*ino, etag, *len_bytes);
                 }
                 self.rehome(namespace, *ino, home_before.unwrap_or(place), None);
@@ -215,7 +202,7 @@ impl Backing {
             InstalledKind::Directory { page, .. } => {
                 let recorded = record.is_some() || *page;
                 let state = DirBacking { load: Load::Unknown, recorded, stored: *page, marked: true, ..DirBacking::native() };
-                self.dirs.insert(*ino, state);
+                self.dirs.insert(ino, &state);
                 if self.own_prefix(namespace, *ino).as_ref() != Some(&place) {
                     self.redirect(*ino, place);
                 }
@@ -230,15 +217,13 @@ impl Backing {
 
     /// `seen` is one of all `names` of the inode.
     fn note_names(&mut self, namespace: &Namespace, ino: Ino, names: &[(Ino, Name)], seen: (Ino, &Name)) {
-        let mut rest = match self.unseen.remove(&ino) {
-            Some(known) => known,
-            None if namespace.inode(ino).is_some_and(|inode| inode.links.len() == 1) => names.to_vec(),
-            None => return,
-        };
-        rest.retain(|(parent, name)| (*parent, name) != seen);
-        if !rest.is_empty() {
-            self.unseen.insert(ino, rest);
+        if !self.unseen.has(ino) {
+            if namespace.inode(ino).is_none_or(|inode| inode.names != 1) {
+                return;
+            }
+            self.unseen.insert(ino, names);
         }
+        self.unseen.remove(ino, seen.0, seen.1);
     }
 
     fn upload_begun(&mut self, namespace: &Namespace, extents: &mut Extents, ino: Ino, key: &str, upload: Option<&String>, now: Version) {
@@ -261,14 +246,13 @@ impl Backing {
     fn settle(&mut self, namespace: &Namespace, ino: Ino, key: &str, home: Home, version: Option<Version>) -> bool {
         let etag = home.etag.clone();
         if !self.files.contains_key(&ino) || version.is_none() && self.home_key(namespace, ino).is_none() {
-            self.deletes.insert(key.into(), Some(etag));
+            self.deletes.insert(&key.into(), &Some(etag));
             return false;
         }
         if let Some((old, old_home)) = self.home(namespace, ino)
             && old != key
         {
-            let etag = old_home.etag.clone();
-            self.deletes.insert(old, Some(etag));
+            self.deletes.insert(&old, &Some(old_home.etag));
         }
         // The explicit key is kept for `rehome`, which takes it out of the index.
         self.change_file(ino, |file| {
@@ -283,24 +267,20 @@ impl Backing {
         // The file may have been renamed while the object was on its way: then that was its
         // last change, and the object has to follow.
         let changed = namespace.inode(ino).map_or(Time::default(), |inode| inode.attr.ctime);
-        let since = self.files.get(&ino).and_then(|file| file.dirty.as_ref()).map_or(changed, |dirty| dirty.since);
+        let since = self.files.get(&ino).and_then(|file| file.dirty).map_or(changed, |dirty| dirty.since);
         self.rehome(namespace, ino, key.into(), Some(since));
         self.record(namespace, ino, since);
         true
     }
 
     fn give_up_redirect(&mut self, namespace: &Namespace, dir: Ino) {
-        let Some(prefix) = self.dirs.get(&dir).and_then(|dir| dir.prefix.clone()) else { return };
+        let Some(prefix) = self.dirs.get(&dir).and_then(|dir| dir.prefix) else { return };
         let Some(own) = self.own_prefix(namespace, dir) else { return };
         if !self.is_complete(dir) || self.is_taken(namespace, &own) {
             return;
         }
         let now = namespace.inode(dir).map_or(Time::default(), |inode| inode.attr.ctime);
-        let children: Vec<Dentry> = namespace
-            .order
-            .range((dir, Cookie::START)..=(dir, Cookie(u64::MAX)))
-            .filter_map(|(_, name)| namespace.dentry(dir, name))
-            .collect();
+        let children: Vec<Dentry> = namespace.children(dir).map(|(_, child)| child).collect();
         let homes: Vec<_> = children.iter().map(|child| (child.ino, self.home_key(namespace, child.ino))).collect();
         let prefixes: Vec<_> = children
             .iter()
@@ -310,7 +290,7 @@ impl Backing {
         self.unredirect(namespace, dir, &prefix, now);
         self.leave_prefix(namespace, dir, &prefix, now);
         if self.dirs.get(&dir).is_some_and(|dir| dir.marked) {
-            self.deletes.insert(prefix, None);
+            self.deletes.insert(&prefix, &None);
             self.change_dir(dir, |dir| dir.marked = false);
         }
         for (child, prefix) in prefixes {
@@ -365,7 +345,7 @@ impl Backing {
         stamp: Stamp,
         changes: &mut Vec<Change>,
     ) {
-        let told: Vec<Ino> = self.unseen.iter().filter(|(_, names)| names.contains(&(parent, name.clone()))).map(|(ino, _)| *ino).collect();
+        let told: Vec<Ino> = self.unseen.iter().filter(|(_, dir, told)| (*dir, told) == (parent, name)).map(|(ino, ..)| ino).collect();
         if !told.is_empty() {
             for ino in told {
                 self.name_lost(namespace, ino, parent, name, changes);
@@ -374,9 +354,9 @@ impl Backing {
             return;
         }
         let Some(dentry) = namespace.dentry(parent, name) else { return };
-        let changed_here = self.files.get(&dentry.ino).and_then(|file| file.dirty.as_ref()).is_some_and(|dirty| dirty.content.is_some());
-        if let Some(Home { key: Some(key), .. }) = self.files.get(&dentry.ino).and_then(|file| file.home.as_ref()) {
-            self.homes.remove(&key.clone());
+        let changed_here = self.files.get(&dentry.ino).and_then(|file| file.dirty).is_some_and(|dirty| dirty.content.is_some());
+        if let Some(key) = self.home_before(dentry.ino) {
+            self.homes.remove(&key);
         }
         self.change_file(dentry.ino, |file| {
             file.home = None;

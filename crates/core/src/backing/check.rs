@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::extent::Extents;
+use crate::namespace::Link;
 use std::collections::BTreeMap;
 
 impl Backing {
@@ -23,7 +24,7 @@ impl Backing {
     /// Every key has one owner.
     fn check_claims(&self, namespace: &Namespace, problems: &mut Vec<String>) {
         let mut owners = BTreeMap::new();
-        for (&ino, _) in self.files.iter() {
+        for (ino, _) in self.files.iter() {
             if let Some(key) = self.home_key(namespace, ino) {
                 if let Some(other) = owners.insert(key.clone(), ino) {
                     problems.push(format!("{key} is the home of {other} and of {ino}"));
@@ -45,7 +46,7 @@ impl Backing {
             }
         }
         let mut prefixes = BTreeMap::new();
-        for (&dir, state) in self.dirs.iter() {
+        for (dir, state) in self.dirs.iter() {
             let Some(prefix) = self.prefix_of(namespace, dir) else {
                 problems.push(format!("directory {dir} is nowhere"));
                 continue;
@@ -57,25 +58,25 @@ impl Backing {
                 problems.push(format!("directory {dir} is redirected to where it is"));
             }
         }
-        let explicit = self.files.iter().filter_map(|(ino, file)| Some((file.home.as_ref()?.key.clone()?, *ino)));
-        if !explicit.collect::<BTreeMap<_, _>>().into_iter().eq(self.homes.iter().map(|(key, ino)| (key.clone(), *ino))) {
+        let explicit = self.files.iter().filter_map(|(ino, file)| Some((file.home?.key?, ino)));
+        if !explicit.collect::<BTreeMap<_, _>>().into_iter().eq(self.homes.iter()) {
             problems.push("the index of homes is wrong".into());
         }
-        let redirects = self.dirs.iter().filter_map(|(ino, dir)| Some((dir.prefix.clone()?, *ino)));
-        if !redirects.collect::<BTreeMap<_, _>>().into_iter().eq(self.redirects.iter().map(|(key, ino)| (key.clone(), *ino))) {
+        let redirects = self.dirs.iter().filter_map(|(ino, dir)| Some((dir.prefix?, ino)));
+        if !redirects.collect::<BTreeMap<_, _>>().into_iter().eq(self.redirects.iter()) {
             problems.push("the index of redirects is wrong".into());
         }
-        let files = self.files.iter().filter_map(|(ino, file)| Some((file.dirty.as_ref()?.since, false, *ino)));
-        let pages = self.dirs.iter().filter_map(|(ino, dir)| Some((dir.dirty.as_ref()?.since, true, *ino)));
+        let files = self.files.iter().filter_map(|(ino, file)| Some((file.dirty?.since, false, ino)));
+        let pages = self.dirs.iter().filter_map(|(ino, dir)| Some((dir.dirty?.since, true, ino)));
         let mut turns: Vec<Turn> = files.chain(pages).collect();
         turns.sort_unstable();
-        if !turns.into_iter().eq(self.queue.iter().map(|(turn, ())| *turn)) {
+        if !turns.into_iter().eq(self.queue.iter().map(|(turn, ())| turn)) {
             problems.push("the order of what is dirty is wrong".into());
         }
     }
 
     fn check_files(&self, namespace: &Namespace, extents: &Extents, problems: &mut Vec<String>) {
-        for (&ino, file) in self.files.iter() {
+        for (ino, file) in self.files.iter() {
             let Some(inode) = namespace.inode(ino) else {
                 problems.push(format!("file {ino} is kept and gone"));
                 continue;
@@ -84,13 +85,13 @@ impl Backing {
                 problems.push(format!("{ino} is not a file"));
             }
             let etag = file.home.as_ref().map(|home| &home.etag);
-            if etag != extents.home(ino).map(|home| &home.etag) {
+            if etag != extents.home(ino).map(|home| home.etag).as_ref() {
                 problems.push(format!("file {ino}: home and extents speak of different objects"));
             }
             if extents.home(ino).is_some_and(|home| home.valid_bytes > inode.attr.size_bytes) {
                 problems.push(format!("file {ino}: more of the home is valid than the file has"));
             }
-            let named = !inode.links.is_empty();
+            let named = inode.first.is_some();
             let content = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
             if named && !content && (extents.dirty_bytes_of(ino) > 0 || file.home.is_none()) {
                 problems.push(format!("file {ino} has bytes that nobody will send"));
@@ -108,8 +109,8 @@ impl Backing {
         }
         for (ino, inode) in namespace.inodes.iter() {
             let (known, what) = match inode.attr.kind {
-                FileKind::Regular => (self.files.contains_key(ino), "file"),
-                FileKind::Directory => (self.dirs.contains_key(ino) == (inode.attr.nlink > 0), "directory"),
+                FileKind::Regular => (self.files.contains_key(&ino), "file"),
+                FileKind::Directory => (self.dirs.contains_key(&ino) == (inode.attr.nlink > 0), "directory"),
                 _ => (true, ""),
             };
             if !known {
@@ -119,9 +120,8 @@ impl Backing {
     }
 
     fn check_directories(&self, namespace: &Namespace, problems: &mut Vec<String>) {
-        for (&ino, dir) in self.dirs.iter() {
-            let parent = namespace.inode(ino).and_then(|inode| inode.links.first()).map(|link| link.parent);
-            if let Some(parent) = parent
+        for (ino, dir) in self.dirs.iter() {
+            if let Some(Link { parent, .. }) = namespace.primary_link(ino)
                 && (dir.recorded || dir.has_page() || dir.prefix.is_some())
                 && !self.dirs.get(&parent).is_some_and(|parent| parent.recorded && parent.has_page())
             {
@@ -132,18 +132,17 @@ impl Backing {
             }
         }
         for ((dir, name), ()) in self.removed.iter() {
-            if !self.is_open(*dir) {
+            if !self.is_open(dir) {
                 problems.push(format!("{name} is kept out of {dir} for no reason"));
             }
         }
         for ((dir, segment), ()) in self.former.iter() {
-            if !self.is_open(*dir) || self.hidden.contains_key(&(*dir, segment.clone())) {
+            if !self.is_open(dir) || self.hidden.contains_key(&(dir, segment.clone())) {
                 problems.push(format!("{segment} is kept out of {dir} for no reason"));
             }
         }
-        for (ino, names) in self.unseen.iter() {
-            let links = namespace.inode(*ino).map_or(0, |inode| inode.links.len());
-            if names.is_empty() || links == 0 {
+        for ino in self.unseen.inodes() {
+            if namespace.inode(ino).is_none_or(|inode| inode.names == 0) {
                 problems.push(format!("names of {ino} are awaited for no reason"));
             }
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::namespace::Change;
+use crate::tree::Key;
 
 impl Backing {
     /// Changes come in order after all of them have happened, so `namespace` shows the end.
@@ -10,7 +11,7 @@ impl Backing {
             return;
         }
         match change {
-            Change::Made { ino } => drop(self.files.insert(*ino, FileBacking::default())),
+            Change::Made { ino } => drop(self.files.insert(ino, &FileBacking::default())),
             Change::Linked { parent, ino, stamp, .. } => self.linked(namespace, *parent, *ino, *stamp),
             Change::Unlinked { parent, name, ino, primary, stamp } => self.unlinked(namespace, (*parent, name), *ino, *primary, *stamp),
             Change::Touched { ino, stamp } => self.record(namespace, *ino, stamp.time),
@@ -34,7 +35,7 @@ impl Backing {
                 }
             }
             Some(FileKind::Regular) => {
-                self.files.insert(ino, FileBacking::default());
+                self.files.insert(&ino, &FileBacking::default());
                 self.content_changed(namespace, ino, stamp);
             }
             _ => {}
@@ -45,14 +46,14 @@ impl Backing {
 
     /// An explicit home that may have become the path's own. One that is `None` stays where
     /// the primary name is, which a further name does not change.
-    fn home_before(&self, ino: Ino) -> Option<String> {
-        self.files.get(&ino)?.home.as_ref()?.key.clone()
+    pub(super) fn home_before(&self, ino: Ino) -> Option<String> {
+        self.files.get(&ino)?.home?.key
     }
 
     fn directory_linked(&mut self, namespace: &Namespace, dir: Ino, stamp: Stamp) {
         match self.dirs.get(&dir) {
             None => {
-                self.dirs.insert(dir, DirBacking::native());
+                self.dirs.insert(&dir, &DirBacking::native());
                 if let Some(own) = self.own_prefix(namespace, dir)
                     && self.is_taken(namespace, &own)
                 {
@@ -61,13 +62,13 @@ impl Backing {
                 self.page_changed(namespace, dir, stamp.time);
             }
             Some(DirBacking { prefix, .. }) => {
-                if let Some(prefix) = prefix.clone()
+                if let Some(prefix) = prefix
                     && self.own_prefix(namespace, dir).as_ref() == Some(&prefix)
                 {
                     self.unredirect(namespace, dir, &prefix, stamp.time);
                 }
                 // The page says where the directory is.
-                if self.dirs.get(&dir).is_some_and(DirBacking::has_page) {
+                if self.dirs.get(&dir).is_some_and(|dir| dir.has_page()) {
                     self.page_changed(namespace, dir, stamp.time);
                 }
             }
@@ -76,13 +77,13 @@ impl Backing {
 
     fn unlinked(&mut self, namespace: &Namespace, (parent, name): (Ino, &Name), ino: Ino, primary: bool, stamp: Stamp) {
         if self.is_open(parent) {
-            self.removed.insert((parent, name.clone()), ());
+            self.removed.insert(&(parent, name.clone()), &());
         }
         let named = namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0);
         let parent_prefix = self.prefix_of(namespace, parent);
         if let (Some(file), Some(prefix)) = (self.files.get(&ino), &parent_prefix) {
-            if primary && let Some(home) = &file.home {
-                let key = home.key.clone().unwrap_or_else(|| keys::own_key(prefix, name, ino));
+            if primary && let Some(home) = file.home {
+                let key = home.key.unwrap_or_else(|| keys::own_key(prefix, name, ino));
                 self.rehome(namespace, ino, key, Some(stamp.time));
             }
             if !named {
@@ -90,10 +91,11 @@ impl Backing {
             }
         }
         if let (Some(dir), Some(prefix)) = (self.dirs.get(&ino), &parent_prefix) {
-            let prefix = dir.prefix.clone().unwrap_or_else(|| keys::own_prefix(prefix, name, ino));
+            let own = || keys::own_prefix(prefix, name, ino);
             if !named {
-                self.directory_removed(namespace, ino, &prefix, stamp.time);
+                self.directory_removed(namespace, ino, &dir.prefix.unwrap_or_else(own), stamp.time);
             } else if dir.prefix.is_none() {
+                let prefix = own();
                 self.redirect(ino, prefix.clone());
                 self.hide(namespace, &prefix, stamp.time);
             }
@@ -105,7 +107,7 @@ impl Backing {
     }
 
     fn content_changed(&mut self, namespace: &Namespace, ino: Ino, stamp: Stamp) {
-        if namespace.inode(ino).is_none_or(|inode| inode.links.is_empty()) {
+        if namespace.inode(ino).is_none_or(|inode| inode.first.is_none()) {
             return;
         }
         self.change_file(ino, |file| {
@@ -115,14 +117,14 @@ impl Backing {
     }
 
     fn gone(&mut self, ino: Ino) {
-        self.unseen.remove(&ino);
-        let Some(file) = self.files.get(&ino).cloned() else { return };
+        self.unseen.forget(ino);
+        let Some(file) = self.files.get(&ino) else { return };
         self.change_file(ino, |file| file.dirty = None);
         self.files.remove(&ino);
         // An unlinked file's home has become explicit when it lost its last name.
         if let Some(Home { key: Some(key), etag, .. }) = file.home {
             self.homes.remove(&key);
-            self.deletes.insert(key, Some(etag));
+            self.deletes.insert(&key, &Some(etag));
         }
     }
 
@@ -136,10 +138,10 @@ impl Backing {
             self.unhide(namespace, prefix, now);
         }
         if state.marked {
-            self.deletes.insert(prefix.into(), None);
+            self.deletes.insert(&prefix.into(), &None);
         }
         if state.stored {
-            self.deletes.insert(keys::page_key(dir), None);
+            self.deletes.insert(&keys::page_key(dir), &None);
         }
         for name in below(&self.removed, dir, first_name()) {
             self.removed.remove(&name);
@@ -166,13 +168,13 @@ impl Backing {
     pub(super) fn rehome(&mut self, namespace: &Namespace, ino: Ino, key: String, since: Option<Time>) {
         let own = self.key_of(namespace, ino);
         let explicit = (own.as_ref() != Some(&key)).then_some(key);
-        let old = self.files.get(&ino).and_then(|file| file.home.as_ref()).and_then(|home| home.key.clone());
+        let old = self.home_before(ino);
         if old != explicit {
             if let Some(old) = old {
                 self.homes.remove(&old);
             }
             if let Some(key) = &explicit {
-                self.homes.insert(key.clone(), ino);
+                self.homes.insert(key, &ino);
             }
         }
         self.change_file(ino, |file| {
@@ -194,11 +196,8 @@ impl Backing {
         }
         let Some(inode) = namespace.inode(ino) else { return };
         self.change_dir(ino, |dir| dir.recorded = true);
-        // Thousands of names are most likely in few directories.
-        for (at, link) in inode.links.iter().enumerate() {
-            if at == 0 || inode.links[at - 1].parent != link.parent {
-                self.page_changed(namespace, link.parent, now);
-            }
+        for parent in namespace.parents(&inode) {
+            self.page_changed(namespace, parent, now);
         }
     }
 
@@ -220,16 +219,15 @@ impl Backing {
                     None => dir.dirty = Some(PageDirty { since: now, again: true }),
                 }
             });
-            let parent = namespace.inode(at).and_then(|inode| inode.links.first()).map(|link| link.parent);
-            match parent {
-                Some(parent) if !known => at = parent,
+            match namespace.primary_link(at) {
+                Some(link) if !known => at = link.parent,
                 _ => return,
             }
         }
     }
 
     pub(super) fn redirect(&mut self, dir: Ino, prefix: String) {
-        self.redirects.insert(prefix.clone(), dir);
+        self.redirects.insert(&prefix, &dir);
         self.change_dir(dir, |dir| {
             dir.prefix = Some(prefix);
             dir.epoch += 1;
@@ -271,7 +269,7 @@ impl Backing {
             return;
         }
         self.former.remove(&(dir, segment.into()));
-        self.hidden.insert((dir, segment.into()), ());
+        self.hidden.insert(&(dir, segment.into()), &());
         self.page_changed(namespace, dir, now);
     }
 
@@ -281,7 +279,7 @@ impl Backing {
         let (parent, segment) = keys::split(prefix);
         let Some(dir) = self.dir_at(namespace, parent) else { return };
         if self.is_open(dir) {
-            self.former.insert((dir, segment.into()), ());
+            self.former.insert(&(dir, segment.into()), &());
         }
         if self.hidden.remove(&(dir, segment.into())).is_some() {
             self.page_changed(namespace, dir, now);
@@ -296,8 +294,8 @@ impl Backing {
 }
 
 /// Keys of a tree whose first part is `dir`; `first` sorts before every second part.
-pub(super) fn below<K: Ord + Clone>(tree: &Tree<(Ino, K), ()>, dir: Ino, first: K) -> Vec<(Ino, K)> {
-    tree.range((dir, first)..).map(|(key, ())| key.clone()).take_while(|key| key.0 == dir).collect()
+pub(super) fn below<K: Key>(tree: &Tree<(Ino, K), ()>, dir: Ino, first: K) -> Vec<(Ino, K)> {
+    tree.range((dir, first)..).map(|(key, ())| key).take_while(|key| key.0 == dir).collect()
 }
 
 pub(super) fn first_name() -> Name {

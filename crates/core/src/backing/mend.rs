@@ -9,7 +9,7 @@ impl Backing {
     pub fn is_whole(&self, namespace: &Namespace, extents: &Extents, ino: Ino) -> bool {
         let Ok(attr) = namespace.attr(ino) else { return false };
         let plan = extents.plan_read(ino, 0..attr.size_bytes, attr.size_bytes);
-        let is_named = namespace.inode(ino).is_some_and(|inode| !inode.links.is_empty());
+        let is_named = namespace.inode(ino).is_some_and(|inode| inode.first.is_some());
         is_named && self.claimed(namespace, ino).is_some() && plan.iter().all(|part| part.source != Source::Remote)
     }
 

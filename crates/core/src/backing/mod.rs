@@ -32,6 +32,7 @@ mod plan;
 mod prove;
 mod revalidate;
 mod snapshot;
+mod unseen;
 
 pub use keys::page_key;
 pub use listing::{Interpreted, Listed, Listing, Scope, to_probe};
@@ -40,11 +41,12 @@ pub use prove::{Claimed, ClaimedPage, Owner, Reserved};
 pub use revalidate::Standing;
 pub use snapshot::BackingItem;
 
-use crate::namespace::{Dentry, Link, Namespace};
-use crate::tree::Tree;
+use crate::namespace::{Dentry, Namespace};
+use crate::tree::{Tree, values};
 use ebb_model::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use unseen::Unseen;
 
 #[derive(Clone)]
 pub struct Backing {
@@ -63,8 +65,7 @@ pub struct Backing {
     former: Tree<(Ino, String), ()>,
     /// Names that directories had and lost before they were complete.
     removed: Tree<(Ino, Name), ()>,
-    /// Names of an inode that its record told of and that have not been seen.
-    unseen: Tree<Ino, Vec<(Ino, Name)>>,
+    unseen: Unseen,
     queue: Tree<Turn, ()>,
 }
 
@@ -125,6 +126,8 @@ pub enum Load {
     Revalidating,
 }
 
+values!(FileBacking, DirBacking);
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PageDirty {
     pub since: Time,
@@ -161,12 +164,12 @@ impl Backing {
             hidden: Tree::new(),
             former: Tree::new(),
             removed: Tree::new(),
-            unseen: Tree::new(),
+            unseen: Unseen::default(),
             queue: Tree::new(),
         };
         if backed {
             let root = DirBacking { load: Load::Unknown, recorded: true, stored: true, marked: true, ..DirBacking::native() };
-            backing.dirs.insert(Ino::ROOT, root);
+            backing.dirs.insert(&Ino::ROOT, &root);
         }
         backing
     }
@@ -184,34 +187,34 @@ impl Backing {
             if at == Ino::ROOT {
                 break String::new();
             }
-            if let Some(prefix) = self.dirs.get(&at).and_then(|dir| dir.prefix.clone()) {
+            if let Some(prefix) = self.dirs.get(&at).and_then(|dir| dir.prefix) {
                 break prefix;
             }
-            let link = namespace.inode(at)?.links.first()?;
-            below.push((link_name(namespace, link)?, at));
-            at = link.parent;
+            let (parent, name) = namespace.primary_name(at)?;
+            below.push((name, at));
+            at = parent;
         };
         for (name, dir) in below.into_iter().rev() {
-            prefix = keys::own_prefix(&prefix, name, dir);
+            prefix = keys::own_prefix(&prefix, &name, dir);
         }
         Some(prefix)
     }
 
     /// The prefix that the path gives the directory.
     fn own_prefix(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
-        let link = namespace.inode(dir)?.links.first()?;
-        Some(keys::own_prefix(&self.prefix_of(namespace, link.parent)?, link_name(namespace, link)?, dir))
+        let (parent, name) = namespace.primary_name(dir)?;
+        Some(keys::own_prefix(&self.prefix_of(namespace, parent)?, &name, dir))
     }
 
     /// The key that the path gives the file: that of its primary name. `None` without a name.
     pub fn key_of(&self, namespace: &Namespace, ino: Ino) -> Option<String> {
-        let link = namespace.inode(ino)?.links.first()?;
-        Some(keys::own_key(&self.prefix_of(namespace, link.parent)?, link_name(namespace, link)?, ino))
+        let (parent, name) = namespace.primary_name(ino)?;
+        Some(keys::own_key(&self.prefix_of(namespace, parent)?, &name, ino))
     }
 
     /// The key and tag of the object that holds the file's clean bytes.
-    pub fn home(&self, namespace: &Namespace, ino: Ino) -> Option<(String, &Home)> {
-        let home = self.files.get(&ino)?.home.as_ref()?;
+    pub fn home(&self, namespace: &Namespace, ino: Ino) -> Option<(String, Home)> {
+        let home = self.files.get(&ino)?.home?;
         let key = home.key.clone().or_else(|| self.key_of(namespace, ino))?;
         Some((key, home))
     }
@@ -223,7 +226,7 @@ impl Backing {
     /// The file whose home is at `key`.
     pub fn owner(&self, namespace: &Namespace, key: &str) -> Option<Ino> {
         if let Some(ino) = self.homes.get(&key.to_string()) {
-            return Some(*ino);
+            return Some(ino);
         }
         let (prefix, segment) = keys::split(key);
         let dir = self.dir_at(namespace, prefix)?;
@@ -237,15 +240,16 @@ impl Backing {
             return Some(Ino::ROOT);
         }
         if let Some(dir) = self.redirects.get(&prefix.to_string()) {
-            return Some(*dir);
+            return Some(dir);
         }
         let (parent, segment) = keys::split(prefix);
         let dir = namespace.dentry(self.dir_at(namespace, parent)?, &keys::name_of(segment)?)?.ino;
         (self.prefix_of(namespace, dir).as_deref() == Some(prefix)).then_some(dir)
     }
 
-    pub fn file(&self, ino: Ino) -> Option<&FileBacking> {
-        self.files.get(&ino)
+    /// What of a file the bucket does not have.
+    pub fn dirty(&self, ino: Ino) -> Option<Dirty> {
+        self.files.get(&ino)?.dirty
     }
 
     pub fn is_complete(&self, dir: Ino) -> bool {
@@ -267,20 +271,20 @@ impl Backing {
         if self.is_complete(dir) || is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone())) {
             return true;
         }
-        let Some(Load::UpTo(last)) = self.dirs.get(&dir).map(|dir| &dir.load) else { return false };
+        let Some(Load::UpTo(last)) = self.dirs.get(&dir).map(|dir| dir.load) else { return false };
         let Some(prefix) = self.prefix_of(namespace, dir) else { return false };
-        let listed = |name: &Name| format!("{prefix}{}/", keys::segment_of(name)) <= *last;
+        let listed = |name: &Name| format!("{prefix}{}/", keys::segment_of(name)) <= last;
         listed(name) && keys::shadowing(name).is_none_or(|shadowing| listed(&shadowing))
     }
 
     /// Names of the inode that must be looked up before it can be changed, as directory and
     /// name. A directory that is not in the namespace is found by the parents that pages tell.
-    pub fn unseen_names(&self, ino: Ino) -> &[(Ino, Name)] {
-        self.unseen.get(&ino).map_or(&[], |names| names)
+    pub fn unseen_names(&self, ino: Ino) -> Vec<(Ino, Name)> {
+        self.unseen.of(ino)
     }
 
     fn awaits(&self, ino: Ino, dir: Ino, name: &Name) -> bool {
-        self.unseen_names(ino).iter().any(|(parent, other)| (*parent, other) == (dir, name))
+        self.unseen.contains(ino, dir, name)
     }
 
     /// Refuses what the bucket does not allow, or not yet: [`FsError::Busy`] asks the node to
@@ -319,7 +323,7 @@ impl Backing {
 
     /// The records of an inode in all its directories must change together.
     fn admit_change(&self, ino: Ino) -> Result<(), FsError> {
-        if self.unseen.contains_key(&ino) { Err(FsError::Busy) } else { Ok(()) }
+        if self.unseen.has(ino) { Err(FsError::Busy) } else { Ok(()) }
     }
 
     fn admit_removal(&self, ino: Ino) -> Result<(), FsError> {
@@ -327,19 +331,27 @@ impl Backing {
     }
 
     fn change_file(&mut self, ino: Ino, change: impl FnOnce(&mut FileBacking)) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
-        let before = file.dirty.as_ref().map(|dirty| dirty.since);
-        change(file);
-        let after = file.dirty.as_ref().map(|dirty| dirty.since);
-        self.requeue(false, ino, before, after);
+        let since = |file: &FileBacking| file.dirty.as_ref().map(|dirty| dirty.since);
+        let changed = self.files.change(&ino, |file| {
+            let before = since(file);
+            change(file);
+            (before, since(file))
+        });
+        if let Some((before, after)) = changed {
+            self.requeue(false, ino, before, after);
+        }
     }
 
     fn change_dir(&mut self, ino: Ino, change: impl FnOnce(&mut DirBacking)) {
-        let Some(dir) = self.dirs.get_mut(&ino) else { return };
-        let before = dir.dirty.as_ref().map(|dirty| dirty.since);
-        change(dir);
-        let after = dir.dirty.as_ref().map(|dirty| dirty.since);
-        self.requeue(true, ino, before, after);
+        let since = |dir: &DirBacking| dir.dirty.as_ref().map(|dirty| dirty.since);
+        let changed = self.dirs.change(&ino, |dir| {
+            let before = since(dir);
+            change(dir);
+            (before, since(dir))
+        });
+        if let Some((before, after)) = changed {
+            self.requeue(true, ino, before, after);
+        }
     }
 
     fn requeue(&mut self, is_dir: bool, ino: Ino, before: Option<Time>, after: Option<Time>) {
@@ -348,7 +360,7 @@ impl Backing {
                 self.queue.remove(&(since, is_dir, ino));
             }
             if let Some(since) = after {
-                self.queue.insert((since, is_dir, ino), ());
+                self.queue.insert(&(since, is_dir, ino), &());
             }
         }
     }
@@ -362,16 +374,6 @@ impl DirBacking {
     fn has_page(&self) -> bool {
         self.stored || self.dirty.is_some()
     }
-}
-
-impl FileBacking {
-    pub fn dirty(&self) -> Option<&Dirty> {
-        self.dirty.as_ref()
-    }
-}
-
-fn link_name<'a>(namespace: &'a Namespace, link: &Link) -> Option<&'a Name> {
-    namespace.order.get(&(link.parent, link.cookie))
 }
 
 fn is_reserved(dir: Ino, name: &Name) -> bool {

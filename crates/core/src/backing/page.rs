@@ -9,13 +9,13 @@ impl Backing {
     /// [`PageStep::Write`] asks for it: what it says of names that have not been seen yet stays.
     pub fn page(&self, namespace: &Namespace, dir: Ino, old: Option<&DirectoryPage>) -> Option<DirectoryPage> {
         let inode = namespace.inode(dir)?;
-        let parent = inode.links.first().and_then(|link| Some((link.parent, link_name(namespace, link)?.clone())));
+        let parent = inode.first.and_then(|link| Some((link.parent, namespace.name_at(link)?)));
         let prefix = self.prefix_of(namespace, dir)?;
         let mut entries = BTreeMap::new();
         let mut told = BTreeSet::new();
-        for (_, name) in namespace.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX))) {
-            if let Some(entry) = self.entry(namespace, dir, &prefix, name, &mut told) {
-                entries.insert(name.clone(), entry);
+        for (name, child) in namespace.children(dir) {
+            if let Some(entry) = self.entry(namespace, &prefix, &name, child, &mut told) {
+                entries.insert(name, entry);
             }
         }
         if let Some(old) = old.filter(|_| !self.is_complete(dir)) {
@@ -39,8 +39,8 @@ impl Backing {
 
     /// `None` for what an object or prefix says well enough, or will say once it is there.
     /// `told` are inodes of which another entry tells all names.
-    fn entry(&self, namespace: &Namespace, dir: Ino, prefix: &str, name: &Name, told: &mut BTreeSet<Ino>) -> Option<Installed> {
-        let Dentry { ino, kind, .. } = namespace.dentry(dir, name)?;
+    fn entry(&self, namespace: &Namespace, prefix: &str, name: &Name, child: Dentry, told: &mut BTreeSet<Ino>) -> Option<Installed> {
+        let Dentry { ino, kind, .. } = child;
         let inode = namespace.inode(ino)?;
         let listed = format!("{prefix}{}", keys::segment_of(name));
         let what = match kind {
@@ -51,7 +51,7 @@ impl Backing {
                     return None;
                 }
                 let key = (key != listed).then_some(key);
-                InstalledKind::Object { key, etag: home.etag.clone(), len_bytes: home.len_bytes, modified: inode.attr.mtime }
+                InstalledKind::Object { key, etag: home.etag, len_bytes: home.len_bytes, modified: inode.attr.mtime }
             }
             FileKind::Directory => {
                 let state = self.dirs.get(&ino)?;
@@ -62,7 +62,7 @@ impl Backing {
                 }
                 InstalledKind::Directory { prefix, page: state.has_page() }
             }
-            FileKind::Symlink => InstalledKind::Recorded(Make::Symlink { target: inode.target.clone() }),
+            FileKind::Symlink => InstalledKind::Recorded(Make::Symlink { target: inode.target }),
             FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => {
                 InstalledKind::Recorded(Make::Special { kind, rdev: inode.attr.rdev })
             }
@@ -74,10 +74,10 @@ impl Backing {
     fn installed_record(&self, namespace: &Namespace, ino: Ino, most_links: usize) -> Option<InstalledRecord> {
         let inode = namespace.inode(ino)?;
         let attr = &inode.attr;
-        let seen = inode.links.iter().filter_map(|link| Some((link.parent, link_name(namespace, link)?.clone())));
+        let seen = namespace.links(&inode).filter_map(|link| Some((link.parent, namespace.name_at(link)?)));
         // Of names that are not all known the primary one is at the home, not here.
         let unseen = self.unseen_names(ino);
-        let has_several = unseen.len() + inode.links.len() > 1;
+        let has_several = unseen.len() + inode.names as usize > 1;
         let links = unseen.iter().cloned().chain(seen).take(if has_several { most_links } else { 0 }).collect();
         Some(InstalledRecord {
             mode: attr.mode,
@@ -88,7 +88,7 @@ impl Backing {
             mtime: attr.mtime,
             ctime: attr.ctime,
             btime: attr.btime,
-            xattrs: inode.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            xattrs: inode.xattrs.clone().into_iter().collect(),
             links,
         })
     }

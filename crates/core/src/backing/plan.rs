@@ -93,26 +93,27 @@ impl Backing {
     /// How much the bucket does not have yet.
     pub fn dirt(&self) -> Dirt {
         let pages = self.queue.iter().filter(|((_, is_dir, _), ())| *is_dir).count() as u64;
-        let since = self.queue.first().map(|((since, ..), ())| *since);
+        let since = self.queue.first().map(|((since, ..), ())| since);
         Dirt { files: self.queue.len() as u64 - pages, pages, deletes: self.deletes.len() as u64, since }
     }
 
     /// Since when pages are to be written that tell of an inode: those of the directories of
     /// its names and, of a directory, its own.
     pub fn page_since(&self, namespace: &Namespace, ino: Ino) -> Option<Time> {
-        let parents = namespace.inode(ino).into_iter().flat_map(|inode| &inode.links).map(|link| link.parent);
-        let dirty = parents.chain([ino]).filter_map(|dir| self.dirs.get(&dir)?.dirty.as_ref());
+        let inode = namespace.inode(ino);
+        let parents = inode.iter().flat_map(|inode| namespace.parents(inode));
+        let dirty = parents.chain([ino]).filter_map(|dir| self.dirs.get(&dir)?.dirty);
         dirty.map(|page| page.since).min()
     }
 
     /// Dirty files and directories, oldest first.
     pub fn dirty_inodes(&self) -> impl Iterator<Item = (Time, Ino)> {
-        self.queue.iter().map(|(&(since, _, ino), ())| (since, ino))
+        self.queue.iter().map(|((since, _, ino), ())| (since, ino))
     }
 
     /// Dirty files and pages, oldest first, with the time since when.
     pub fn dirty_work(&self) -> impl Iterator<Item = (Time, DirtyWork)> {
-        self.queue.iter().map(|(&(since, is_dir, ino), ())| (since, if is_dir { DirtyWork::Page(ino) } else { DirtyWork::File(ino) }))
+        self.queue.iter().map(|((since, is_dir, ino), ())| (since, if is_dir { DirtyWork::Page(ino) } else { DirtyWork::File(ino) }))
     }
 
     /// The bucket lacks something of the file, or of the directory's page.
@@ -122,7 +123,7 @@ impl Backing {
     }
 
     pub fn is_to_be_deleted(&self, key: &str) -> bool {
-        self.deletes.get(&key.to_owned()).is_some()
+        self.deletes.contains_key(&key.to_owned())
     }
 
     /// Nothing is to be done to the bucket and nothing is under way.
@@ -132,9 +133,8 @@ impl Backing {
 
     /// Objects to be deleted, with the tag that guards against another's hand. Those that a
     /// write under way may still bring back wait for its end.
-    pub fn deletes(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
-        let idle = self.deletes.iter().filter(|(key, _)| !self.uploads.values().any(|upload| upload.claims(key)));
-        idle.map(|(key, etag)| (key.as_str(), etag.as_deref()))
+    pub fn deletes(&self) -> impl Iterator<Item = (String, Option<String>)> {
+        self.deletes.iter().filter(|(key, _)| !self.uploads.values().any(|upload| upload.claims(key)))
     }
 
     /// Writes that had begun. A node that has just started finds out how each one ended
@@ -145,25 +145,25 @@ impl Backing {
 
     /// Directories whose objects are not below their path.
     pub fn redirects(&self) -> impl Iterator<Item = Ino> {
-        self.redirects.iter().map(|(_, dir)| *dir)
+        self.redirects.iter().map(|(_, dir)| dir)
     }
 
     pub fn flush_step(&self, namespace: &Namespace, ino: Ino) -> FlushStep {
         if self.uploads.contains_key(&ino) {
             return FlushStep::AwaitUpload { ino };
         }
-        let Some(dirty) = self.files.get(&ino).and_then(|file| file.dirty.as_ref()) else { return FlushStep::Nothing };
+        let Some(dirty) = self.files.get(&ino).and_then(|file| file.dirty) else { return FlushStep::Nothing };
         // An inode whose names are not all known stays where it is.
-        let own = if self.unseen.contains_key(&ino) { self.home_key(namespace, ino) } else { self.key_of(namespace, ino) };
+        let own = if self.unseen.has(ino) { self.home_key(namespace, ino) } else { self.key_of(namespace, ino) };
         let Some(to) = own else { return FlushStep::Nothing };
         if let Some(wait) = self.obstacle(namespace, ino, &to) {
             return wait;
         }
         match (self.home(namespace, ino), dirty.content) {
-            (Some((from, home)), None) if from != to => FlushStep::Move { from, to, etag: home.etag.clone() },
+            (Some((from, home)), None) if from != to => FlushStep::Move { from, to, etag: home.etag },
             (_, None) => FlushStep::Nothing,
             (home, Some(_)) => {
-                let replaces = home.filter(|(from, _)| *from == to).map(|(_, home)| home.etag.clone());
+                let replaces = home.filter(|(from, _)| *from == to).map(|(_, home)| home.etag);
                 FlushStep::Put { key: to, replaces }
             }
         }
@@ -177,14 +177,14 @@ impl Backing {
         if let Some((other, _)) = self.uploads.iter().find(|(_, upload)| upload.claims(key)) {
             return Some(FlushStep::AwaitUpload { ino: *other });
         }
-        let occupant = *self.homes.get(&key.to_string())?;
+        let occupant = self.homes.get(&key.to_string())?;
         if occupant == ino {
             return None;
         }
         if self.uploads.contains_key(&occupant) {
             return Some(FlushStep::AwaitUpload { ino: occupant });
         }
-        let etag = self.files.get(&occupant)?.home.as_ref()?.etag.clone();
+        let etag = self.files.get(&occupant)?.home?.etag;
         let is_free = |key: &String| {
             let sent = self.uploads.values().any(|upload| upload.claims(key));
             !sent && !self.deletes.contains_key(key) && !self.homes.contains_key(key)
@@ -210,8 +210,8 @@ impl Backing {
     }
 
     /// Tag of the directory's page, if this volume has written it.
-    pub fn page_tag(&self, dir: Ino) -> Option<&str> {
-        self.dirs.get(&dir)?.page.as_deref()
+    pub fn page_tag(&self, dir: Ino) -> Option<String> {
+        self.dirs.get(&dir)?.page
     }
 
     /// The object that shows a directory which ebb has made to those who see only keys.
@@ -226,10 +226,10 @@ impl Backing {
     /// `None` for a directory that is complete.
     pub fn load_plan(&self, namespace: &Namespace, dir: Ino) -> Option<LoadPlan> {
         let state = self.dirs.get(&dir)?;
-        let after = match &state.load {
+        let after = match state.load {
             Load::Native | Load::Complete | Load::Revalidating => return None,
             Load::Unknown => None,
-            Load::UpTo(last) => Some(last.clone()),
+            Load::UpTo(last) => Some(last),
         };
         let page_key = state.stored.then(|| keys::page_key(dir));
         Some(LoadPlan { prefix: self.prefix_of(namespace, dir)?, after, page_key, epoch: state.epoch })

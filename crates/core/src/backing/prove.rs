@@ -3,6 +3,7 @@
 
 use super::page::names_told;
 use super::*;
+use crate::namespace::Link;
 use std::collections::BTreeSet;
 
 /// The object that a file's clean bytes are in.
@@ -55,7 +56,7 @@ const OF_THE_VOLUME: [&str; 3] = [".ebb/head", ".ebb/probe", ".ebb/uploads/"];
 impl Backing {
     /// Directories from this one on, in the order of their ids.
     pub fn directories(&self, from: Ino) -> impl Iterator<Item = Ino> {
-        self.dirs.range(from..).map(|(dir, _)| *dir)
+        self.dirs.range(from..).map(|(dir, _)| dir)
     }
 
     pub fn directory_count(&self) -> usize {
@@ -71,16 +72,14 @@ impl Backing {
     /// `None` of what has no object, or whose object is being written.
     pub fn claimed(&self, namespace: &Namespace, ino: Ino) -> Option<Claimed> {
         let (key, Home { etag, len_bytes, .. }) = self.home(namespace, ino)?;
-        (!self.uploads.contains_key(&ino)).then(|| Claimed { ino, key, etag: etag.clone(), len_bytes: *len_bytes })
+        (!self.uploads.contains_key(&ino)).then_some(Claimed { ino, key, etag, len_bytes })
     }
 
     /// The objects of the files whose first name is in the directory, but for what is `proved`.
     pub fn claimed_in(&self, namespace: &Namespace, dir: Ino, proved: &BTreeSet<Ino>) -> Vec<Claimed> {
-        let names = namespace.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX)));
-        let first_names = names.filter_map(|((_, cookie), name)| {
-            let ino = namespace.dentry(dir, name)?.ino;
-            let first = namespace.inode(ino)?.links.first()?;
-            ((first.parent, first.cookie) == (dir, *cookie) && !proved.contains(&ino)).then_some(ino)
+        let first_names = namespace.children(dir).filter_map(|(_, Dentry { ino, cookie, .. })| {
+            let first = namespace.primary_link(ino)?;
+            (first == Link { parent: dir, cookie } && !proved.contains(&ino)).then_some(ino)
         });
         first_names.filter_map(|ino| self.claimed(namespace, ino)).collect()
     }
@@ -109,7 +108,7 @@ impl Backing {
     /// `None` where the bucket need not have one, or it is being written.
     pub fn claimed_page(&self, dir: Ino) -> Option<ClaimedPage> {
         let state = self.dirs.get(&dir).filter(|state| state.stored && !self.uploads.contains_key(&dir))?;
-        Some(ClaimedPage { etag: state.page.clone(), is_dirty: state.dirty.is_some() })
+        Some(ClaimedPage { etag: state.page, is_dirty: state.dirty.is_some() })
     }
 
     /// What a page in the bucket says otherwise than the namespace: of a directory all of whose
@@ -138,7 +137,7 @@ impl Backing {
 
     /// All names of the volume are known.
     pub fn is_loaded(&self) -> bool {
-        self.dirs.iter().all(|(dir, _)| self.is_complete(*dir))
+        self.dirs.iter().all(|(dir, _)| self.is_complete(dir))
     }
 
     /// Whose a key below `.ebb/` is. `is_loaded`: [`Backing::is_loaded`].

@@ -5,6 +5,7 @@
 //! here since: [`Backing::contradicted`] says which.
 
 use super::*;
+use crate::tree::Value;
 use std::collections::BTreeSet;
 
 /// What the bucket must have of a name, if nobody else has changed it.
@@ -33,13 +34,13 @@ impl Backing {
             dir.epoch += 1;
         });
         // What is on its way out may be in the listing, and claimed no longer when that is here.
-        let uploads = self.uploads.values().flat_map(|upload| upload.marker.iter().chain([&upload.key]));
+        let uploads = self.uploads.values().flat_map(|upload| upload.marker.iter().chain([&upload.key])).cloned();
         let claimed =
             keys_below(&self.deletes, &prefix).chain(keys_below(&self.homes, &prefix)).chain(keys_below(&self.redirects, &prefix));
-        let segments = claimed.chain(uploads).filter_map(|key| key.strip_prefix(&prefix)?.split('/').next());
-        let names: BTreeSet<Name> = segments.filter_map(keys::name_of).filter(|name| !is_reserved(dir, name)).collect();
+        let segments = claimed.chain(uploads).filter_map(|key| key.strip_prefix(&prefix)?.split('/').next().map(str::to_owned));
+        let names: BTreeSet<Name> = segments.filter_map(|segment| keys::name_of(&segment)).filter(|name| !is_reserved(dir, name)).collect();
         for name in names {
-            self.removed.insert((dir, name), ());
+            self.removed.insert(&(dir, name), &());
         }
     }
 
@@ -61,7 +62,7 @@ impl Backing {
             Listed::Prefix { key } => self.dir_at(namespace, key),
             Listed::Object { key, etag, .. } => {
                 let ino = self.owner(namespace, key)?;
-                (self.files.get(&ino)?.home.as_ref()?.etag == *etag).then_some(ino)
+                (self.files.get(&ino)?.home?.etag == *etag).then_some(ino)
             }
         }
     }
@@ -69,9 +70,9 @@ impl Backing {
     /// Names of the directory whose objects are not as the namespace has them, or not there:
     /// `agreed` are the inodes that the whole of a listing [agrees](Backing::agrees) on.
     pub fn contradicted(&self, namespace: &Namespace, dir: Ino, agreed: &BTreeSet<Ino>) -> Vec<Name> {
-        let names = namespace.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX))).map(|(_, name)| name);
-        let doubtful = |name: &&Name| self.standing(namespace, dir, name).is_some_and(|standing| !agreed.contains(&standing.ino()));
-        names.filter(doubtful).cloned().collect()
+        let names = namespace.children(dir).map(|(name, _)| name);
+        let doubtful = |name: &Name| self.standing(namespace, dir, name).is_some_and(|standing| !agreed.contains(&standing.ino()));
+        names.filter(doubtful).collect()
     }
 
     /// `None` where the listing of the directory need not have anything: what it has waits to be
@@ -87,9 +88,9 @@ impl Backing {
         }
         // What has several names is kept as long as any of them.
         let file = self.files.get(&ino).filter(|file| file.dirty.is_none())?;
-        let home = file.home.as_ref().filter(|home| home.key.is_none())?;
+        let home = file.home.filter(|home| home.key.is_none())?;
         let only = namespace.inode(ino).is_some_and(|inode| inode.attr.nlink == 1);
-        only.then_some(Standing::Object { ino, key: self.key_of(namespace, ino)?, etag: home.etag.clone() })
+        only.then_some(Standing::Object { ino, key: self.key_of(namespace, ino)?, etag: home.etag })
     }
 
     /// Whether a directory that was found at `prefix` has nothing in it any more.
@@ -100,6 +101,6 @@ impl Backing {
     }
 }
 
-fn keys_below<'a, V: Clone>(tree: &'a Tree<String, V>, prefix: &'a str) -> impl Iterator<Item = &'a String> {
+fn keys_below<V: Value<String>>(tree: &Tree<String, V>, prefix: &str) -> impl Iterator<Item = String> {
     tree.range(prefix.to_owned()..).map(|(key, _)| key).take_while(move |key| key.starts_with(prefix))
 }

@@ -17,14 +17,14 @@ pub enum BackingItem {
 
 impl Backing {
     pub fn items(&self) -> impl Iterator<Item = BackingItem> {
-        let files = self.files.iter().map(|(ino, state)| BackingItem::File { ino: *ino, state: state.clone() });
-        let dirs = self.dirs.iter().map(|(ino, state)| BackingItem::Directory { ino: *ino, state: state.clone() });
+        let files = self.files.iter().map(|(ino, state)| BackingItem::File { ino, state });
+        let dirs = self.dirs.iter().map(|(ino, state)| BackingItem::Directory { ino, state });
         let uploads = self.uploads.iter().map(|(ino, state)| BackingItem::Upload { ino: *ino, state: state.clone() });
-        let deletes = self.deletes.iter().map(|(key, etag)| BackingItem::Delete { key: key.clone(), etag: etag.clone() });
-        let hidden = self.hidden.iter().map(|((dir, segment), ())| BackingItem::Hidden { dir: *dir, segment: segment.clone() });
-        let former = self.former.iter().map(|((dir, segment), ())| BackingItem::Former { dir: *dir, segment: segment.clone() });
-        let removed = self.removed.iter().map(|((dir, name), ())| BackingItem::Removed { dir: *dir, name: name.clone() });
-        let unseen = self.unseen.iter().map(|(ino, names)| BackingItem::Unseen { ino: *ino, names: names.clone() });
+        let deletes = self.deletes.iter().map(|(key, etag)| BackingItem::Delete { key, etag });
+        let hidden = self.hidden.iter().map(|((dir, segment), ())| BackingItem::Hidden { dir, segment });
+        let former = self.former.iter().map(|((dir, segment), ())| BackingItem::Former { dir, segment });
+        let removed = self.removed.iter().map(|((dir, name), ())| BackingItem::Removed { dir, name });
+        let unseen = self.unseen.inodes().map(|ino| BackingItem::Unseen { ino, names: self.unseen.of(ino) });
         std::iter::once(BackingItem::Backed(self.backed))
             .chain(files)
             .chain(dirs)
@@ -42,36 +42,34 @@ impl Backing {
             BackingItem::Backed(backed) => self.backed = backed,
             BackingItem::File { ino, state } => {
                 if let Some(Home { key: Some(key), .. }) = &state.home {
-                    self.homes.insert(key.clone(), ino);
+                    self.homes.insert(key, &ino);
                 }
                 self.requeue(false, ino, None, state.dirty.as_ref().map(|dirty| dirty.since));
-                self.files.insert(ino, state);
+                self.files.insert(&ino, &state);
             }
             BackingItem::Directory { ino, state } => {
                 if let Some(prefix) = &state.prefix {
-                    self.redirects.insert(prefix.clone(), ino);
+                    self.redirects.insert(prefix, &ino);
                 }
                 self.requeue(true, ino, None, state.dirty.as_ref().map(|dirty| dirty.since));
-                self.dirs.insert(ino, state);
+                self.dirs.insert(&ino, &state);
             }
             BackingItem::Upload { ino, state } => {
                 self.uploads.insert(ino, state);
             }
             BackingItem::Delete { key, etag } => {
-                self.deletes.insert(key, etag);
+                self.deletes.insert(&key, &etag);
             }
             BackingItem::Hidden { dir, segment } => {
-                self.hidden.insert((dir, segment), ());
+                self.hidden.insert(&(dir, segment), &());
             }
             BackingItem::Former { dir, segment } => {
-                self.former.insert((dir, segment), ());
+                self.former.insert(&(dir, segment), &());
             }
             BackingItem::Removed { dir, name } => {
-                self.removed.insert((dir, name), ());
+                self.removed.insert(&(dir, name), &());
             }
-            BackingItem::Unseen { ino, names } => {
-                self.unseen.insert(ino, names);
-            }
+            BackingItem::Unseen { ino, names } => self.unseen.insert(ino, &names),
         }
     }
 }

@@ -34,9 +34,10 @@ pub use snapshot::ExtentItem;
 pub use unforced::Unforced;
 
 use crate::namespace::Change;
-use crate::tree::Tree;
+use crate::tree::{Tree, Value, pack, unpack, values};
 use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, PackRange, Version};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 #[derive(Clone, Default)]
@@ -80,6 +81,20 @@ pub struct FileMap {
     #[serde(skip)]
     packed: Option<PackRange>,
 }
+
+impl Value<Ino> for FileMap {
+    fn pack(&self, _: &Ino, out: &mut Vec<u8>) {
+        let FileMap { home, cuts, resident, dirty, data, packed } = self;
+        pack(&(home, cuts, resident, dirty, data, packed), out);
+    }
+
+    fn unpack(_: &Ino, bytes: &[u8]) -> FileMap {
+        let (home, cuts, resident, dirty, data, packed) = unpack(bytes);
+        FileMap { home, cuts, resident, dirty, data, packed }
+    }
+}
+
+values!(Block);
 
 /// The object that absent blocks are read from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -131,7 +146,7 @@ impl Extents {
             ExtentCommand::Synced { .. } => {}
             ExtentCommand::Summed { ino, version, ref sums } => {
                 for &(block, sum) in sums {
-                    if let Some(&state) = self.blocks.get(&(ino, block))
+                    if let Some(state) = self.blocks.get(&(ino, block))
                         && state.sum.is_none()
                         && state.version <= version
                     {
@@ -149,7 +164,7 @@ impl Extents {
                 }
             }
             ExtentCommand::Packed { ino, range } => self.pack(ino, range),
-            ExtentCommand::Exposed { ino, exposed: true } => drop(self.exposed.insert(ino, ())),
+            ExtentCommand::Exposed { ino, exposed: true } => drop(self.exposed.insert(&ino, &())),
             ExtentCommand::Exposed { ino, exposed: false } => drop(self.exposed.remove(&ino)),
         }
     }
@@ -203,7 +218,7 @@ impl Extents {
                 self.put(ino, boundary, Block { version, dirty: true, sum: None });
             }
         }
-        if let Some(home) = self.home(ino).filter(|home| home.valid_bytes > len_bytes).cloned() {
+        if let Some(home) = self.home(ino).filter(|home| home.valid_bytes > len_bytes) {
             self.rehome(ino, Some(Home { valid_bytes: len_bytes, ..home }));
         }
         self.change(ino, |file| {
@@ -244,8 +259,8 @@ impl Extents {
     /// by a node that did not get to send anything.
     pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
         let zeros_from = self.home_blocks(ino);
-        let cuts = self.files.get(&ino).and_then(|file| file.cuts.as_deref()).unwrap_or_default();
-        let since = cuts.iter().filter(|(cut, _)| *cut > version).map(|(_, len)| *len);
+        let cuts = self.files.get(&ino).and_then(|file| file.cuts).unwrap_or_default();
+        let since = cuts.into_iter().filter(|(cut, _)| *cut > version).map(|(_, len)| len);
         let home = Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };
         self.rehome(ino, Some(home));
         self.change(ino, |file| file.cuts = None);
@@ -311,11 +326,11 @@ impl Extents {
         self.set_home(ino, etag, len_bytes);
     }
 
-    pub fn home(&self, ino: Ino) -> Option<&Home> {
-        self.files.get(&ino).and_then(|file| file.home.as_ref())
+    pub fn home(&self, ino: Ino) -> Option<Home> {
+        self.files.get(&ino).and_then(|file| file.home)
     }
 
-    pub fn block(&self, ino: Ino, block: u64) -> Option<&Block> {
+    pub fn block(&self, ino: Ino, block: u64) -> Option<Block> {
         self.blocks.get(&(ino, block))
     }
 
@@ -325,7 +340,7 @@ impl Extents {
     }
 
     pub fn exposed(&self) -> impl Iterator<Item = Ino> {
-        self.exposed.iter().map(|(ino, ())| *ino)
+        self.exposed.iter().map(|(ino, ())| ino)
     }
 
     pub fn resident_bytes(&self) -> u64 {
@@ -368,25 +383,24 @@ impl Extents {
     }
 
     /// Every file of which anything is known.
-    pub fn files(&self) -> impl Iterator<Item = (Ino, &FileMap)> {
-        self.files.iter().map(|(ino, file)| (*ino, file))
+    pub fn files(&self) -> impl Iterator<Item = (Ino, FileMap)> {
+        self.files.iter()
     }
 
     /// Broken laws, in words.
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut sums = Tree::<Ino, Sums>::new();
-        for (&(ino, at), block) in self.blocks.iter() {
-            let mut sum = sums.get(&ino).copied().unwrap_or_default();
+        let mut sums = BTreeMap::<Ino, Sums>::new();
+        for ((ino, at), block) in self.blocks.iter() {
+            let sum = sums.entry(ino).or_default();
             sum.resident += 1;
             sum.dirty += u64::from(block.dirty);
             sum.behind_home += u64::from(at >= self.home_blocks(ino));
-            sums.insert(ino, sum);
         }
-        let mut holes = Tree::<Ino, u64>::new();
+        let mut holes = BTreeMap::<Ino, u64>::new();
         for (ino, run) in self.holes.iter() {
-            let sum = holes.get(&ino).copied().unwrap_or_default();
-            holes.insert(ino, run.end.saturating_sub(run.start).saturating_add(sum));
+            let sum = holes.entry(ino).or_default();
+            *sum = run.end.saturating_sub(run.start).saturating_add(*sum);
         }
         for (ino, file) in self.files() {
             let Sums { resident, dirty, behind_home } = sums.remove(&ino).unwrap_or_default();
@@ -398,13 +412,13 @@ impl Extents {
             if data != Some(file.data) {
                 problems.push(format!("inode {ino}: {data:?} blocks may have other bytes than zeros, but {} are counted", file.data));
             }
-            if *file == FileMap::default() {
+            if file == FileMap::default() {
                 problems.push(format!("inode {ino}: an empty extent map is kept"));
             }
         }
-        problems.extend(sums.iter().map(|(ino, _)| format!("inode {ino}: blocks without an extent map")));
+        problems.extend(sums.keys().map(|ino| format!("inode {ino}: blocks without an extent map")));
         let mut counted = (0, 0);
-        for (&(ino, at), block) in self.blocks.iter() {
+        for ((ino, at), block) in self.blocks.iter() {
             let bytes = self.block_bytes(ino, at);
             counted = (counted.0 + bytes, counted.1 + bytes * u64::from(block.dirty));
         }
@@ -430,7 +444,7 @@ impl Extents {
 
     /// How many blocks of a file the home counts for, if they are absent and no holes.
     fn home_blocks(&self, ino: Ino) -> u64 {
-        self.home(ino).map_or(0, Home::blocks)
+        self.home(ino).map_or(0, |home| home.blocks())
     }
 
     /// Another object counts for what is absent, or none.
@@ -469,7 +483,7 @@ impl Extents {
         if blocks.is_empty() {
             return Vec::new();
         }
-        self.blocks.range((ino, blocks.start)..(ino, blocks.end)).map(|(&(_, block), state)| (block, *state)).collect()
+        self.blocks.range((ino, blocks.start)..(ino, blocks.end)).map(|((_, block), state)| (block, state)).collect()
     }
 
     fn drop_blocks(&mut self, ino: Ino, from: u64) {
@@ -480,7 +494,8 @@ impl Extents {
 
     fn put(&mut self, ino: Ino, block: u64, state: Block) {
         self.fill(ino, block..block.saturating_add(1));
-        let old = self.blocks.insert((ino, block), state);
+        let old = self.blocks.get(&(ino, block));
+        self.blocks.insert(&(ino, block), &state);
         self.count(ino, block, old, Some(state));
     }
 
@@ -507,17 +522,12 @@ impl Extents {
     }
 
     fn change(&mut self, ino: Ino, change: impl FnOnce(&mut FileMap)) {
-        if let Some(file) = self.files.get_mut(&ino) {
-            change(file);
-            if *file == FileMap::default() {
-                self.files.remove(&ino);
-            }
-            return;
-        }
-        let mut file = FileMap::default();
+        let mut file = self.files.get(&ino).unwrap_or_default();
         change(&mut file);
-        if file != FileMap::default() {
-            self.files.insert(ino, file);
+        if file == FileMap::default() {
+            self.files.remove(&ino);
+        } else {
+            self.files.insert(&ino, &file);
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::Extents;
 use crate::tree::Tree;
 use ebb_model::{BLOCK_BYTES, Ino, PACK_BYTES, PACK_UNIT_BYTES, PACKED_BYTES, PackId, PackRange};
+use std::collections::BTreeMap;
 
 #[derive(Clone, Default)]
 pub(super) struct Packs {
@@ -14,17 +15,17 @@ pub(super) struct Packs {
 
 impl Packs {
     fn insert(&mut self, ino: Ino, PackRange { pack, start, len_bytes }: PackRange) {
-        self.ranges.insert((pack, start), (len_bytes, ino));
-        let before = self.bytes.get(&pack).copied().unwrap_or(0);
-        self.bytes.insert(pack, before.saturating_add(len_bytes));
+        self.ranges.insert(&(pack, start), &(len_bytes, ino));
+        let before = self.bytes.get(&pack).unwrap_or(0);
+        self.bytes.insert(&pack, &before.saturating_add(len_bytes));
     }
 
     fn remove(&mut self, PackRange { pack, start, len_bytes }: PackRange) {
         self.ranges.remove(&(pack, start));
         match self.bytes.get(&pack).map_or(0, |bytes| bytes.saturating_sub(len_bytes)) {
-            0 => self.bytes.remove(&pack),
-            left => self.bytes.insert(pack, left),
-        };
+            0 => drop(self.bytes.remove(&pack)),
+            left => drop(self.bytes.insert(&pack, &left)),
+        }
     }
 }
 
@@ -36,12 +37,12 @@ impl Extents {
 
     /// Pack files that are in use, each with how many bytes of it are.
     pub fn packs(&self) -> impl Iterator<Item = (PackId, u64)> {
-        self.packs.bytes.iter().map(|(pack, bytes)| (*pack, *bytes))
+        self.packs.bytes.iter()
     }
 
     /// Ranges in use, in order of pack files and starts.
     pub fn packed_files(&self) -> impl Iterator<Item = (PackRange, Ino)> {
-        self.packs.ranges.iter().map(|(at, used)| used_range(at, used))
+        self.packs.ranges.iter().map(used_range)
     }
 
     pub fn packed_count(&self) -> u64 {
@@ -50,7 +51,7 @@ impl Extents {
 
     /// Ranges in use of one pack file, in order.
     pub fn packed_in(&self, pack: PackId) -> impl Iterator<Item = (PackRange, Ino)> {
-        self.packs.ranges.range((pack, 0)..=(pack, u64::MAX)).map(|(at, used)| used_range(at, used))
+        self.packs.ranges.range((pack, 0)..=(pack, u64::MAX)).map(used_range)
     }
 
     /// What a block takes of the node's disk. In a pack file that is what lies in its range.
@@ -83,15 +84,13 @@ impl Extents {
     /// Takes a range from a snapshot, before the file's blocks.
     pub(super) fn restore_packed(&mut self, ino: Ino, range: PackRange) {
         self.packs.insert(ino, range);
-        if let Some(file) = self.files.get_mut(&ino) {
-            file.packed = Some(range);
-        }
+        self.files.change(&ino, |file| file.packed = Some(range));
     }
 
     pub(super) fn check_packs(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut before: Option<PackRange> = None;
-        let mut used = Tree::new();
+        let mut used = BTreeMap::new();
         for (range, ino) in self.packed_files() {
             let PackRange { pack, start, len_bytes } = range;
             if self.packed(ino) != Some(range) {
@@ -110,10 +109,11 @@ impl Extents {
             if self.blocks.range((ino, len_bytes.div_ceil(BLOCK_BYTES))..=(ino, u64::MAX)).next().is_some() {
                 problems.push(format!("inode {ino}: it has blocks behind its {len_bytes} bytes of pack file {}", pack.0));
             }
-            used.insert(pack, used.get(&pack).copied().unwrap_or(0u64).saturating_add(len_bytes));
+            let sum = used.entry(pack).or_insert(0u64);
+            *sum = sum.saturating_add(len_bytes);
             before = Some(range);
         }
-        if !self.packs.bytes.iter().eq(used.iter()) {
+        if !self.packs.bytes.iter().eq(used) {
             problems.push("bytes of pack files are miscounted".into());
         }
         for (ino, file) in self.files() {
@@ -125,6 +125,6 @@ impl Extents {
     }
 }
 
-fn used_range(&(pack, start): &(PackId, u64), &(len_bytes, ino): &(u64, Ino)) -> (PackRange, Ino) {
+fn used_range(((pack, start), (len_bytes, ino)): ((PackId, u64), (u64, Ino))) -> (PackRange, Ino) {
     (PackRange { pack, start, len_bytes }, ino)
 }

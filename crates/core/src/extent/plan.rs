@@ -143,7 +143,7 @@ impl Extents {
     /// The first present block at or behind this one, of its file or a later one, with those that
     /// follow it, at most `limit`.
     pub fn next_resident(&self, from: (Ino, u64), limit: u64) -> Option<(Ino, Range<u64>)> {
-        let mut blocks = self.blocks.range(from..).map(|(at, _)| *at);
+        let mut blocks = self.blocks.range(from..).map(|(at, _)| at);
         let (ino, first) = blocks.next()?;
         let more = (first + 1..first.saturating_add(limit)).zip(blocks).take_while(|(block, at)| *at == (ino, *block)).count();
         Some((ino, first..first + 1 + more as u64))
@@ -156,7 +156,7 @@ impl Extents {
 
     /// Blocks without a checksum, in order: they may be overwritten without a word in the log.
     pub fn void_blocks(&self) -> impl Iterator<Item = (Ino, u64)> {
-        self.blocks.iter().filter(|(_, state)| state.sum.is_none()).map(|(at, _)| *at)
+        self.blocks.iter().filter(|(_, state)| state.sum.is_none()).map(|(at, _)| at)
     }
 
     /// Whether the block is absent and zeros.
@@ -165,9 +165,9 @@ impl Extents {
     }
 
     /// Blocks of one chunk that are present, for verification.
-    pub fn chunk_blocks(&self, ino: Ino, chunk: u64) -> impl Iterator<Item = (u64, &Block)> {
+    pub fn chunk_blocks(&self, ino: Ino, chunk: u64) -> impl Iterator<Item = (u64, Block)> {
         let first = chunk.saturating_mul(BLOCKS_PER_CHUNK);
-        self.blocks.range((ino, first)..(ino, first.saturating_add(BLOCKS_PER_CHUNK))).map(|(&(_, block), state)| (block, state))
+        self.blocks.range((ino, first)..(ino, first.saturating_add(BLOCKS_PER_CHUNK))).map(|((_, block), state)| (block, state))
     }
 
     /// Runs of clean blocks of one chunk: what evicting it makes absent.
@@ -180,7 +180,7 @@ impl Extents {
     pub fn chunks(&self) -> impl Iterator<Item = ResidentChunk> {
         let mut blocks = self.blocks.iter().peekable();
         std::iter::from_fn(move || {
-            let &(&(ino, block), _) = blocks.peek()?;
+            let &((ino, block), _) = blocks.peek()?;
             let mut chunk = ResidentChunk { ino, chunk: block / BLOCKS_PER_CHUNK, resident_bytes: 0, dirty_bytes: 0 };
             while let Some((_, state)) = blocks.next_if(|(at, _)| (at.0, at.1 / BLOCKS_PER_CHUNK) == (ino, chunk.chunk)) {
                 let bytes = self.block_bytes(ino, block);

@@ -18,11 +18,11 @@ impl BlockRuns {
     /// The first run that ends behind `block`.
     pub fn next(&self, ino: Ino, block: u64) -> Option<Range<u64>> {
         let ((_, end), first) = self.0.range((ino, block.checked_add(1)?)..=(ino, u64::MAX)).next()?;
-        Some(*first..*end)
+        Some(first..end)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Ino, Range<u64>)> {
-        self.0.iter().map(|((ino, end), first)| (*ino, *first..*end))
+        self.0.iter().map(|((ino, end), first)| (ino, first..end))
     }
 
     /// How many of the blocks were in no run before.
@@ -38,7 +38,7 @@ impl BlockRuns {
             (start, end) = (start.min(run.start), end.max(run.end));
             there += run.end - run.start;
         }
-        self.0.insert((ino, end), start);
+        self.0.insert(&(ino, end), &start);
         end - start - there
     }
 
@@ -52,10 +52,10 @@ impl BlockRuns {
             self.0.remove(&(ino, run.end));
             there += run.end.min(blocks.end) - run.start.max(blocks.start);
             if run.start < blocks.start {
-                self.0.insert((ino, blocks.start), run.start);
+                self.0.insert(&(ino, blocks.start), &run.start);
             }
             if run.end > blocks.end {
-                self.0.insert((ino, run.end), blocks.end);
+                self.0.insert(&(ino, run.end), &blocks.end);
             }
         }
         there

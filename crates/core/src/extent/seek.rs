@@ -20,7 +20,7 @@ impl Extents {
             // Behind the hole or what the home counts for, only blocks that are there are data.
             let next = match self.holes.next(ino, block).filter(|run| run.contains(&block)) {
                 Some(run) if run.end < self.home_blocks(ino) => run.end,
-                _ => self.blocks.range((ino, block)..=(ino, u64::MAX)).next().map(|(&(_, block), _)| block)?,
+                _ => self.blocks.range((ino, block)..=(ino, u64::MAX)).next().map(|((_, block), _)| block)?,
             };
             at = next.saturating_mul(BLOCK_BYTES);
         }

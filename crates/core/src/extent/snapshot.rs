@@ -37,16 +37,16 @@ const RUN_BLOCKS: usize = 256;
 
 impl Extents {
     pub fn items(&self) -> impl Iterator<Item = ExtentItem> {
-        let files = self.files().map(|(ino, map)| ExtentItem::File { ino, map: map.clone() });
+        let files = self.files().map(|(ino, map)| ExtentItem::File { ino, map });
         let packed = self.packed_files().map(|(range, ino)| ExtentItem::Packed { ino, range });
         let mut blocks = self.blocks.iter().peekable();
         let runs = std::iter::from_fn(move || {
-            let (&(ino, first), state) = blocks.next()?;
-            let mut run = vec![*state];
+            let ((ino, first), state) = blocks.next()?;
+            let mut run = vec![state];
             while run.len() < RUN_BLOCKS
-                && let Some((_, state)) = blocks.next_if(|(at, _)| **at == (ino, first + run.len() as u64))
+                && let Some((_, state)) = blocks.next_if(|(at, _)| *at == (ino, first + run.len() as u64))
             {
-                run.push(*state);
+                run.push(state);
             }
             Some(ExtentItem::Run { ino, first, blocks: run })
         });
@@ -60,7 +60,7 @@ impl Extents {
         match item {
             ExtentItem::File { ino, mut map } => {
                 map.data = map.home.as_ref().map_or(0, Home::blocks);
-                self.files.insert(ino, map);
+                self.files.insert(&ino, &map);
             }
             ExtentItem::Run { ino, first, blocks } => {
                 let home_blocks = self.home_blocks(ino);
@@ -69,13 +69,13 @@ impl Extents {
                     let bytes = self.block_bytes(ino, at);
                     self.resident_bytes = self.resident_bytes.saturating_add(bytes);
                     self.dirty_bytes = self.dirty_bytes.saturating_add(bytes * u64::from(block.dirty));
-                    self.blocks.insert((ino, at), block);
+                    self.blocks.insert(&(ino, at), &block);
                     behind_home += u64::from(at >= home_blocks);
                 }
                 self.count_restored(ino, |data| data.saturating_add(behind_home));
             }
             ExtentItem::Packed { ino, range } => self.restore_packed(ino, range),
-            ExtentItem::Exposed { ino } => drop(self.exposed.insert(ino, ())),
+            ExtentItem::Exposed { ino } => drop(self.exposed.insert(&ino, &())),
             ExtentItem::Hole { ino, first, end } => {
                 let dug = self.holes.insert(ino, first..end);
                 self.count_restored(ino, |data| data.saturating_sub(dug));
@@ -84,8 +84,6 @@ impl Extents {
     }
 
     fn count_restored(&mut self, ino: Ino, count: impl FnOnce(u64) -> u64) {
-        if let Some(file) = self.files.get_mut(&ino) {
-            file.data = count(file.data);
-        }
+        self.files.change(&ino, |file| file.data = count(file.data));
     }
 }

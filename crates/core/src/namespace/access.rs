@@ -16,7 +16,7 @@ impl Namespace {
     /// `access(2)`: evaluates mode and ACL whether or not the kernel has done so.
     pub fn access(&self, caller: &Caller, ino: Ino, access: Access) -> Result<(), FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        if allows(inode, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
+        if allows(&inode, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
     }
 }
 

@@ -157,7 +157,7 @@ impl Namespace {
         drop_set_gid: bool,
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
-        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         if value.len() > MAX_XATTR_VALUE_BYTES {
             return Err(FsError::ValueTooLarge);
         }
@@ -170,8 +170,8 @@ impl Namespace {
             _ if acl.is_some() => return Err(FsError::AccessDenied),
             _ => return Ok(attr.clone()),
         }
-        require_unguarded(inode)?;
-        require_owner(caller, inode)?;
+        require_unguarded(&inode)?;
+        require_owner(caller, &inode)?;
         let mut mode = attr.mode;
         if let (AclClass::Access, Some(acl)) = (class, &acl) {
             let foreign = drop_set_gid || !is_privileged(caller) && !caller.in_group(attr.gid);
@@ -182,15 +182,15 @@ impl Namespace {
             return Ok(attr.clone());
         }
         if let Some(value) = &kept {
-            require_room(inode, class.name(), value)?;
+            require_room(&inode, class.name(), value)?;
         }
 
-        let inode = self.inode_mut(ino);
         inode.attr.mode = mode;
         inode.keep(class, kept);
         inode.changed(stamp);
+        self.put_inode(&inode);
         changes.push(Change::Touched { ino, stamp });
-        Ok(inode.attr.clone())
+        Ok(inode.attr)
     }
 }
 
@@ -242,7 +242,7 @@ impl Inode {
 
     /// The laws hold.
     pub(super) fn acls_are_sound(&self) -> bool {
-        let mut settled = Inode { attr: self.attr.clone(), xattrs: self.xattrs.clone(), target: Bytes::new(), links: Vec::new(), ..*self };
+        let mut settled = Inode { attr: self.attr.clone(), xattrs: self.xattrs.clone(), target: Bytes::new(), ..*self };
         settled.settle_acls();
         settled.xattrs == self.xattrs && settled.attr.mode == self.attr.mode
     }

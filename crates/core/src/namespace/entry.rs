@@ -2,13 +2,15 @@
 //! names are made of. None of them checks anything.
 
 use super::access::require;
-use super::{Change, Dentry, Inode, Link, Namespace};
+use super::{Change, Dentry, Entry, Inode, Link, Namespace};
 use ebb_model::*;
+use std::hash::{DefaultHasher, Hasher};
+use std::ops::Bound;
 
 impl Namespace {
     /// A directory that names can be looked up in. One that was removed while held open
     /// has no names, and gets none.
-    pub(super) fn directory(&self, ino: Ino) -> Result<&Inode, FsError> {
+    pub(super) fn directory(&self, ino: Ino) -> Result<Inode, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
         if inode.attr.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
@@ -20,71 +22,119 @@ impl Namespace {
     }
 
     /// A directory that `caller` may look names up in.
-    pub(super) fn searchable(&self, caller: &Caller, ino: Ino) -> Result<&Inode, FsError> {
+    pub(super) fn searchable(&self, caller: &Caller, ino: Ino) -> Result<Inode, FsError> {
         let dir = self.directory(ino)?;
-        require(caller, dir, Access::EXECUTE)?;
+        require(caller, &dir, Access::EXECUTE)?;
         Ok(dir)
     }
 
     pub fn dentry(&self, parent: Ino, name: &Name) -> Option<Dentry> {
-        self.dentries.find(|(other_parent, other_name)| (*other_parent, other_name).cmp(&(parent, name))).copied()
+        let cookies = self.hashes.get(&(parent, hash_of(name)))?;
+        cookies.into_iter().find_map(|cookie| self.entry(parent, cookie).filter(|entry| entry.name == *name).map(|entry| entry.at(cookie)))
     }
 
-    /// The inode that a dentry or an operation has found to exist.
-    pub(super) fn inode_mut(&mut self, ino: Ino) -> &mut Inode {
-        self.inodes.get_mut(&ino).expect("a dentry refers to an inode that exists")
+    pub(super) fn entry(&self, parent: Ino, cookie: Cookie) -> Option<Entry> {
+        self.dentries.get(&(parent, cookie))
+    }
+
+    /// The name at a place in the directory.
+    pub(crate) fn name_at(&self, link: Link) -> Option<Name> {
+        self.entry(link.parent, link.cookie).map(|entry| entry.name)
+    }
+
+    /// The directory stream after a position.
+    pub(super) fn stream(&self, dir: Ino, after: Cookie) -> impl Iterator<Item = (Cookie, Entry)> {
+        let range = (Bound::Excluded((dir, after)), Bound::Included((dir, Cookie(u64::MAX))));
+        self.dentries.range(range).map(|((_, cookie), entry)| (cookie, entry))
+    }
+
+    /// The names in a directory as far as they are loaded, oldest first.
+    pub(crate) fn children(&self, dir: Ino) -> impl Iterator<Item = (Name, Dentry)> {
+        self.stream(dir, Cookie::START).map(|(cookie, entry)| {
+            let dentry = entry.at(cookie);
+            (entry.name, dentry)
+        })
+    }
+
+    /// Changes the inode that a dentry or an operation has found to exist.
+    pub(super) fn change_inode<T>(&mut self, ino: Ino, change: impl FnOnce(&mut Inode) -> T) -> T {
+        self.inodes.change(&ino, change).expect("a dentry refers to an inode that exists")
+    }
+
+    /// Puts back an inode that was changed.
+    pub(super) fn put_inode(&mut self, inode: &Inode) {
+        self.inodes.insert(&inode.attr.ino, inode);
     }
 
     pub(super) fn is_empty_directory(&self, dir: Ino) -> bool {
-        self.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX))).next().is_none()
+        self.stream(dir, Cookie::START).next().is_none()
     }
 
     /// Enters a name at the end of the directory.
     pub(super) fn enter(&mut self, parent: Ino, name: &Name, ino: Ino, kind: FileKind) -> Link {
-        let dir = self.inode_mut(parent);
-        dir.last_cookie.0 += 1;
-        let link = Link { parent, cookie: dir.last_cookie };
+        let cookie = self.change_inode(parent, |dir| {
+            dir.last_cookie.0 += 1;
+            dir.last_cookie
+        });
+        let link = Link { parent, cookie };
         self.enter_at(name, link, ino, kind)
     }
 
     /// Enters a name at a place that no name has.
     pub(super) fn enter_at(&mut self, name: &Name, link: Link, ino: Ino, kind: FileKind) -> Link {
-        let Link { parent, cookie } = link;
-        self.dentries.insert((parent, name.clone()), Dentry { ino, kind, cookie });
-        self.order.insert((parent, cookie), name.clone());
+        self.put_entry(link, &Entry { name: name.clone(), ino, kind });
         link
+    }
+
+    /// False if there is a name at this place already.
+    pub(super) fn put_entry(&mut self, Link { parent, cookie }: Link, entry: &Entry) -> bool {
+        let key = (parent, hash_of(&entry.name));
+        let mut cookies = self.hashes.get(&key).unwrap_or_default();
+        if !cookies.contains(&cookie) {
+            cookies.push(cookie);
+            self.hashes.insert(&key, &cookies);
+        }
+        self.dentries.insert(&(parent, cookie), entry)
     }
 
     /// Removes a name from the directory.
     pub(super) fn strike(&mut self, parent: Ino, name: &Name) {
-        if let Some(dentry) = self.dentries.remove(&(parent, name.clone())) {
-            self.order.remove(&(parent, dentry.cookie));
+        if let Some(dentry) = self.dentry(parent, name) {
+            self.dentries.remove(&(parent, dentry.cookie));
+            let key = (parent, hash_of(name));
+            let mut cookies = self.hashes.remove(&key).unwrap_or_default();
+            cookies.retain(|cookie| *cookie != dentry.cookie);
+            if !cookies.is_empty() {
+                self.hashes.insert(&key, &cookies);
+            }
         }
     }
 
     /// A name came into the directory or left it; `subdirectories` says how many more it has.
     pub(super) fn dir_changed(&mut self, dir: Ino, stamp: Stamp, subdirectories: i32) {
-        let inode = self.inode_mut(dir);
-        inode.attr.nlink = inode.attr.nlink.wrapping_add_signed(subdirectories);
-        inode.modified(stamp);
+        self.change_inode(dir, |inode| {
+            inode.attr.nlink = inode.attr.nlink.wrapping_add_signed(subdirectories);
+            inode.modified(stamp);
+        });
     }
 
     /// `inode` is known by one name less. Without any it goes, or waits for its holders.
     pub(super) fn lose_name(&mut self, ino: Ino, link: Link, name: &Name, stamp: Stamp, holders: &[SessionId], changes: &mut Vec<Change>) {
         let counted_in = self.counts_in(ino);
-        let inode = self.inode_mut(ino);
-        let primary = inode.drop_link(link);
+        let mut inode = self.inode(ino).expect("a dentry refers to an inode that exists");
+        let primary = self.drop_link(&mut inode, link);
         let kind = inode.attr.kind;
         inode.attr.nlink = if kind == FileKind::Directory { 0 } else { inode.attr.nlink - 1 };
         inode.changed(stamp);
+        self.put_inode(&inode);
         let nameless = inode.attr.nlink == 0;
         changes.push(Change::Unlinked { parent: link.parent, name: name.clone(), ino, primary, stamp });
         if kind == FileKind::Directory {
             self.end_root(ino, counted_in);
         }
         if nameless && holders.is_empty() {
-            let gone = self.inodes.remove(&ino);
-            gone.iter().for_each(|inode| self.count_out(counted_in, inode));
+            self.inodes.remove(&ino);
+            self.count_out(counted_in, &inode);
             changes.push(Change::Gone { ino, kind });
             return;
         }
@@ -95,8 +145,11 @@ impl Namespace {
     }
 }
 
-/// Beyond them room for as many again is made at a time.
-const FEW_LINKS: usize = 16;
+fn hash_of(name: &Name) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name.as_bytes());
+    hasher.finish() as u32
+}
 
 impl Inode {
     /// Something of the inode changed, its content did not. A replayed operation carries
@@ -110,27 +163,5 @@ impl Inode {
     pub(super) fn modified(&mut self, stamp: Stamp) {
         self.attr.mtime = stamp.time;
         self.changed(stamp);
-    }
-
-    /// Most inodes have one link, and a million of them no room for others.
-    pub(super) fn add_link(&mut self, link: Link, primary: bool) {
-        if self.links.len() < FEW_LINKS {
-            self.links.reserve_exact(1);
-        }
-        self.links.insert(if primary { 0 } else { self.links.len() }, link);
-    }
-
-    /// True if the link was the primary one.
-    pub(super) fn drop_link(&mut self, link: Link) -> bool {
-        let at = self.links.iter().position(|other| *other == link).expect("a dentry is a link of its inode");
-        self.links.remove(at);
-        at == 0
-    }
-
-    /// Replaces a link and leaves it as old as it was. True if it is the primary one.
-    pub(super) fn move_link(&mut self, from: Link, to: Link) -> bool {
-        let at = self.links.iter().position(|other| *other == from).expect("a dentry is a link of its inode");
-        self.links[at] = to;
-        at == 0
     }
 }

@@ -20,7 +20,7 @@ impl Namespace {
         drop_set_id: bool,
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
-        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let old_bytes = inode.attr.file_bytes()?;
         let ((offset, len_bytes), (what, keep_size)) = (span, how);
         if len_bytes == 0 {
@@ -29,7 +29,6 @@ impl Namespace {
         let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
         self.permit_bytes(ino, what == Allocation::Zero)?;
 
-        let inode = self.inode_mut(ino);
         if drop_set_id || !is_privileged(caller) {
             inode.attr.mode = inode.without_set_id(caller);
         }
@@ -38,7 +37,8 @@ impl Namespace {
             inode.attr.size_bytes = old_bytes.max(end);
         }
         inode.modified(stamp);
-        let new = inode.attr.clone();
+        self.put_inode(&inode);
+        let new = inode.attr;
         if what == Allocation::Zero && offset < old_bytes {
             let range = zero_span(offset, len_bytes, old_bytes);
             changes.push(Change::Zeroed { ino, range, edges: edges.to_vec(), stamp });

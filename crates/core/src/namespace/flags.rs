@@ -16,29 +16,29 @@ impl Namespace {
         value: &[u8],
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
-        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let flags = InodeFlags::parse(value)?;
         if !matches!(inode.attr.kind, FileKind::Regular | FileKind::Directory) {
             return Err(FsError::NotSupported);
         }
-        require_owner(caller, inode)?;
+        require_owner(caller, &inode)?;
         let old = inode.flags();
         if flags.guards() != old.guards() && !is_privileged(caller) {
             return Err(FsError::NotPermitted);
         }
         if flags == old {
-            return Ok(inode.attr.clone());
+            return Ok(inode.attr);
         }
         let value = flags.value();
-        require_room(inode, InodeFlags::ATTRIBUTE, &value)?;
-        let inode = self.inode_mut(ino);
+        require_room(&inode, InodeFlags::ATTRIBUTE, &value)?;
         match flags == InodeFlags::default() {
             true => drop(inode.xattrs.remove(InodeFlags::ATTRIBUTE)),
             false => drop(inode.xattrs.insert(Bytes::from_static(InodeFlags::ATTRIBUTE), value)),
         }
         inode.changed(stamp);
+        self.put_inode(&inode);
         changes.push(Change::Touched { ino, stamp });
-        Ok(inode.attr.clone())
+        Ok(inode.attr)
     }
 }
 

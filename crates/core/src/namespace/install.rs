@@ -27,22 +27,24 @@ impl Namespace {
             None if !self.may_be_made(*ino) => return false,
             None => {
                 let inode = installed_inode(*ino, what, record.as_ref(), owner, stamp);
-                self.add_inode(inode);
+                self.add_inode(&inode);
             }
             Some(inode) if kind == FileKind::Directory || inode.attr.kind != kind || inode.attr.nlink == 0 => return false,
             Some(_) => {}
         }
         let link = self.enter(parent, name, *ino, kind);
         if kind == FileKind::Directory {
-            let dir = self.inode_mut(parent);
-            dir.attr.nlink += 1;
-            dir.attr.version = dir.attr.version.max(stamp.version);
+            self.change_inode(parent, |dir| {
+                dir.attr.nlink += 1;
+                dir.attr.version = dir.attr.version.max(stamp.version);
+            });
         }
-        let inode = self.inode_mut(*ino);
-        inode.add_link(link, primary);
+        let mut inode = self.inode(*ino).expect("it is there by now");
+        self.add_link(&mut inode, link, primary);
         if kind != FileKind::Directory {
-            inode.attr.nlink = inode.attr.nlink.max(inode.links.len() as u32);
+            inode.attr.nlink = inode.attr.nlink.max(inode.names);
         }
+        self.put_inode(&inode);
         if is_new {
             self.count_in(*ino);
         } else {
@@ -52,7 +54,7 @@ impl Namespace {
     }
 
     pub fn has_more_names_than(&self, dir: Ino, count: usize) -> bool {
-        self.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX))).nth(count).is_some()
+        self.stream(dir, Cookie::START).nth(count).is_some()
     }
 
     /// Of the name that was entered last.
@@ -62,21 +64,17 @@ impl Namespace {
 
     /// Somebody else has added names to a directory that had all of them.
     pub fn listing_changed(&mut self, dir: Ino, stamp: Stamp) {
-        if let Some(inode) = self.inodes.get_mut(&dir) {
-            inode.changed(stamp);
-            inode.attr.mtime = stamp.time;
-        }
+        self.inodes.change(&dir, |inode| inode.modified(stamp));
     }
 
     /// Somebody else has put other content under the file's key (O-55). Nothing if it is not
     /// a regular file.
     pub fn replace_content(&mut self, ino: Ino, len_bytes: u64, modified: Time, stamp: Stamp) {
-        if let Some(inode) = self.inodes.get_mut(&ino)
-            && inode.attr.kind == FileKind::Regular
-        {
+        if let Some(mut inode) = self.inode(ino).filter(|inode| inode.attr.kind == FileKind::Regular) {
             let old_bytes = std::mem::replace(&mut inode.attr.size_bytes, len_bytes);
             inode.changed(stamp);
             inode.attr.mtime = modified;
+            self.put_inode(&inode);
             self.count_resized(ino, old_bytes);
         }
     }
@@ -95,15 +93,16 @@ impl Namespace {
     /// A name of the inode that has never been looked up turns out not to be there. If it
     /// was the last one the inode goes.
     pub fn lose_unseen_name(&mut self, ino: Ino, changes: &mut Vec<Change>) {
-        let Some(inode) = self.inodes.get_mut(&ino) else { return };
+        let Some(mut inode) = self.inode(ino) else { return };
         let kind = inode.attr.kind;
-        if kind == FileKind::Directory || inode.attr.nlink as usize <= inode.links.len() {
+        if kind == FileKind::Directory || inode.attr.nlink <= inode.names {
             return;
         }
         inode.attr.nlink -= 1;
+        self.put_inode(&inode);
         if inode.attr.nlink == 0 {
-            let gone = self.inodes.remove(&ino);
-            gone.iter().for_each(|inode| self.count_out_stray(inode));
+            self.inodes.remove(&ino);
+            self.count_out_stray(&inode);
             changes.push(Change::Gone { ino, kind });
         }
     }

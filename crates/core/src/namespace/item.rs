@@ -1,8 +1,10 @@
 //! The namespace as a sequence of items, for snapshots (C-12).
 
+use super::links::Links;
 use super::quota::{Count, Quotas};
-use super::{Dentry, Inode, Namespace};
+use super::{Dentry, Entry, Inode, Link, Namespace};
 use crate::tree::Tree;
+use bytes::Bytes;
 use ebb_model::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +17,7 @@ pub enum NamespaceItem {
         slot: Slot,
         next: u32,
     },
-    Inode(Box<Inode>),
+    Inode(Box<InodeItem>),
     Dentry {
         parent: Ino,
         name: Name,
@@ -40,6 +42,18 @@ pub enum NamespaceItem {
     },
 }
 
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InodeItem {
+    pub attr: Attr,
+    pub xattrs: BTreeMap<Bytes, Bytes>,
+    /// Of a symbolic link.
+    pub target: Bytes,
+    /// Where the inode's names are, oldest first.
+    pub links: Vec<Link>,
+    /// Of a directory: the last cookie given out.
+    pub last_cookie: Cookie,
+}
+
 /// Items that no namespace has: the snapshot is not what was written, or a rule is wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inconsistent {
@@ -59,11 +73,14 @@ impl Namespace {
     /// Everything, in an order that depends on nothing but the state.
     pub fn items(&self) -> impl Iterator<Item = NamespaceItem> {
         let counters = self.counters.iter().map(|(slot, next)| NamespaceItem::Counter { slot: *slot, next: *next });
-        let inodes = self.inodes.iter().map(|(_, inode)| NamespaceItem::Inode(Box::new(inode.clone())));
-        let dentries = self.dentries.iter().map(|((parent, name), dentry)| NamespaceItem::Dentry {
-            parent: *parent,
-            name: name.clone(),
-            dentry: *dentry,
+        let inodes = self.inodes.iter().map(|(_, inode)| {
+            let links = self.links(&inode).collect();
+            let Inode { attr, xattrs, target, last_cookie, .. } = inode;
+            NamespaceItem::Inode(Box::new(InodeItem { attr, xattrs, target, links, last_cookie }))
+        });
+        let dentries = self.dentries.iter().map(|((parent, cookie), entry)| {
+            let dentry = entry.at(cookie);
+            NamespaceItem::Dentry { parent, name: entry.name, dentry }
         });
         let orphans = self.orphans.iter().map(|(ino, holders)| NamespaceItem::Orphan { ino: *ino, holders: holders.clone() });
         let linkable = self.linkable.iter().map(|ino| NamespaceItem::Linkable { ino: *ino });
@@ -81,7 +98,8 @@ impl Namespace {
         let mut namespace = Namespace {
             inodes: Tree::new(),
             dentries: Tree::new(),
-            order: Tree::new(),
+            links: Links::default(),
+            hashes: Tree::new(),
             orphans: BTreeMap::new(),
             linkable: BTreeSet::new(),
             incarnation: Incarnation(0),
@@ -97,10 +115,10 @@ impl Namespace {
                     false
                 }
                 NamespaceItem::Counter { slot, next } => namespace.counters.insert(slot, next).is_some(),
-                NamespaceItem::Inode(inode) => namespace.inodes.insert(inode.attr.ino, *inode).is_some(),
-                NamespaceItem::Dentry { parent, name, dentry } => {
-                    let again = namespace.order.insert((parent, dentry.cookie), name.clone()).is_some();
-                    namespace.dentries.insert((parent, name), dentry).is_some() || again
+                NamespaceItem::Inode(inode) => !namespace.restore_inode(*inode),
+                NamespaceItem::Dentry { parent, name, dentry: Dentry { ino, kind, cookie } } => {
+                    let again = namespace.dentry(parent, &name).is_some();
+                    !namespace.put_entry(Link { parent, cookie }, &Entry { name, ino, kind }) || again
                 }
                 NamespaceItem::Orphan { ino, holders } => namespace.orphans.insert(ino, holders).is_some(),
                 NamespaceItem::Linkable { ino } => !namespace.linkable.insert(ino),
@@ -117,5 +135,14 @@ impl Namespace {
             problems.push(format!("there are {incarnations} incarnations"));
         }
         if problems.is_empty() { Ok(namespace) } else { Err(Inconsistent { problems }) }
+    }
+
+    /// False if there is one of this id.
+    fn restore_inode(&mut self, InodeItem { attr, xattrs, target, links, last_cookie }: InodeItem) -> bool {
+        let mut inode = Inode { attr, xattrs, target, first: None, names: 0, last_age: 0, last_cookie };
+        for link in links {
+            self.add_link(&mut inode, link, false);
+        }
+        self.inodes.insert(&inode.attr.ino, &inode)
     }
 }

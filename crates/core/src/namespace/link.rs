@@ -15,17 +15,17 @@ impl Namespace {
         name: &Name,
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
-        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let dir = self.searchable(caller, parent)?;
         if self.dentry(parent, name).is_some() {
             return Err(FsError::Exists);
         }
-        require(caller, dir, Access::WRITE)?;
+        require(caller, &dir, Access::WRITE)?;
         let kind = inode.attr.kind;
         if kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        require_unguarded(inode)?;
+        require_unguarded(&inode)?;
         if inode.attr.nlink == 0 && !self.linkable.contains(&ino) {
             return Err(FsError::NotFound);
         }
@@ -37,13 +37,12 @@ impl Namespace {
         self.orphans.remove(&ino);
         let link = self.enter(parent, name, ino, kind);
         self.dir_changed(parent, stamp, 0);
-        let inode = self.inode_mut(ino);
-        inode.add_link(link, false);
+        self.add_link(&mut inode, link, false);
         inode.attr.nlink += 1;
         inode.changed(stamp);
-        changes.push(Change::Linked { parent, name: name.clone(), ino, primary: inode.links.len() == 1, stamp });
-        let attr = inode.attr.clone();
+        self.put_inode(&inode);
+        changes.push(Change::Linked { parent, name: name.clone(), ino, primary: inode.names == 1, stamp });
         self.count_renamed(ino, counted_in);
-        Ok(attr)
+        Ok(inode.attr)
     }
 }

@@ -1,6 +1,6 @@
 //! What can be asked of one inode or name.
 
-use super::{Inode, Namespace};
+use super::{Inode, Link, Namespace};
 use bytes::Bytes;
 use ebb_model::*;
 
@@ -14,12 +14,12 @@ impl Namespace {
     }
 
     pub fn attr(&self, ino: Ino) -> Result<Attr, FsError> {
-        self.inode(ino).map(|inode| inode.attr.clone()).ok_or(FsError::Stale)
+        self.inode(ino).map(|inode| inode.attr).ok_or(FsError::Stale)
     }
 
     pub fn read_link(&self, ino: Ino) -> Result<Bytes, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        if inode.attr.kind == FileKind::Symlink { Ok(inode.target.clone()) } else { Err(FsError::Invalid) }
+        if inode.attr.kind == FileKind::Symlink { Ok(inode.target) } else { Err(FsError::Invalid) }
     }
 
     /// The inode was made by this incarnation and has been removed: there never is one of that id again.
@@ -28,7 +28,7 @@ impl Namespace {
         ino.incarnation() == self.incarnation && was_drawn && self.inode(ino).is_none()
     }
 
-    pub fn inode(&self, ino: Ino) -> Option<&Inode> {
+    pub fn inode(&self, ino: Ino) -> Option<Inode> {
         self.inodes.get(&ino)
     }
 
@@ -52,13 +52,18 @@ impl Namespace {
         if inode.attr.kind != FileKind::Directory {
             return None;
         }
-        inode.links.first().map(|link| link.parent)
+        inode.first.map(|link| link.parent)
     }
 
     /// The directory and the name there that the inode is told by.
     pub fn primary_name(&self, ino: Ino) -> Option<(Ino, Name)> {
-        let link = self.inode(ino)?.links.first()?;
-        Some((link.parent, self.order.get(&(link.parent, link.cookie))?.clone()))
+        let link = self.primary_link(ino)?;
+        Some((link.parent, self.name_at(link)?))
+    }
+
+    /// Where the name is that the inode is told by.
+    pub fn primary_link(&self, ino: Ino) -> Option<Link> {
+        self.inode(ino)?.first
     }
 
     /// From the root to the inode by its primary name; `None` if it has none.
@@ -66,8 +71,8 @@ impl Namespace {
         let mut path = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT {
-            let link = self.inode(at)?.links.first()?;
-            path.push(self.order.get(&(link.parent, link.cookie))?.clone());
+            let link = self.primary_link(at)?;
+            path.push(self.name_at(link)?);
             at = link.parent;
         }
         path.reverse();

@@ -43,16 +43,17 @@ impl Namespace {
         if self.dentry(parent, name).is_some() || self.inode(ino).is_some() {
             return Err(FsError::Exists);
         }
-        require(caller, dir, Access::WRITE)?;
+        require(caller, &dir, Access::WRITE)?;
         validate(caller, what)?;
         if !self.may_be_made(ino) {
             return Err(FsError::Invalid);
         }
         let kind = what.kind();
-        let mut inode = Inode::new(caller, stamp, dir, ino, mode, what);
+        let mut inode = Inode::new(caller, stamp, &dir, ino, mode, what);
         let attr = inode.attr.clone();
-        inode.add_link(self.enter(parent, name, ino, kind), true);
-        self.add_inode(inode);
+        let link = self.enter(parent, name, ino, kind);
+        self.add_link(&mut inode, link, true);
+        self.add_inode(&inode);
         self.count_in(ino);
         self.dir_changed(parent, stamp, i32::from(kind == FileKind::Directory));
         changes.push(Change::Linked { parent, name: name.clone(), ino, primary: true, stamp });
@@ -60,13 +61,13 @@ impl Namespace {
     }
 
     /// Adds an inode whose id was chosen elsewhere; the id is not chosen again.
-    pub(super) fn add_inode(&mut self, inode: Inode) {
+    pub(super) fn add_inode(&mut self, inode: &Inode) {
         let ino = inode.attr.ino;
         if ino.incarnation() == self.incarnation {
             let next = self.counters.entry(ino.slot()).or_insert(FIRST_COUNTER);
             *next = (*next).max(ino.counter() + 1);
         }
-        self.inodes.insert(ino, inode);
+        self.put_inode(inode);
     }
 
     /// Whether an inode may get this id. A replay brings ids from before a restart, below
@@ -135,7 +136,7 @@ impl Inode {
             version: Version(0),
         };
         let xattrs = record.xattrs.into_iter().collect::<BTreeMap<_, _>>();
-        let mut inode = Inode { attr, xattrs, target, links: Vec::new(), last_cookie: Cookie(FIRST_COOKIE.0 - 1) };
+        let mut inode = Inode { attr, xattrs, target, first: None, names: 0, last_age: 0, last_cookie: Cookie(FIRST_COOKIE.0 - 1) };
         inode.settle_acls();
         inode.settle_quota();
         inode

@@ -6,10 +6,11 @@
 //!   has a dentry, or names that are not loaded yet, or is an orphan: `nlink` 0, empty if it
 //!   is a directory, held open by a session.
 //! - An orphan gets a name again only if it never had one.
-//! - `inode.links` are the dentries that refer to it. For what is not a directory, `nlink`
+//! - The links of an inode are the dentries that refer to it. For what is not a directory, `nlink`
 //!   is at least their number (names that are not loaded yet count); a directory has one,
 //!   and `nlink` 2 plus its loaded subdirectories.
 //! - Every directory is below the root.
+//! - `hashes` leads to every name in `dentries`, and to nothing else.
 //! - Cookies that a directory gives out grow, and a name keeps its own when a rename makes it
 //!   refer to another inode, since a directory stream in progress is to show it once. Only a
 //!   name that a rename makes within the directory has the cookie of another, which it
@@ -29,8 +30,10 @@ mod hold;
 mod install;
 mod item;
 mod link;
+mod links;
 mod lookup;
 mod make;
+mod packed;
 mod pin;
 mod quota;
 mod readdir;
@@ -43,13 +46,14 @@ mod write;
 mod xattr;
 
 pub use fallocate::zero_span;
-pub use item::{Inconsistent, NamespaceItem};
+pub use item::{Inconsistent, InodeItem, NamespaceItem};
 pub use quota::{Count, QUOTA};
 pub use readdir::FIRST_COOKIE;
 
 use crate::tree::Tree;
 use bytes::Bytes;
 use ebb_model::*;
+use links::Links;
 use quota::Quotas;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,9 +62,11 @@ use std::ops::Range;
 #[derive(Clone)]
 pub struct Namespace {
     pub(crate) inodes: Tree<Ino, Inode>,
-    pub(crate) dentries: Tree<(Ino, Name), Dentry>,
-    /// The directory stream: (directory, cookie) to name.
-    pub(crate) order: Tree<(Ino, Cookie), Name>,
+    /// By directory and cookie: the directory stream.
+    pub(crate) dentries: Tree<(Ino, Cookie), Entry>,
+    pub(crate) links: Links,
+    /// Where names of this hash are in the directory.
+    pub(crate) hashes: Tree<(Ino, u32), Vec<Cookie>>,
     /// Inodes without a name, with the sessions that hold them.
     pub(crate) orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
     /// Orphans that were made without a name and may still get one.
@@ -71,15 +77,18 @@ pub struct Namespace {
     pub(crate) quotas: Quotas,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
     pub attr: Attr,
     pub xattrs: BTreeMap<Bytes, Bytes>,
     /// Of a symbolic link.
     pub target: Bytes,
-    /// Where the inode's names are, oldest first. The first one is primary: it decides the
-    /// key of the object.
-    pub links: Vec<Link>,
+    /// Where the oldest of the inode's names is.
+    pub first: Option<Link>,
+    /// How many of them are known.
+    pub names: u32,
+    /// Of the youngest of several names; otherwise 0.
+    pub(crate) last_age: u64,
     /// Of a directory: the last cookie given out.
     pub last_cookie: Cookie,
 }
@@ -97,17 +106,31 @@ pub struct Dentry {
     pub cookie: Cookie,
 }
 
+/// A dentry at its place in the directory stream.
+pub(crate) struct Entry {
+    pub name: Name,
+    pub ino: Ino,
+    pub kind: FileKind,
+}
+
+impl Entry {
+    pub fn at(&self, cookie: Cookie) -> Dentry {
+        Dentry { ino: self.ino, kind: self.kind, cookie }
+    }
+}
+
 impl Namespace {
     /// An empty volume.
     pub fn new(incarnation: Incarnation, root: InstalledRecord) -> Namespace {
         let root = Inode::recorded(Ino::ROOT, &Make::Directory, 0, root);
         let quotas = Quotas::new(&root);
         let mut inodes = Tree::new();
-        inodes.insert(Ino::ROOT, root);
+        inodes.insert(&Ino::ROOT, &root);
         Namespace {
             inodes,
             dentries: Tree::new(),
-            order: Tree::new(),
+            links: Links::default(),
+            hashes: Tree::new(),
             orphans: BTreeMap::new(),
             linkable: BTreeSet::new(),
             incarnation,

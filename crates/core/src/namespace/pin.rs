@@ -13,7 +13,7 @@ impl Namespace {
             if inode.xattrs.contains_key(PIN) {
                 return Some(at);
             }
-            at = inode.links.first()?.parent;
+            at = inode.first?.parent;
         }
     }
 }

@@ -88,7 +88,7 @@ impl Namespace {
         if self.quotas.roots.is_empty() {
             return None;
         }
-        match self.inode(ino)?.links.first() {
+        match self.inode(ino)?.first {
             Some(link) => self.quota_root(link.parent),
             None => self.quotas.strays.get(&ino).copied(),
         }
@@ -130,7 +130,7 @@ impl Namespace {
     }
 
     fn limits(&self, root: Ino) -> QuotaLimits {
-        self.inode(root).and_then(Inode::quota).unwrap_or_default()
+        self.inode(root).and_then(|inode| inode.quota()).unwrap_or_default()
     }
 }
 
@@ -182,7 +182,7 @@ impl Namespace {
             None if self.quotas.roots.contains_key(&dir) => Ok(()),
             None => Err(FsError::NoAttribute),
             Some(limits) if Inode::quota_of(&quota_value(limits)).is_none() => Err(FsError::Invalid),
-            Some(limits) => require_room(self.inode(dir).ok_or(FsError::Stale)?, QUOTA, &quota_value(limits)),
+            Some(limits) => require_room(&self.inode(dir).ok_or(FsError::Stale)?, QUOTA, &quota_value(limits)),
         }
     }
 
@@ -190,12 +190,13 @@ impl Namespace {
     /// counted here and now. What was removed from there before and is still open is not.
     pub fn set_quota(&mut self, dir: Ino, limits: Option<QuotaLimits>, stamp: Stamp, changes: &mut Vec<Change>) -> Result<(), FsError> {
         self.may_have_quota(dir, limits)?;
-        let inode = self.inode_mut(dir);
-        match limits {
-            Some(limits) => drop(inode.xattrs.insert(Bytes::from_static(QUOTA), quota_value(limits))),
-            None => drop(inode.xattrs.remove(QUOTA)),
-        }
-        inode.changed(stamp);
+        self.change_inode(dir, |inode| {
+            match limits {
+                Some(limits) => drop(inode.xattrs.insert(Bytes::from_static(QUOTA), quota_value(limits))),
+                None => drop(inode.xattrs.remove(QUOTA)),
+            }
+            inode.changed(stamp);
+        });
         changes.push(Change::Touched { ino: dir, stamp });
         if limits.is_none() {
             let outer = self.counts_in(dir);
@@ -213,7 +214,7 @@ impl Namespace {
     /// An inode was made or found, with its name.
     pub(super) fn count_in(&mut self, ino: Ino) {
         let Some(inode) = self.inode(ino) else { return };
-        let (count, is_root) = (Count::of(inode), inode.quota().is_some());
+        let (count, is_root) = (Count::of(&inode), inode.quota().is_some());
         self.count(self.counts_in(ino), |sum| sum.add(count));
         if is_root {
             self.quotas.roots.insert(ino, Count::default());
@@ -251,8 +252,8 @@ impl Namespace {
     /// An inode that counted in `before` has got a name or lost one.
     pub(super) fn count_renamed(&mut self, ino: Ino, before: Option<Ino>) {
         let Some(inode) = self.inode(ino) else { return };
-        let count = Count::of(inode);
-        if inode.links.is_empty() {
+        let count = Count::of(&inode);
+        if inode.first.is_none() {
             if let Some(root) = before {
                 self.quotas.strays.insert(ino, root);
             }
@@ -303,16 +304,16 @@ impl Namespace {
         let mut found = Count::default();
         let mut todo = vec![root];
         while let Some(dir) = todo.pop() {
-            for ((_, cookie), name) in self.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX))) {
-                let Some(inode) = self.dentry(dir, name).and_then(|dentry| self.inode(dentry.ino)) else { continue };
-                if inode.links.first() == Some(&Link { parent: dir, cookie: *cookie }) {
-                    found.add(Count::of(inode));
+            for (cookie, entry) in self.stream(dir, Cookie::START) {
+                let Some(inode) = self.inode(entry.ino) else { continue };
+                if inode.first == Some(Link { parent: dir, cookie }) {
+                    found.add(Count::of(&inode));
                     todo.extend((inode.attr.kind == FileKind::Directory).then_some(inode.attr.ino));
                 }
             }
         }
         let within = self.quotas.strays.iter().filter(|(_, counted_in)| self.is_within(**counted_in, root));
-        within.filter_map(|(ino, _)| self.inode(*ino)).for_each(|inode| found.add(Count::of(inode)));
+        within.filter_map(|(ino, _)| self.inode(*ino)).for_each(|inode| found.add(Count::of(&inode)));
         found
     }
 
@@ -321,8 +322,7 @@ impl Namespace {
         let mut found = vec![dir];
         let mut at = 0;
         while let Some(dir) = found.get(at).copied() {
-            let names = self.order.range((dir, Cookie::START)..=(dir, Cookie(u64::MAX)));
-            let children = names.filter_map(|(_, name)| self.dentry(dir, name));
+            let children = self.stream(dir, Cookie::START).map(|(_, child)| child);
             found.extend(children.filter(|child| child.kind == FileKind::Directory).map(|child| child.ino));
             at += 1;
         }
@@ -346,10 +346,11 @@ impl Namespace {
                 return Some(format!("inode {ino}: has a quota that cannot be read, or is no directory"));
             }
             let is_root = has_quota && inode.attr.nlink > 0;
-            (is_root != self.quotas.roots.contains_key(ino)).then(|| format!("inode {ino}: has a quota and does not count, or the reverse"))
+            (is_root != self.quotas.roots.contains_key(&ino))
+                .then(|| format!("inode {ino}: has a quota and does not count, or the reverse"))
         });
         let strays = self.quotas.strays.iter().filter_map(|(ino, root)| {
-            let nameless = self.inode(*ino).is_some_and(|inode| inode.links.is_empty());
+            let nameless = self.inode(*ino).is_some_and(|inode| inode.first.is_none());
             (!nameless || !self.quotas.roots.contains_key(root)).then(|| format!("inode {ino} counts without a name in {root}, wrongly"))
         });
         let roots = self.quotas.roots.iter().filter_map(|(root, count)| {
@@ -385,7 +386,7 @@ impl Quotas {
 
     fn volume_of(inodes: &Tree<Ino, Inode>) -> Count {
         let mut sum = Count::default();
-        inodes.iter().filter(|(ino, _)| **ino != Ino::ROOT).for_each(|(_, inode)| sum.add(Count::of(inode)));
+        inodes.iter().filter(|(ino, _)| *ino != Ino::ROOT).for_each(|(_, inode)| sum.add(Count::of(&inode)));
         sum
     }
 }

@@ -1,8 +1,7 @@
 //! readdir and readdirplus.
 
-use super::Namespace;
+use super::{Entry, Namespace};
 use ebb_model::*;
-use std::ops::Bound;
 
 /// No entry has a lower cookie, so that a surface can give 1 and 2 to the `.` and `..`
 /// that it makes itself.
@@ -19,14 +18,9 @@ impl Namespace {
             Err(FsError::NotFound) => return Ok((Vec::new(), true)),
             Err(error) => return Err(error),
         }
-        let mut rest = self.order.range((Bound::Excluded((dir, after)), Bound::Included((dir, Cookie(u64::MAX)))));
-        let entries = rest.by_ref().take(limit).filter_map(|((_, cookie), name)| self.entry(dir, *cookie, name)).collect();
+        let mut rest = self.stream(dir, after);
+        let shown = |(cookie, Entry { name, ino, kind })| Some((DirEntry { name, ino, kind, cookie }, self.attr(ino).ok()?));
+        let entries = rest.by_ref().take(limit).filter_map(shown).collect();
         Ok((entries, rest.next().is_none()))
-    }
-
-    fn entry(&self, dir: Ino, cookie: Cookie, name: &Name) -> Option<(DirEntry, Attr)> {
-        let dentry = self.dentry(dir, name)?;
-        let attr = self.inode(dentry.ino)?.attr.clone();
-        Some((DirEntry { name: name.clone(), ino: dentry.ino, kind: dentry.kind, cookie }, attr))
     }
 }

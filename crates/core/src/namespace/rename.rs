@@ -2,7 +2,7 @@
 //! order in which Linux finds them.
 
 use super::access::{require, require_removable};
-use super::{Change, Dentry, Inode, Link, Namespace};
+use super::{Change, Dentry, Entry, Link, Namespace};
 use ebb_model::*;
 
 /// A name in a directory.
@@ -35,7 +35,7 @@ impl Namespace {
         }
         self.require_movable(caller, from.0, to.0, source)?;
         match target {
-            None => require(caller, self.directory(to.0)?, Access::WRITE)?,
+            None => require(caller, &self.directory(to.0)?, Access::WRITE)?,
             Some(target) if mode == RenameMode::Exchange => self.require_movable(caller, to.0, from.0, target)?,
             Some(target) => self.require_replaceable(caller, to.0, source, target)?,
         }
@@ -67,16 +67,16 @@ impl Namespace {
     /// another `..` must be writable itself.
     fn require_movable(&self, caller: &Caller, from: Ino, to: Ino, entry: Dentry) -> Result<(), FsError> {
         let inode = self.inode(entry.ino).ok_or(FsError::Stale)?;
-        require_removable(caller, self.directory(from)?, inode)?;
+        require_removable(caller, &self.directory(from)?, &inode)?;
         if from != to && entry.kind == FileKind::Directory {
-            require(caller, inode, Access::WRITE)?;
+            require(caller, &inode, Access::WRITE)?;
         }
         Ok(())
     }
 
     fn require_replaceable(&self, caller: &Caller, dir: Ino, source: Dentry, target: Dentry) -> Result<(), FsError> {
         let inode = self.inode(target.ino).ok_or(FsError::Stale)?;
-        require_removable(caller, self.directory(dir)?, inode)?;
+        require_removable(caller, &self.directory(dir)?, &inode)?;
         match (source.kind == FileKind::Directory, target.kind == FileKind::Directory) {
             (true, false) => Err(FsError::NotDirectory),
             (false, true) => Err(FsError::IsDirectory),
@@ -111,9 +111,7 @@ impl Namespace {
         };
         let replaced = target.map_or(0, |target| i32::from(target.kind == FileKind::Directory));
         self.dir_changed(to.0, stamp, subdirectory - replaced);
-        let inode = self.inode_mut(source.ino);
-        let primary = inode.move_link(Link { parent: from.0, cookie: source.cookie }, link);
-        inode.changed(stamp);
+        let primary = self.name_moved(source.ino, Link { parent: from.0, cookie: source.cookie }, link, stamp);
         changes.push(Change::Unlinked { parent: from.0, name: from.1.clone(), ino: source.ino, primary, stamp });
         changes.push(Change::Linked { parent: to.0, name: to.1.clone(), ino: source.ino, primary, stamp });
     }
@@ -126,13 +124,8 @@ impl Namespace {
         let moves = i32::from(source.kind == FileKind::Directory) - i32::from(target.kind == FileKind::Directory);
         self.dir_changed(from.0, stamp, -moves);
         self.dir_changed(to.0, stamp, moves);
-        let mut turn = |ino, from, to| {
-            let inode: &mut Inode = self.inode_mut(ino);
-            inode.changed(stamp);
-            inode.move_link(from, to)
-        };
-        let source_primary = turn(source.ino, left, right);
-        let target_primary = turn(target.ino, right, left);
+        let source_primary = self.name_moved(source.ino, left, right, stamp);
+        let target_primary = self.name_moved(target.ino, right, left, stamp);
         changes.extend([
             Change::Unlinked { parent: from.0, name: from.1.clone(), ino: source.ino, primary: source_primary, stamp },
             Change::Unlinked { parent: to.0, name: to.1.clone(), ino: target.ino, primary: target_primary, stamp },
@@ -143,6 +136,15 @@ impl Namespace {
 
     /// Makes the name refer to what `entry` refers to, at the place that it has in its directory.
     fn redirect(&mut self, place: Place, link: Link, entry: Dentry) {
-        self.dentries.insert((place.0, place.1.clone()), Dentry { cookie: link.cookie, ..entry });
+        self.dentries.insert(&(link.parent, link.cookie), &Entry { name: place.1.clone(), ino: entry.ino, kind: entry.kind });
+    }
+
+    /// True if the name that was moved is the inode's primary one.
+    fn name_moved(&mut self, ino: Ino, from: Link, to: Link, stamp: Stamp) -> bool {
+        let mut inode = self.inode(ino).expect("a dentry refers to an inode that exists");
+        inode.changed(stamp);
+        let primary = self.move_link(&mut inode, from, to);
+        self.put_inode(&inode);
+        primary
     }
 }

@@ -15,7 +15,7 @@ impl Namespace {
         holders: &[SessionId],
         changes: &mut Vec<Change>,
     ) -> Result<(), FsError> {
-        let (dentry, _) = self.removable(caller, parent, name)?;
+        let dentry = self.removable(caller, parent, name)?;
         if dentry.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }

@@ -15,22 +15,22 @@ impl Namespace {
         set: &SetAttr,
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
-        let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        validate(inode, set)?;
-        require_rights(caller, inode, set)?;
+        let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
+        validate(&inode, set)?;
+        require_rights(caller, &inode, set)?;
         let old = inode.attr.clone();
         if *set == SetAttr::default() || *set == DROP_SET_ID && inode.without_set_id(caller) == old.mode {
             return Ok(old);
         }
 
-        let inode = self.inode_mut(ino);
         if *set == READING {
             inode.attr.atime = stamp.time;
             inode.attr.version = inode.attr.version.max(stamp.version);
+            self.put_inode(&inode);
             changes.push(Change::Touched { ino, stamp });
-            return Ok(inode.attr.clone());
+            return Ok(inode.attr);
         }
-        inode.attr.mode = new_mode(caller, inode, set);
+        inode.attr.mode = new_mode(caller, &inode, set);
         if set.mode.is_some() {
             inode.acl_follows_mode();
         }
@@ -46,8 +46,9 @@ impl Namespace {
         inode.attr.atime = set.atime.map_or(inode.attr.atime, |time| resolve(time, stamp));
         inode.attr.mtime = set.mtime.map_or(inode.attr.mtime, |time| resolve(time, stamp));
         inode.changed(stamp);
+        self.put_inode(&inode);
 
-        let new = inode.attr.clone();
+        let new = inode.attr;
         if new.size_bytes != old.size_bytes {
             self.count_resized(ino, old.size_bytes);
             changes.push(Change::Resized { ino, old_bytes: old.size_bytes, new_bytes: new.size_bytes, stamp });

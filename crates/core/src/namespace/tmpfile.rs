@@ -24,14 +24,14 @@ impl Namespace {
         if self.inode(ino).is_some() {
             return Err(FsError::Exists);
         }
-        require(caller, dir, Access::WRITE)?;
+        require(caller, &dir, Access::WRITE)?;
         if !self.may_be_made(ino) {
             return Err(FsError::Invalid);
         }
-        let mut inode = Inode::new(caller, stamp, dir, ino, mode, &Make::Regular);
+        let mut inode = Inode::new(caller, stamp, &dir, ino, mode, &Make::Regular);
         inode.attr.nlink = 0;
         let attr = inode.attr.clone();
-        self.add_inode(inode);
+        self.add_inode(&inode);
         self.count_in_stray(ino, parent);
         self.orphans.insert(ino, BTreeSet::from([holder]));
         self.linkable.insert(ino);

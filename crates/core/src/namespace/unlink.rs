@@ -1,7 +1,7 @@
 //! unlink: removes a name of what is not a directory.
 
 use super::access::require_removable;
-use super::{Change, Dentry, Inode, Link, Namespace};
+use super::{Change, Dentry, Link, Namespace};
 use ebb_model::*;
 
 impl Namespace {
@@ -14,7 +14,7 @@ impl Namespace {
         holders: &[SessionId],
         changes: &mut Vec<Change>,
     ) -> Result<(), FsError> {
-        let (dentry, _) = self.removable(caller, parent, name)?;
+        let dentry = self.removable(caller, parent, name)?;
         if dentry.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
@@ -23,12 +23,12 @@ impl Namespace {
     }
 
     /// What `name` refers to, if `caller` may remove it.
-    pub(super) fn removable(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<(Dentry, &Inode), FsError> {
+    pub(super) fn removable(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<Dentry, FsError> {
         let dir = self.searchable(caller, parent)?;
         let dentry = self.dentry(parent, name).ok_or(FsError::NotFound)?;
         let inode = self.inode(dentry.ino).ok_or(FsError::Stale)?;
-        require_removable(caller, dir, inode)?;
-        Ok((dentry, inode))
+        require_removable(caller, &dir, &inode)?;
+        Ok(dentry)
     }
 
     pub(super) fn remove(

@@ -27,15 +27,14 @@ impl Namespace {
         drop_set_id: bool,
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
-        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let old_bytes = inode.attr.file_bytes()?;
         let (offset, len_bytes) = span;
         let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
         if len_bytes == 0 {
-            return Ok(inode.attr.clone());
+            return Ok(inode.attr);
         }
         self.permit_bytes(ino, false)?;
-        let inode = self.inode_mut(ino);
         let privileges = (inode.attr.mode, inode.xattrs.len());
         if drop_set_id || !is_privileged(caller) {
             inode.attr.mode = inode.without_set_id(caller);
@@ -44,13 +43,13 @@ impl Namespace {
         let dropped = privileges != (inode.attr.mode, inode.xattrs.len());
         inode.attr.size_bytes = inode.attr.size_bytes.max(end);
         inode.modified(stamp);
+        self.put_inode(&inode);
         changes.push(Change::Written { ino, offset, len_bytes, sums: sums.to_vec(), stamp });
         if dropped {
             changes.push(Change::Touched { ino, stamp });
         }
-        let attr = inode.attr.clone();
         self.count_resized(ino, old_bytes);
-        Ok(attr)
+        Ok(inode.attr)
     }
 
     /// Whole blocks were stored past everything: nobody's rights are asked, and nothing but times
@@ -59,7 +58,7 @@ impl Namespace {
         if self.inode(ino).is_none_or(|inode| inode.attr.kind != FileKind::Regular) {
             return false;
         }
-        self.inode_mut(ino).modified(stamp);
+        self.change_inode(ino, |inode| inode.modified(stamp));
         let (offset, len_bytes) = (first.saturating_mul(BLOCK_BYTES), (sums.len() as u64).saturating_mul(BLOCK_BYTES));
         changes.push(Change::Written { ino, offset, len_bytes, sums: sums.to_vec(), stamp });
         true

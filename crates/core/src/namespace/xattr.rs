@@ -22,7 +22,7 @@ impl Namespace {
 
     pub fn list_xattr(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        Ok(inode.xattrs.keys().filter(|name| *name != InodeFlags::ATTRIBUTE && *name != QUOTA).cloned().collect())
+        Ok(inode.xattrs.into_keys().filter(|name| name != InodeFlags::ATTRIBUTE && name != QUOTA).collect())
     }
 
     #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
@@ -36,23 +36,23 @@ impl Namespace {
         mode: XattrMode,
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
-        let inode = self.inode(ino).ok_or(FsError::Stale)?;
+        let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         if value.len() > MAX_XATTR_VALUE_BYTES {
             return Err(FsError::ValueTooLarge);
         }
-        require_changeable(caller, inode, name)?;
+        require_changeable(caller, &inode, name)?;
         let exists = inode.xattrs.contains_key(name);
         match mode {
             XattrMode::Create if exists => return Err(FsError::Exists),
             XattrMode::Replace if !exists => return Err(FsError::NoAttribute),
             _ => {}
         }
-        require_room(inode, name, value)?;
-        let inode = self.inode_mut(ino);
+        require_room(&inode, name, value)?;
         inode.xattrs.insert(name.clone(), value.clone());
         inode.changed(stamp);
+        self.put_inode(&inode);
         changes.push(Change::Touched { ino, stamp });
-        Ok(inode.attr.clone())
+        Ok(inode.attr)
     }
 
     pub(super) fn remove_xattr(
@@ -63,16 +63,16 @@ impl Namespace {
         name: &Bytes,
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
-        let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        require_changeable(caller, inode, name)?;
+        let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
+        require_changeable(caller, &inode, name)?;
         if !inode.xattrs.contains_key(name) {
             return Err(FsError::NoAttribute);
         }
-        let inode = self.inode_mut(ino);
         inode.xattrs.remove(name);
         inode.changed(stamp);
+        self.put_inode(&inode);
         changes.push(Change::Touched { ino, stamp });
-        Ok(inode.attr.clone())
+        Ok(inode.attr)
     }
 }
 

@@ -1,33 +1,42 @@
+use super::leaf::{MAX_BYTES, MAX_ENTRIES};
 use super::*;
+use ebb_model::{Ino, Time};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-impl<K: Ord + Clone, V: Clone> Tree<K, V> {
+impl<K: Key + Ord, V: Value<K>> Tree<K, V> {
     fn check(&self) {
         assert_eq!(self.iter().count(), self.len);
+        assert!(self.iter().is_sorted_by(|(a, _), (b, _)| a < b));
         check_node(&self.root, None, None, true);
     }
 }
 
 /// Checks the laws at and below `node`, whose keys are in `low..high`, and returns its depth.
-fn check_node<K: Ord, V>(node: &Node<K, V>, low: Option<&K>, high: Option<&K>, root: bool) -> usize {
+fn check_node(node: &Node, low: Option<&[u8]>, high: Option<&[u8]>, root: bool) -> usize {
     match node {
         Node::Leaf(leaf) => {
-            assert_eq!(leaf.keys.len(), leaf.values.len());
-            assert!(root || !leaf.keys.is_empty());
-            assert!(leaf.keys.len() <= FANOUT);
-            assert!(leaf.keys.is_sorted_by(|a, b| a < b));
-            assert!(leaf.keys.iter().all(|key| low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high)));
+            let mut cursor = Cursor::default();
+            let mut keys = Vec::new();
+            while cursor.advance(leaf).is_some() {
+                keys.push(cursor.key.clone());
+            }
+            assert_eq!(keys.len(), leaf.len());
+            assert!(root || !keys.is_empty());
+            assert!(keys.len() <= MAX_ENTRIES);
+            assert!(keys.is_sorted_by(|a, b| a < b));
+            assert!(keys.iter().all(|key| low.is_none_or(|low| low <= &key[..]) && high.is_none_or(|high| &key[..] < high)));
             0
         }
         Node::Branch(branch) => {
             assert_eq!(branch.keys.len() + 1, branch.children.len());
             assert!(branch.children.len() <= FANOUT);
             assert!(branch.children.len() >= if root { 2 } else { SPARSE });
-            assert!(branch.keys.is_sorted_by(|a, b| a < b));
+            let keys: Vec<&[u8]> = (0..branch.keys.len()).map(|at| branch.keys.get(at)).collect();
+            assert!(keys.is_sorted_by(|a, b| a < b));
             let mut depths = branch.children.iter().enumerate().map(|(at, child)| {
-                let low = if at == 0 { low } else { Some(&branch.keys[at - 1]) };
-                check_node(child, low, branch.keys.get(at).or(high), false)
+                let low = if at == 0 { low } else { Some(keys[at - 1]) };
+                check_node(child, low, keys.get(at).copied().or(high), false)
             });
             let depth = depths.next().expect("a branch has children");
             assert!(depths.all(|other| other == depth));
@@ -36,15 +45,18 @@ fn check_node<K: Ord, V>(node: &Node<K, V>, low: Option<&K>, high: Option<&K>, r
     }
 }
 
+/// Keys of which some begin with others, and values of all sizes.
+type Entries = (Tree<String, Option<String>>, BTreeMap<String, Option<String>>);
+
 #[derive(Clone, Debug)]
 enum Op {
-    Insert(u16, u8),
+    Insert(u16, usize),
     /// So many keys in order from this one.
-    Fill(u16, u16),
+    Fill(u16, u16, usize),
     Remove(u16),
     /// So many keys in order from this one.
     Clear(u16, u16),
-    Change(u16, u8),
+    Change(u16, usize),
     Clone,
     Range(Bound<u16>, Bound<u16>),
 }
@@ -52,70 +64,103 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let key = 0..2000u16;
     let bound = prop_oneof![key.clone().prop_map(Bound::Included), key.clone().prop_map(Bound::Excluded), Just(Bound::Unbounded)];
+    let size = prop_oneof![8 => 0..100usize, 2 => 100..300usize, 1 => MAX_BYTES - 30..MAX_BYTES + 30, 1 => Just(4 * MAX_BYTES)];
     prop_oneof![
-        4 => (key.clone(), any::<u8>()).prop_map(|(key, value)| Op::Insert(key, value)),
-        2 => (key.clone(), 0..300u16).prop_map(|(key, count)| Op::Fill(key, count)),
+        4 => (key.clone(), size.clone()).prop_map(|(key, size)| Op::Insert(key, size)),
+        2 => (key.clone(), 0..300u16, 0..100usize).prop_map(|(key, count, size)| Op::Fill(key, count, size)),
         4 => key.clone().prop_map(Op::Remove),
         2 => (key.clone(), 0..300u16).prop_map(|(key, count)| Op::Clear(key, count)),
-        2 => (key, any::<u8>()).prop_map(|(key, value)| Op::Change(key, value)),
+        2 => (key, size).prop_map(|(key, size)| Op::Change(key, size)),
         1 => Just(Op::Clone),
         2 => (bound.clone(), bound).prop_map(|(from, to)| Op::Range(from, to)),
     ]
 }
 
+/// "" and "1" begin "11"; every seventh is long.
+fn key(number: u16) -> String {
+    match number % 7 {
+        0 => format!("{}/{number}", "long ".repeat(usize::from(number % 50))),
+        _ => number.to_string().trim_start_matches('2').into(),
+    }
+}
+
+fn value(size: usize) -> Option<String> {
+    (size > 0).then(|| "v".repeat(size))
+}
+
 /// What BTreeMap would panic at is an empty range here.
-fn range(map: &BTreeMap<u16, u8>, from: Bound<u16>, to: Bound<u16>) -> Vec<(u16, u8)> {
-    map.iter().map(|(key, value)| (*key, *value)).filter(|(key, _)| (from, to).contains(key)).collect()
+fn range(map: &BTreeMap<String, Option<String>>, bounds: (Bound<String>, Bound<String>)) -> Vec<(String, Option<String>)> {
+    map.iter().filter(|(key, _)| bounds.contains(*key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn own<K: Clone, V: Clone>(entry: Option<(&K, &V)>) -> Option<(K, V)> {
+    entry.map(|(key, value)| (key.clone(), value.clone()))
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
     /// Whatever is done to a tree and its clones, each shows what a BTreeMap with the same
     /// history shows.
     #[test]
     fn a_tree_and_its_clones_are_maps(ops in prop::collection::vec(op(), 1..60)) {
-        let mut tree = Tree::new();
-        let mut map = BTreeMap::new();
-        let mut clones: Vec<(Tree<u16, u8>, BTreeMap<u16, u8>)> = Vec::new();
+        let (mut tree, mut map): Entries = Default::default();
+        let mut clones: Vec<Entries> = Vec::new();
         for op in ops {
             match op {
-                Op::Insert(key, value) => prop_assert_eq!(tree.insert(key, value), map.insert(key, value)),
-                Op::Fill(from, count) => for key in from..from + count {
-                    prop_assert_eq!(tree.insert(key, 1), map.insert(key, 1));
+                Op::Insert(number, size) => {
+                    prop_assert_eq!(tree.insert(&key(number), &value(size)), map.insert(key(number), value(size)).is_none());
+                }
+                Op::Fill(from, count, size) => for number in from..from + count {
+                    prop_assert_eq!(tree.insert(&key(number), &value(size)), map.insert(key(number), value(size)).is_none());
                 },
-                Op::Remove(key) => prop_assert_eq!(tree.remove(&key), map.remove(&key)),
-                Op::Clear(from, count) => for key in from..from + count {
-                    prop_assert_eq!(tree.remove(&key), map.remove(&key));
+                Op::Remove(number) => prop_assert_eq!(tree.remove(&key(number)), map.remove(&key(number))),
+                Op::Clear(from, count) => for number in from..from + count {
+                    prop_assert_eq!(tree.remove(&key(number)), map.remove(&key(number)));
                 },
-                Op::Change(key, value) => {
-                    let mut found = tree.get_mut(&key);
-                    prop_assert_eq!(&mut found, &mut map.get_mut(&key));
-                    if let Some(found) = found {
-                        *found = value;
-                        map.insert(key, value);
-                    }
+                Op::Change(number, size) => {
+                    let changed = tree.change(&key(number), |found| std::mem::replace(found, value(size)));
+                    let expected = map.get_mut(&key(number)).map(|found| std::mem::replace(found, value(size)));
+                    prop_assert_eq!(changed, expected);
                 }
                 Op::Clone => clones.push((tree.clone(), map.clone())),
                 Op::Range(from, to) => {
-                    let found: Vec<_> = tree.range((from, to)).map(|(key, value)| (*key, *value)).collect();
-                    prop_assert_eq!(found, range(&map, from, to));
+                    let bounds = (from.map(key), to.map(key));
+                    let found: Vec<_> = tree.range(bounds.clone()).collect();
+                    prop_assert_eq!(found, range(&map, bounds));
                 }
             }
             prop_assert_eq!(tree.len(), map.len());
-            prop_assert_eq!(tree.first(), map.first_key_value());
-            prop_assert_eq!(tree.last(), map.last_key_value());
+            prop_assert_eq!(tree.first(), own(map.first_key_value()));
+            prop_assert_eq!(tree.last(), own(map.last_key_value()));
         }
         clones.push((tree, map));
         for (tree, map) in &clones {
             tree.check();
-            prop_assert!(tree.iter().eq(map.iter()));
+            prop_assert!(tree.iter().eq(map.iter().map(|(key, value)| (key.clone(), value.clone()))));
             prop_assert_eq!(tree.is_empty(), map.is_empty());
-            for key in 0..2000 {
-                prop_assert_eq!(tree.get(&key), map.get(&key));
+            for number in 0..2000 {
+                let key = key(number);
+                prop_assert_eq!(tree.get(&key), map.get(&key).cloned());
                 prop_assert_eq!(tree.contains_key(&key), map.contains_key(&key));
             }
         }
+    }
+
+    /// The bytes of keys are ordered as the keys are, and are the keys.
+    #[test]
+    fn packed_keys_have_the_order_of_keys(
+        one in (any::<i64>(), 0..1_000_000_000u32, any::<bool>(), any::<u64>(), 0..64),
+        other in (any::<i64>(), 0..1_000_000_000u32, any::<bool>(), any::<u64>(), 0..64),
+    ) {
+        let turn = |(secs, nanos, flag, ino, _)| (Time { secs, nanos }, flag, Ino(ino));
+        let (a, b) = (turn(one), turn(other));
+        prop_assert_eq!(packed(&a).cmp(&packed(&b)), a.cmp(&b));
+        prop_assert_eq!(<(Time, bool, Ino)>::unpack(&packed(&a)), a);
+        let block = |(_, _, _, ino, shift): (i64, u32, bool, u64, i32)| (Ino(ino % 3), ino >> shift);
+        let (a, b) = (block(one), block(other));
+        prop_assert_eq!(packed(&a).cmp(&packed(&b)), a.cmp(&b));
+        prop_assert_eq!(<(Ino, u64)>::unpack(&packed(&a)), a);
     }
 }
 
@@ -124,8 +169,8 @@ proptest! {
 #[test]
 fn filling_in_order_fills_leaves() {
     let mut tree = Tree::new();
-    for key in 0..FANOUT * 100 {
-        tree.insert(key, ());
+    for key in 0..MAX_ENTRIES as u64 * 100 {
+        tree.insert(&key, &());
     }
     tree.check();
     assert_eq!(leaves(&tree.root), 100);
@@ -134,8 +179,8 @@ fn filling_in_order_fills_leaves() {
 /// Emptied from either end, a tree keeps its laws and ends as a single leaf.
 #[test]
 fn a_tree_can_be_emptied_from_both_ends() {
-    let full: Tree<usize, ()> = (0..5000).fold(Tree::new(), |mut tree, key| {
-        tree.insert(key, ());
+    let full: Tree<u64, ()> = (0..5000).fold(Tree::new(), |mut tree, key| {
+        tree.insert(&key, &());
         tree
     });
     let (mut forward, mut backward) = (full.clone(), full.clone());
@@ -152,7 +197,7 @@ fn a_tree_can_be_emptied_from_both_ends() {
     full.check();
 }
 
-fn leaves<K, V>(node: &Node<K, V>) -> usize {
+fn leaves(node: &Node) -> usize {
     match node {
         Node::Leaf(_) => 1,
         Node::Branch(branch) => branch.children.iter().map(|child| leaves(child)).sum(),

@@ -67,7 +67,7 @@ impl World {
     /// One at a time for each key.
     pub fn delete(&mut self, key: &str) {
         let under_way = self.flights.iter().any(|flight| matches!(flight, Flight::Delete { key: other, .. } if other == key));
-        let pending = self.partition.backing().deletes().find(|(other, _)| *other == key).map(|(_, etag)| etag.map(String::from));
+        let pending = self.partition.backing().deletes().find(|(other, _)| *other == key).map(|(_, etag)| etag);
         if let (false, Some(etag)) = (under_way, pending) {
             self.flights.push(Flight::Delete { key: key.into(), etag, done: false });
         }

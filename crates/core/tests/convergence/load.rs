@@ -142,7 +142,7 @@ impl World {
         let inos: Vec<Ino> = found.entries.iter().map(|entry| entry.ino).collect();
         self.log(BackingCommand::Install { dir, epoch, entries: found.entries, hidden: found.hidden, owner: (0, 0), progress, stamp });
         for ino in inos {
-            if !self.truth.contains_key(&ino) && self.partition.backing().file(ino).is_some() {
+            if !self.truth.contains_key(&ino) && self.partition.backing().home(self.partition.namespace(), ino).is_some() {
                 self.truth.insert(ino, self.home(ino).body.clone());
             }
         }

@@ -234,7 +234,7 @@ impl Node {
         let mut due = state.backing().dirty_inodes().take_while(|(since, _)| urgent || self.is_old(*since));
         let mut deletes = state.backing().deletes();
         due.any(|(_, ino)| !refused.is_paused(&Work::Inode(ino)) && self.side_of(ino) == side)
-            || deletes.any(|(key, _)| !refused.is_paused(&Work::Key(key.to_owned())) && self.side_of_key(key) == side)
+            || deletes.any(|(key, _)| !refused.is_paused(&Work::Key(key.clone())) && self.side_of_key(&key) == side)
     }
 
     fn is_any_due(&self, side: Side) -> bool {

@@ -304,7 +304,7 @@ impl Node {
 
     /// Finds out how what was being written ended when the node last stopped.
     pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<(), RpcError> {
-        self.note_doubts(self.replica.view().backing().deletes().map(|(key, _)| key.to_owned()));
+        self.note_doubts(self.replica.view().backing().deletes().map(|(key, _)| key));
         let under_way: Vec<(Ino, String, Option<String>)> = {
             let state = self.replica.view();
             state.backing().uploads().map(|(ino, upload)| (ino, upload.key.clone(), upload.upload.clone())).collect()
@@ -343,7 +343,7 @@ impl Node {
         }
         let state = self.replica.view();
         let gone = state.namespace().inode(ino).is_none();
-        gone && state.backing().deletes().any(|(from, etag)| from != key && etag == Some(&meta.etag.0))
+        gone && state.backing().deletes().any(|(from, etag)| from != key && etag.as_ref() == Some(&meta.etag.0))
     }
 
     /// The object holds what some version of the file held.

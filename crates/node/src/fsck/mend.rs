@@ -223,7 +223,7 @@ impl Node {
                 (state.namespace().attr(ino)?.size_bytes, state.extents().dirty_bytes_of(ino), blocks)
             };
             let is_changed =
-                self.replica.view().backing().file(ino).and_then(|file| file.dirty()).is_some_and(|dirty| dirty.content.is_some());
+                self.replica.view().backing().dirty(ino).is_some_and(|dirty| dirty.content.is_some());
             if !is_changed && meta.etag == etag {
                 return Ok(AdminReply::RolledBack { before_bytes, lost_bytes: 0, bytes: before_bytes });
             }

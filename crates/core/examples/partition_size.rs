@@ -1,9 +1,9 @@
-//! Memory and time per file of a namespace: `cargo run --release -p ebb-core --example namespace_size [FILES]`.
+//! Memory and time per file of a partition: `cargo run --release -p ebb-core --example partition_size [FILES]`.
 //!
 //! Files are made as an application makes them, 1000 to a directory with names of 21
-//! characters, then listed, looked up and removed in another order.
+//! characters and 4 KiB in each, then listed, looked up and removed in another order.
 
-use ebb_core::namespace::Namespace;
+use ebb_core::partition::Partition;
 use ebb_model::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -41,15 +41,16 @@ fn now() -> std::time::Instant {
 fn main() {
     let files: u64 = std::env::args().nth(1).map_or(1_000_000, |files| files.parse().expect("a number of files"));
     let start = ALLOCATED_BYTES.load(Relaxed);
-    let mut volume = Volume { namespace: Namespace::new(Incarnation(1), root_record()), version: 0 };
+    let mut volume = Volume::new();
     let mut dirs = Vec::new();
 
-    report("create", files, || {
+    report("create and write", files, || {
         for number in 0..files {
             if number % FILES_PER_DIRECTORY == 0 {
                 dirs.push(volume.make(Ino::ROOT, number, Make::Directory));
             }
-            volume.make(dirs[dirs.len() - 1], number, Make::Regular);
+            let ino = volume.make(dirs[dirs.len() - 1], number, Make::Regular);
+            volume.run(Mutation::Write { ino, offset: 0, len_bytes: 4096, sums: vec![], drop_set_id: false });
         }
     });
     let held = ALLOCATED_BYTES.load(Relaxed) - start;
@@ -58,17 +59,17 @@ fn main() {
     report("lookup", files, || {
         for number in (0..files).map(|number| number * 7919 % files) {
             let dir = dirs[(number / FILES_PER_DIRECTORY) as usize];
-            volume.namespace.lookup(dir, &name(number)).expect("it was made");
+            volume.partition.namespace().lookup(dir, &name(number)).expect("it was made");
         }
     });
     report("list with attributes", files, || {
         for dir in &dirs {
-            let (_, end) = volume.namespace.read_dir(*dir, Cookie::START, usize::MAX).expect("it is a directory");
+            let (_, end) = volume.partition.namespace().read_dir(*dir, Cookie::START, usize::MAX).expect("it is a directory");
             assert!(end);
         }
     });
-    report("check", files, || assert_eq!(volume.namespace.check(), Vec::<String>::new()));
-    let snapshot = volume.namespace.clone();
+    report("check", files, || assert_eq!(volume.partition.check(), Vec::<String>::new()));
+    let snapshot = volume.partition.clone();
     report("snapshot", files, || assert!(snapshot.items().count() as u64 > files));
     report("unlink beside a snapshot", files, || {
         for number in (0..files).map(|number| number * 7919 % files) {
@@ -76,27 +77,46 @@ fn main() {
             volume.run(Mutation::Unlink { parent, name: name(number), holders: vec![] });
         }
     });
-    assert_eq!(volume.namespace.len(), dirs.len() + 1);
-    assert!(snapshot.len() as u64 > files);
+    assert_eq!(volume.partition.namespace().len(), dirs.len() + 1);
+    assert!(snapshot.namespace().len() as u64 > files);
 }
 
 struct Volume {
-    namespace: Namespace,
-    version: u64,
+    partition: Partition,
+    sequence: u64,
 }
 
+const SESSION: SessionId = SessionId(1);
+
 impl Volume {
+    fn new() -> Volume {
+        let mut volume = Volume { partition: Partition::new(Incarnation(1), root_record(), false), sequence: 0 };
+        volume.apply(&Command::SessionOpen { session: SESSION, client: "example".into(), replaces: None });
+        volume
+    }
+
     fn make(&mut self, parent: Ino, number: u64, what: Make) -> Ino {
-        let ino = self.namespace.next_ino(parent);
+        let ino = self.partition.namespace().next_ino(parent);
         self.run(Mutation::Make { parent, name: name(number), ino, mode: 0o755, what });
         ino
     }
 
     fn run(&mut self, mutation: Mutation) {
-        self.version += 1;
-        let stamp = Stamp { time: Time::from_secs(self.version as i64), version: Version(self.version) };
-        let mut changes = Vec::new();
-        self.namespace.mutate(&Caller::ROOT, stamp, &mutation, &mut changes).expect("nothing stands against it");
+        self.sequence += 1;
+        let tx = TxId { session: SESSION, slot: 0, sequence: self.sequence };
+        // As if 10,000 operations came in a second.
+        let time = Time {
+            secs: 1_800_000_000 + (self.sequence / 10_000) as i64,
+            nanos: (self.sequence % 10_000) as u32 * 100_003 % 1_000_000_000,
+        };
+        let stamp = Stamp { time, version: self.partition.next_version() };
+        self.apply(&Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
+    }
+
+    fn apply(&mut self, command: &Command) {
+        let next = LogIndex(self.partition.applied().0 + 1);
+        let answer = self.partition.apply(next, command).answer;
+        assert!(answer.is_none_or(|answer| answer.is_ok()), "nothing stands against it");
     }
 }
 

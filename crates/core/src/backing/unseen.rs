@@ -1,0 +1,57 @@
+//! Names of inodes that records told of and that have not been seen.
+
+use super::follow::first_name;
+use crate::tree::Tree;
+use ebb_model::{Ino, Name};
+
+/// Inode, directory and name, and in what order the inode's record tells of it.
+#[derive(Clone, Default)]
+pub(super) struct Unseen(Tree<(Ino, Ino, Name), u32>);
+
+impl Unseen {
+    pub fn has(&self, ino: Ino) -> bool {
+        self.range(ino).next().is_some()
+    }
+
+    /// As the record tells of them.
+    pub fn of(&self, ino: Ino) -> Vec<(Ino, Name)> {
+        let mut names: Vec<_> = self.range(ino).map(|((_, dir, name), order)| (order, (dir, name))).collect();
+        names.sort_unstable();
+        names.into_iter().map(|(_, name)| name).collect()
+    }
+
+    pub fn contains(&self, ino: Ino, dir: Ino, name: &Name) -> bool {
+        self.0.contains_key(&(ino, dir, name.clone()))
+    }
+
+    pub fn insert(&mut self, ino: Ino, names: &[(Ino, Name)]) {
+        for (order, (dir, name)) in (0..).zip(names) {
+            self.0.insert(&(ino, *dir, name.clone()), &order);
+        }
+    }
+
+    /// False if it was not there.
+    pub fn remove(&mut self, ino: Ino, dir: Ino, name: &Name) -> bool {
+        self.0.remove(&(ino, dir, name.clone())).is_some()
+    }
+
+    pub fn forget(&mut self, ino: Ino) {
+        for (dir, name) in self.of(ino) {
+            self.remove(ino, dir, &name);
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Ino, Ino, Name)> {
+        self.0.iter().map(|(key, _)| key)
+    }
+
+    /// Each that has any.
+    pub fn inodes(&self) -> impl Iterator<Item = Ino> {
+        let mut last = None;
+        self.iter().filter_map(move |(ino, ..)| (last.replace(ino) != Some(ino)).then_some(ino))
+    }
+
+    fn range(&self, ino: Ino) -> impl Iterator<Item = ((Ino, Ino, Name), u32)> {
+        self.0.range((ino, Ino(0), first_name())..).take_while(move |((of, ..), _)| *of == ino)
+    }
+}

@@ -1,0 +1,170 @@
+//! Keys and values as the bytes that leaves hold.
+
+use ebb_model::{Cookie, Ino, Name, PackId, Time};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+const PACKED_HERE: &str = "a tree reads what it has written itself";
+
+/// What entries are ordered by: the bytes are ordered as the keys are.
+pub trait Key: Sized {
+    fn pack(&self, out: &mut Vec<u8>);
+    fn unpack(bytes: &[u8]) -> Self;
+}
+
+/// A key that has as many bytes as any other of its kind, and may stand before another one.
+pub trait FixedKey: Key {
+    const BYTES: usize;
+}
+
+/// What a key leads to. It need not say again what the key says.
+pub trait Value<K>: Sized {
+    fn pack(&self, key: &K, out: &mut Vec<u8>);
+    fn unpack(key: &K, bytes: &[u8]) -> Self;
+}
+
+/// Appends `what` as serde sees it.
+pub fn pack<T: Serialize>(what: &T, out: &mut Vec<u8>) {
+    *out = postcard::to_extend(what, std::mem::take(out)).expect("what trees hold can be written to memory");
+}
+
+/// What [`pack`] has written.
+pub fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> T {
+    postcard::from_bytes(bytes).expect(PACKED_HERE)
+}
+
+/// The next that [`pack`] has written, of several.
+pub fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> T {
+    let (next, rest) = postcard::take_from_bytes(bytes).expect(PACKED_HERE);
+    *bytes = rest;
+    next
+}
+
+/// For values that are held as serde sees them.
+macro_rules! values {
+    ($($value:ty),+ $(,)?) => {$(
+        impl<K> $crate::tree::Value<K> for $value {
+            fn pack(&self, _: &K, out: &mut Vec<u8>) {
+                $crate::tree::pack(self, out);
+            }
+
+            fn unpack(_: &K, bytes: &[u8]) -> Self {
+                $crate::tree::unpack(bytes)
+            }
+        }
+    )+};
+}
+pub(crate) use values;
+
+values!((), u32, u64, Ino, (u64, Ino), Option<String>);
+
+/// For keys that are numbers.
+macro_rules! numbers {
+    ($($key:ty: $number:ty, $to:expr, $from:expr;)+) => {$(
+        impl Key for $key {
+            fn pack(&self, out: &mut Vec<u8>) {
+                let to: fn($key) -> $number = $to;
+                out.extend_from_slice(&to(*self).to_be_bytes());
+            }
+
+            fn unpack(bytes: &[u8]) -> Self {
+                let from: fn($number) -> $key = $from;
+                from(<$number>::from_be_bytes(bytes.try_into().expect(PACKED_HERE)))
+            }
+        }
+
+        impl FixedKey for $key {
+            const BYTES: usize = size_of::<$number>();
+        }
+    )+};
+}
+
+numbers! {
+    bool: u8, u8::from, |number| number != 0;
+    u32: u32, |number| number, |number| number;
+    Ino: u64, |ino| ino.0, Ino;
+    Cookie: u64, |cookie| cookie.0, Cookie;
+    PackId: u64, |pack| pack.0, PackId;
+}
+
+/// Small numbers are short: those that count things most often are. How many bytes it has comes first.
+impl Key for u64 {
+    fn pack(&self, out: &mut Vec<u8>) {
+        let zeros = self.leading_zeros() as usize / 8;
+        out.push((8 - zeros) as u8);
+        out.extend_from_slice(&self.to_be_bytes()[zeros..]);
+    }
+
+    fn unpack(bytes: &[u8]) -> Self {
+        bytes[1..].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+}
+
+/// Seconds before the epoch come first.
+const SIGN: u64 = 1 << 63;
+
+impl Key for Time {
+    fn pack(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&(self.secs as u64 ^ SIGN).to_be_bytes());
+        Key::pack(&self.nanos, out);
+    }
+
+    fn unpack(bytes: &[u8]) -> Self {
+        let (secs, nanos) = bytes.split_at(8);
+        let secs = u64::from_be_bytes(secs.try_into().expect(PACKED_HERE)) ^ SIGN;
+        Time { secs: secs as i64, nanos: Key::unpack(nanos) }
+    }
+}
+
+impl FixedKey for Time {
+    const BYTES: usize = 12;
+}
+
+impl Key for String {
+    fn pack(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.as_bytes());
+    }
+
+    fn unpack(bytes: &[u8]) -> Self {
+        std::str::from_utf8(bytes).expect(PACKED_HERE).into()
+    }
+}
+
+impl Key for Name {
+    fn pack(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.as_bytes());
+    }
+
+    fn unpack(bytes: &[u8]) -> Self {
+        Name::new(bytes).expect(PACKED_HERE)
+    }
+}
+
+impl<A: FixedKey, B: Key> Key for (A, B) {
+    fn pack(&self, out: &mut Vec<u8>) {
+        self.0.pack(out);
+        self.1.pack(out);
+    }
+
+    fn unpack(bytes: &[u8]) -> Self {
+        let (first, second) = bytes.split_at(A::BYTES);
+        (A::unpack(first), B::unpack(second))
+    }
+}
+
+impl<A: FixedKey, B: FixedKey> FixedKey for (A, B) {
+    const BYTES: usize = A::BYTES + B::BYTES;
+}
+
+impl<A: FixedKey, B: FixedKey, C: Key> Key for (A, B, C) {
+    fn pack(&self, out: &mut Vec<u8>) {
+        self.0.pack(out);
+        self.1.pack(out);
+        self.2.pack(out);
+    }
+
+    fn unpack(bytes: &[u8]) -> Self {
+        let ((first, second), third) = (<(A, B)>::unpack(&bytes[..A::BYTES + B::BYTES]), &bytes[A::BYTES + B::BYTES..]);
+        (first, second, C::unpack(third))
+    }
+}
