@@ -1,6 +1,6 @@
 //! Processes that die and are succeeded, while their users go on.
 
-use ebb_sim::volume::{Amnesia, Broken, run_succession};
+use ebb_sim::volume::{Amnesia, Broken, nameless, run_succession};
 
 const SEEDS: u64 = 120;
 
@@ -33,4 +33,14 @@ fn finds_a_successor_that_makes_changes_twice() {
 #[test]
 fn finds_a_successor_that_forgets_what_is_open() {
     finds(Amnesia::Opens);
+}
+
+/// Danger: the successor takes what nobody told it of for closed, and lets it go before the request
+/// that has made it comes again.
+#[test]
+fn a_file_without_a_name_waits_for_who_asked_for_it() {
+    for seed in 1..=10 {
+        let attr = nameless(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        assert_eq!(attr.nlink, 0);
+    }
 }

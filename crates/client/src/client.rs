@@ -152,6 +152,7 @@ impl Client {
             read_only: attached.read_only,
             slots: RefCell::new(slots),
             estate,
+            inherited: RefCell::new(left.map(|_| Inherited { unanswered: requests.keys().copied().collect(), all_came: false })),
             requests: RefCell::new(requests),
             journal: Journal::default(),
             in_doubt: RefCell::default(),
@@ -194,6 +195,20 @@ impl Client {
     pub fn answered(&self, request: u64) {
         let requested = self.shared.requests.borrow_mut().remove(&request);
         drop(requested);
+        self.inherit(|inherited| {
+            inherited.unanswered.remove(&request);
+        });
+    }
+
+    /// Once nothing of before can come again or is under way, what is not open is closed.
+    fn inherit(&self, change: impl FnOnce(&mut Inherited)) {
+        let mut inherited = self.shared.inherited.borrow_mut();
+        let Some(left) = &mut *inherited else { return };
+        change(left);
+        if left.all_came && left.unanswered.is_empty() {
+            *inherited = None;
+            keeper::tell_closed(&self.shared);
+        }
     }
 
     /// Of the requests of earlier lives just these have come again, and no other will.
@@ -210,6 +225,10 @@ impl Client {
         if let Some(estate) = &self.shared.estate {
             estate.all_came();
         }
+        self.inherit(|inherited| {
+            inherited.unanswered.retain(|request| again.contains(request));
+            inherited.all_came = true;
+        });
     }
 
     /// Waits for what is under way, forces everything and ends the session, for at most
@@ -291,6 +310,14 @@ impl Drop for Alive {
     }
 }
 
+/// What an heir waits for before it can say what was closed: a file that was made without a name may
+/// only be asked for again.
+struct Inherited {
+    /// Requests of before that asked for a change.
+    unanswered: BTreeSet<u64>,
+    all_came: bool,
+}
+
 /// What all tasks of a client share.
 pub(crate) struct Shared {
     pub(crate) link: Rc<dyn Link>,
@@ -312,6 +339,7 @@ pub(crate) struct Shared {
     pub(crate) estate: Option<Rc<Estate>>,
     /// Requests of the user that have asked for a change and have no answer, by number.
     pub(crate) requests: RefCell<BTreeMap<u64, Rc<Requested>>>,
+    inherited: RefCell<Option<Inherited>>,
     pub(crate) journal: Journal,
     /// Mutations that were sent and have no answer.
     pub(crate) in_doubt: RefCell<BTreeMap<TxId, InDoubt>>,

@@ -73,6 +73,19 @@ pub(crate) async fn take_up(shared: &Rc<Shared>) -> Result<(), AttachError> {
     }
 }
 
+/// What is not open by now is closed.
+pub(crate) fn tell_closed(shared: &Rc<Shared>) {
+    spawn_until_ended(shared, {
+        let shared = shared.clone();
+        async move {
+            let session = shared.identity.get().session;
+            if let Err(failure) = insist(&shared, Request::Told { session }).await {
+                tracing::warn!(?failure, "files without a name that were being closed are kept until the mount ends");
+            }
+        }
+    });
+}
+
 /// Starts the tasks of a client, which end with it.
 pub(crate) fn start(shared: &Rc<Shared>) {
     spawn_until_ended(shared, keep(shared.clone()));

@@ -134,6 +134,11 @@ pub enum Request {
         pid: u32,
         pieces: Vec<LockPiece>,
     },
+    /// The client has told all that it has open, and of everything else the close was under way when
+    /// the process before it died.
+    Told {
+        session: SessionId,
+    },
 }
 
 impl Request {
@@ -142,6 +147,7 @@ impl Request {
         match *self {
             Request::Detach { session }
             | Request::Renew { session }
+            | Request::Told { session }
             | Request::Shared { session }
             | Request::Open { session, .. }
             | Request::Close { session, .. }
@@ -161,6 +167,7 @@ impl Request {
             Request::Attach { .. } => "attach",
             Request::Detach { .. } => "detach",
             Request::Renew { .. } => "renew",
+            Request::Told { .. } => "told",
             Request::Shared { .. } => "shared",
             Request::Lookup { .. } => "lookup",
             Request::GetAttr { .. } => "get-attr",
@@ -207,6 +214,7 @@ impl Request {
             Request::Attach { .. }
             | Request::Detach { .. }
             | Request::Renew { .. }
+            | Request::Told { .. }
             | Request::Shared { .. }
             | Request::SyncFs { .. }
             | Request::Admin(_)

@@ -155,8 +155,7 @@ impl Node {
         Ok(())
     }
 
-    /// Its client has died, and its successor has told what is open. Of what is not, the close was
-    /// under way.
+    /// See [`Request::Told`].
     pub(crate) async fn release_closed(&self, session: SessionId) -> Result<(), RpcError> {
         let held: Vec<Ino> = {
             let state = self.replica.view();

@@ -82,10 +82,15 @@ impl Node {
             }
             Request::Detach { session } => self.detach(session).await,
             Request::Renew { session } => {
-                if self.options.embedded && self.attachments.awaits(session) {
-                    self.release_closed(session).await?;
+                if self.attachments.renew(session, self.ports.clock.monotonic()) {
+                    Ok(Reply::Done)
+                } else {
+                    Err(RpcError::SessionExpired)
                 }
-                if self.attachments.renew(session, self.ports.clock.monotonic()) { Ok(Reply::Done) } else { Err(RpcError::SessionExpired) }
+            }
+            Request::Told { session } => {
+                self.release_closed(session).await?;
+                Ok(Reply::Done)
             }
             Request::Shared { session } => {
                 self.attachments.set_shares(session);

@@ -44,23 +44,43 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<Report, Broken> {
     let history = History::new(&world);
     let scenario = format!("succession, {lives} lives of at most {life_limit:?}, {plan:?}");
     let permitted = plan.permitted();
-    let scene = Rc::new(Scene {
-        bucket: world.bucket(),
-        memory: Rc::new(Memory { words: RefCell::new(vec![0; Estate::words_for(OPEN_FILES)]) }),
-        amnesia,
-        executor: world.executor().clone(),
-        life: RefCell::default(),
-        lives: Cell::new(0),
-        requests: Cell::new(0),
-        under_way: RefCell::default(),
-        open: RefCell::default(),
-    });
+    let scene = Scene::new(&world, amnesia);
     let ended = world.run(tell(&world, &scene, &history, plan, rng, (lives, life_limit)));
     judge(&world, seed, scenario, ended, &history.events(), initial, permitted)
 }
 
+/// A file is made without a name, and the process dies before it has left to anybody that it is open.
+/// Gives what the successor says of the file when it is asked for it again.
+pub fn nameless(seed: u64) -> Result<Attr, String> {
+    const REQUEST: u64 = 7;
+    let world = World::with_faults(seed, FaultPlan::default());
+    let mut plan = Plan::draw(&Rng::new(seed));
+    plan.options.embedded = true;
+    let scene = Scene::new(&world, None);
+    let found = world.run(async {
+        scene.begin(&world, &plan).await?;
+        let made = scene.make_nameless(REQUEST).await?;
+        scene.kill();
+        scene.under_way.borrow_mut().insert(REQUEST);
+        scene.begin(&world, &plan).await?;
+        let again = scene.make_nameless(REQUEST).await?;
+        assert_eq!(again.ino, made.ino, "it is made once");
+        let life = scene.life.borrow().clone().ok_or("nobody serves")?;
+        let client = life.client.clone();
+        let found = life.process.call(async move {
+            client.answered(REQUEST);
+            client.getattr(made.ino).await
+        });
+        found.await.ok_or("the process has died")?.map_err(|error| error.to_string())
+    });
+    found.map_err(|failure| failure.to_string())?
+}
+
+/// The memory that outlives processes, as one of them has it.
 struct Memory {
-    words: RefCell<Vec<u64>>,
+    words: Rc<RefCell<Vec<u64>>>,
+    /// What a dead process tidies up here nobody sees.
+    dead: Cell<bool>,
 }
 
 impl Words for Memory {
@@ -73,14 +93,16 @@ impl Words for Memory {
     }
 
     fn store(&self, at: usize, word: u64) {
-        self.words.borrow_mut()[at] = word;
+        if !self.dead.get() {
+            self.words.borrow_mut()[at] = word;
+        }
     }
 }
 
 /// What the users know, and what outlives the process.
 struct Scene {
     bucket: SimBucket,
-    memory: Rc<Memory>,
+    memory: Rc<RefCell<Vec<u64>>>,
     amnesia: Option<Amnesia>,
     executor: crate::Executor,
     life: RefCell<Option<Rc<Life>>>,
@@ -98,6 +120,7 @@ struct Life {
     node: Rc<Node>,
     client: Client,
     estate: Rc<Estate>,
+    memory: Rc<Memory>,
 }
 
 async fn tell(
@@ -132,9 +155,7 @@ async fn tell(
     for _ in 0..lives {
         world.sleep(rng.duration(Duration::ZERO, life_limit)).await;
         history.note("the process is killed");
-        let dead = scene.life.take();
-        dead.iter().for_each(|life| life.process.kill());
-        drop(dead);
+        scene.kill();
         // What it had sent may come late, which is not what this is about.
         world.sleep(plan.late()).await;
         scene.begin(world, &plan).await?;
@@ -197,12 +218,42 @@ async fn end(scene: &Rc<Scene>, history: &History) -> Result<(), String> {
 }
 
 impl Scene {
+    fn new(world: &World, amnesia: Option<Amnesia>) -> Rc<Scene> {
+        Rc::new(Scene {
+            bucket: world.bucket(),
+            memory: Rc::new(RefCell::new(vec![0; Estate::words_for(OPEN_FILES)])),
+            amnesia,
+            executor: world.executor().clone(),
+            life: RefCell::default(),
+            lives: Cell::new(0),
+            requests: Cell::new(0),
+            under_way: RefCell::default(),
+            open: RefCell::default(),
+        })
+    }
+
+    fn kill(&self) {
+        if let Some(life) = self.life.take() {
+            life.memory.dead.set(true);
+            life.process.kill();
+        }
+    }
+
+    async fn make_nameless(&self, request: u64) -> Result<Attr, String> {
+        let life = self.life.borrow().clone().ok_or("nobody serves")?;
+        let client = life.client.on_behalf_of(request);
+        let mode = NewMode { mode: 0o600, umask: 0 };
+        let made = life.process.call(async move { client.tmpfile(&Caller::ROOT, Ino::ROOT, mode).await });
+        made.await.ok_or("the process has died")?.map_err(|error| error.to_string())
+    }
+
     /// Starts a process, however often that takes.
     async fn begin(self: &Rc<Scene>, world: &World, plan: &Plan) -> Result<(), String> {
         let mut last = String::new();
         for _ in 0..MAX_STARTS {
             let process = world.machine("a").process_on("ebb", "data");
-            let estate = Rc::new(Estate::take(self.memory.clone()).map_err(|error| error.to_string())?);
+            let memory = Rc::new(Memory { words: self.memory.clone(), dead: Cell::new(false) });
+            let estate = Rc::new(Estate::take(memory.clone()).map_err(|error| error.to_string())?);
             if self.amnesia == Some(Amnesia::Opens) {
                 for open in estate.opens() {
                     estate.closed(open.handle);
@@ -223,7 +274,7 @@ impl Scene {
             let (again, all) = (self.under_way.borrow().clone(), client.clone());
             process.call(async move { all.all_came(&again) }).await;
             self.lives.set(self.lives.get() + 1);
-            *self.life.borrow_mut() = Some(Rc::new(Life { number: self.lives.get(), process, node, client, estate }));
+            *self.life.borrow_mut() = Some(Rc::new(Life { number: self.lives.get(), process, node, client, estate, memory }));
             return Ok(());
         }
         Err(format!("the node does not start: {last}"))
@@ -249,14 +300,12 @@ impl Scene {
             asked_of = life.number;
             let (sender, answer) = oneshot::channel();
             let (serving, op) = (life.clone(), op.clone());
-            let lag = self.requests.get() % 3;
+            let lag = Duration::from_micros(self.requests.get() % 3 * 50);
             life.process.spawn(async move {
-                let answer = serving.serve(as_number, handle, op).await;
+                let answer = serving.serve(as_number, handle, op, lag).await;
                 // Who has died meanwhile does not care.
                 drop(sender.send(answer));
-                if lag > 0 {
-                    serving.process.ports.clock.sleep(Duration::from_micros(lag * 50)).await;
-                }
+                serving.lag(lag).await;
                 serving.client.answered(as_number);
             });
             drop(life);
@@ -287,7 +336,7 @@ impl Scene {
 
 impl Life {
     /// As a mount does it. Gives with the answer what is open by it.
-    async fn serve(&self, number: u64, handle: Option<u64>, op: Op) -> (Outcome, Option<(Ino, u64)>) {
+    async fn serve(&self, number: u64, handle: Option<u64>, op: Op, lag: Duration) -> (Outcome, Option<(Ino, u64)>) {
         if let Some(handle) = handle {
             if let Some(open) = self.estate.closed(handle) {
                 self.client.close(open.ino);
@@ -300,6 +349,8 @@ impl Life {
             (Op::Mutate(mutation), Outcome::Attr(attr)) if mutation.opens() => attr.ino,
             _ => return (outcome, None),
         };
+        // It may die once it is open and before that is left to anybody.
+        self.lag(lag).await;
         let handle = self.number << 32 | number;
         let before = self.estate.opened_before(number);
         assert!(self.estate.opened(Open { request: number, ino, handle, detail: 0 }), "few files are open");
@@ -307,6 +358,13 @@ impl Life {
             self.client.close(before.ino);
         }
         (outcome, Some((ino, handle)))
+    }
+
+    /// Time in which the process may be killed.
+    async fn lag(&self, lag: Duration) {
+        if lag > Duration::ZERO {
+            self.process.ports.clock.sleep(lag).await;
+        }
     }
 }
 

@@ -222,8 +222,7 @@ impl Node {
                 let blocks = state.extents().resident_runs(ino, 0..u64::MAX);
                 (state.namespace().attr(ino)?.size_bytes, state.extents().dirty_bytes_of(ino), blocks)
             };
-            let is_changed =
-                self.replica.view().backing().dirty(ino).is_some_and(|dirty| dirty.content.is_some());
+            let is_changed = self.replica.view().backing().dirty(ino).is_some_and(|dirty| dirty.content.is_some());
             if !is_changed && meta.etag == etag {
                 return Ok(AdminReply::RolledBack { before_bytes, lost_bytes: 0, bytes: before_bytes });
             }
