@@ -1,6 +1,7 @@
 //! The namespace as a sequence of items, for snapshots (C-12).
 
 use super::links::Links;
+use super::packed::MODE;
 use super::quota::{Count, Quotas};
 use super::{Dentry, Entry, Inode, Link, Namespace};
 use crate::tree::Tree;
@@ -115,6 +116,9 @@ impl Namespace {
                     false
                 }
                 NamespaceItem::Counter { slot, next } => namespace.counters.insert(slot, next).is_some(),
+                NamespaceItem::Inode(inode) if inode.attr.mode & !MODE != 0 => {
+                    return Err(Inconsistent { problems: vec![format!("inode {}: has a mode that there is not", inode.attr.ino)] });
+                }
                 NamespaceItem::Inode(inode) => !namespace.restore_inode(*inode),
                 NamespaceItem::Dentry { parent, name, dentry: Dentry { ino, kind, cookie } } => {
                     let again = namespace.dentry(parent, &name).is_some();

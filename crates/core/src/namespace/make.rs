@@ -1,6 +1,7 @@
 //! create, mkdir, mknod and symlink: one rule for a new inode under a new name.
 
 use super::access::{GROUP_EXECUTE, SET_GID, STICKY, is_privileged, require};
+use super::packed::MODE;
 use super::readdir::FIRST_COOKIE;
 use super::{Change, Inode, Namespace};
 use bytes::Bytes;
@@ -122,7 +123,7 @@ impl Inode {
         let attr = Attr {
             ino,
             kind,
-            mode: record.mode & 0o7777,
+            mode: record.mode & MODE,
             nlink: if kind == FileKind::Directory { 2 } else { record.nlink.max(1) },
             uid: record.uid,
             gid: record.gid,

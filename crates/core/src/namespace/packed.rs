@@ -20,7 +20,8 @@ const CTIME: u8 = 1 << 5;
 const LINKS: u8 = 1 << 6;
 const LAST_COOKIE: u8 = 1 << 7;
 
-/// Below the number of the kind.
+/// The bits of a mode, above which is the number of the kind.
+pub(super) const MODE: u16 = (1 << MODE_BITS) - 1;
 const MODE_BITS: u16 = 12;
 
 const KINDS: [FileKind; 7] = [
@@ -100,7 +101,7 @@ impl Value<Ino> for Inode {
         let target = if has(TARGET) { take(bytes) } else { Bytes::new() };
         let last_cookie = if has(LAST_COOKIE) { take(bytes) } else { NO_COOKIE };
         let kind = KINDS[usize::from(kind_and_mode >> MODE_BITS)];
-        let mode = kind_and_mode & ((1 << MODE_BITS) - 1);
+        let mode = kind_and_mode & MODE;
         let attr = Attr { ino: *ino, kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes: 0, atime, mtime, ctime, btime, version };
         Inode { attr, xattrs, target, first, names, last_age, last_cookie }
     }

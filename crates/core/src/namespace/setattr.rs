@@ -1,6 +1,7 @@
 //! chmod, chown, utimens and truncate.
 
 use super::access::{GROUP_EXECUTE, SET_GID, SET_UID, is_privileged, require, require_owner};
+use super::packed::MODE;
 use super::xattr::CAPABILITY;
 use super::{Change, Inode, Namespace};
 use ebb_model::*;
@@ -144,7 +145,7 @@ fn new_mode(caller: &Caller, inode: &Inode, set: &SetAttr) -> u16 {
     if let Some(mode) = set.mode {
         let gid = set.gid.unwrap_or(inode.attr.gid);
         let foreign = !is_privileged(caller) && !caller.in_group(gid);
-        return mode & 0o7777 & if foreign { !SET_GID } else { !0 };
+        return mode & MODE & if foreign { !SET_GID } else { !0 };
     }
     let cut_by_user = set.size_bytes.is_some() && !is_privileged(caller);
     if is_chown(set) || cut_by_user || set.drop_set_id { inode.without_set_id(caller) } else { inode.attr.mode }

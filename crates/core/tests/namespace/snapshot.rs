@@ -78,6 +78,19 @@ fn contradictions_are_refused() {
         }
     });
     assert!(cookie.contains("has not given out"), "{cookie}");
+    let mode = broken(|item| {
+        if let NamespaceItem::Inode(inode) = item {
+            inode.attr.mode = u16::MAX;
+        }
+    });
+    assert!(mode.contains("has a mode that there is not"), "{mode}");
+    let twice = broken(|item| {
+        if let NamespaceItem::Inode(inode) = item {
+            let again = inode.links.clone();
+            inode.links.extend(again);
+        }
+    });
+    assert!(twice.contains("knows of a dentry twice"), "{twice}");
 }
 
 /// Two directories that are in each other are in no tree.
