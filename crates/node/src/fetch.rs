@@ -30,7 +30,7 @@ pub(crate) const MAX_REQUEST_BYTES: u64 = 8 << 20;
 /// The kernel sends the reads of one stream slightly out of order.
 const SEQUENTIAL_SLACK_BYTES: u64 = 2 << 20;
 
-/// What a stream is run ahead by when it is first seen.
+/// What a stream is run ahead by at first.
 const FIRST_WINDOW_BYTES: u64 = 1 << 20;
 
 /// Whoever needs absent bytes fetches them, looks again and starts over where they are not
@@ -52,7 +52,6 @@ pub struct Downloads {
 type Outcome = Shared<oneshot::Receiver<Result<(), RpcError>>>;
 
 /// How a file is being read.
-#[derive(Clone, Copy, Default)]
 struct Stream {
     /// Where the next read is expected.
     next: u64,
@@ -96,12 +95,12 @@ impl Node {
         let Some(valid_bytes) = self.replica.view().extents().home(ino).map(|home| home.valid_bytes) else { return };
         let ahead = {
             let mut streams = self.downloads.streams.borrow_mut();
-            let stream = streams.entry(ino).or_default();
-            let sequential = wanted.start.abs_diff(stream.next) <= SEQUENTIAL_SLACK_BYTES;
-            if !sequential {
-                *stream = Stream { next: wanted.end, ..Stream::default() };
+            // One read is no stream yet: whoever wants the beginning of many files waits for that alone.
+            let follows = |stream: &&mut Stream| wanted.start.abs_diff(stream.next) <= SEQUENTIAL_SLACK_BYTES;
+            let Some(stream) = streams.get_mut(&ino).filter(follows) else {
+                streams.insert(ino, Stream { next: wanted.end, window_bytes: 0, ahead: wanted.end });
                 return;
-            }
+            };
             stream.next = stream.next.max(wanted.end);
             let end = stream.next.saturating_add(stream.window_bytes);
             // Topped up by halves, so that requests stay large.
