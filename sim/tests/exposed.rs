@@ -190,11 +190,35 @@ impl Scene<'_> {
         for _ in 0..2 {
             self.life.node.take_back(self.life.ino);
         }
-        match self.rng.below(6) {
+        match self.rng.below(10) {
             0 => self.cut_power().await,
             1 => {
                 self.store().await;
                 self.force_stored();
+                self.cut_power().await;
+            }
+            2 => {
+                // What is there in the end is what was there at first, and the disk has something else.
+                let before = self.model.clone();
+                self.store().await;
+                self.store_at(0, &before);
+                self.holder = None;
+                self.world.sleep(Duration::from_secs(3)).await;
+                self.cut_power().await;
+            }
+            3 => {
+                self.fsync().await;
+                self.store().await;
+                self.fsync().await;
+                self.cut_power().await;
+            }
+            4 => {
+                self.fsync().await;
+                self.store().await;
+                if self.life.flush().await.is_ok() {
+                    self.expect_in_bucket();
+                    self.forced();
+                }
                 self.cut_power().await;
             }
             _ => {}
@@ -218,6 +242,13 @@ impl Scene<'_> {
                 self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_millis(40))).await;
                 match self.rng.below(4) {
                     0 => self.write().await,
+                    1 if self.holder.is_some() => {
+                        // The bucket may get what is there in between.
+                        let before = self.model.clone();
+                        self.store().await;
+                        self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_millis(40))).await;
+                        self.store_at(0, &before);
+                    }
                     _ => self.store().await,
                 }
             }
