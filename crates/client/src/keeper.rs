@@ -224,6 +224,10 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         shared.asked.set(now.start);
     }
     declare_opens(shared, now.session, IfRefused::Stale).await?;
+    if restarted {
+        // It may know from its log of what was closed since.
+        insist(shared, Request::Told { session: now.session }).await?;
+    }
     // Others wait until everything is repeated.
     insist(shared, Request::Renew { session: now.session }).await?;
     shared.set_attached(now.session);

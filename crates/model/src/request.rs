@@ -134,8 +134,8 @@ pub enum Request {
         pid: u32,
         pieces: Vec<LockPiece>,
     },
-    /// The client has told all that it has open, and of everything else the close was under way when
-    /// the process before it died.
+    /// The client has told all that it has open. Of everything else the close was under way when the
+    /// node, or the process before the client, died.
     Told {
         session: SessionId,
     },

@@ -69,6 +69,39 @@ fn bytes_come_back_though_their_operations_are_long_forgotten() {
     }
 }
 
+/// A file without a name is closed, and the power is cut before the node hears of it. The next run knows
+/// from its log that the client has it open, and hears from the client that this is over.
+#[test]
+fn what_is_closed_while_the_power_is_cut_goes() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            serve(&world).await;
+            let (process, client) = attach(&world, "desk").await;
+            let maker = client.clone();
+            let made = process.call(async move {
+                let name = Name::new(b"nameless").unwrap();
+                let made = maker.make(&Caller::ROOT, Ino::ROOT, &name, 0o600, Make::Regular, true).await.unwrap();
+                maker.unlink(&Caller::ROOT, Ino::ROOT, &name).await.unwrap();
+                maker.sync_fs().await.unwrap();
+                made.ino
+            });
+            let ino = made.await.expect("the client lives");
+            world.net().partition("desk", "server");
+            let closer = client.clone();
+            process.call(async move { closer.close(ino) }).await.expect("the client lives");
+            world.machine("server").power_cut();
+            serve(&world).await;
+            world.net().heal();
+            let found = process.call(async move {
+                client.sync_fs().await.unwrap();
+                client.getattr(ino).await
+            });
+            assert_eq!(found.await.expect("the client lives"), Err(FsError::Stale), "seed {seed}");
+        });
+    }
+}
+
 /// A client asks to be let in again, and the power is cut before it is answered. It does not
 /// wait for that answer until its session is over.
 #[test]
