@@ -149,6 +149,12 @@ impl Partition {
         self.namespace.orphans().map(|(ino, _)| self.extents.dirty_bytes_of(ino)).sum()
     }
 
+    /// What the trees take of the memory, which is nearly all that it takes. While a snapshot is
+    /// written, what changes is there twice.
+    pub fn memory_bytes(&self) -> u64 {
+        (self.namespace.memory_bytes() + self.extents.memory_bytes() + self.backing.memory_bytes()) as u64
+    }
+
     pub fn applied(&self) -> LogIndex {
         self.applied
     }

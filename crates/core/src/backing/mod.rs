@@ -178,6 +178,13 @@ impl Backing {
         self.backed
     }
 
+    pub fn memory_bytes(&self) -> usize {
+        let inodes = self.files.bytes() + self.dirs.bytes() + self.queue.bytes();
+        let keys = self.deletes.bytes() + self.homes.bytes() + self.redirects.bytes();
+        let names = self.hidden.bytes() + self.former.bytes() + self.removed.bytes() + self.unseen.memory_bytes();
+        inodes + keys + names
+    }
+
     /// Below what key the directory's objects are. `None` for one that is not in the tree.
     pub fn prefix_of(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
         self.dirs.get(&dir)?;

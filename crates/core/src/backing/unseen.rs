@@ -9,6 +9,10 @@ use ebb_model::{Ino, Name};
 pub(super) struct Unseen(Tree<(Ino, Ino, Name), u32>);
 
 impl Unseen {
+    pub fn memory_bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
     pub fn has(&self, ino: Ino) -> bool {
         self.range(ino).next().is_some()
     }

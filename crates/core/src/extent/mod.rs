@@ -122,6 +122,10 @@ struct Sums {
 const MAX_BLOCKS: u64 = MAX_FILE_BYTES.div_ceil(BLOCK_BYTES);
 
 impl Extents {
+    pub fn memory_bytes(&self) -> usize {
+        self.blocks.bytes() + self.files.bytes() + self.holes.memory_bytes() + self.packs.memory_bytes() + self.exposed.bytes()
+    }
+
     pub fn apply(&mut self, command: &ExtentCommand) {
         match *command {
             ExtentCommand::Present { ino, ref etag, first, ref sums } => {

@@ -14,6 +14,10 @@ pub(super) struct Packs {
 }
 
 impl Packs {
+    pub fn memory_bytes(&self) -> usize {
+        self.ranges.bytes() + self.bytes.bytes()
+    }
+
     fn insert(&mut self, ino: Ino, PackRange { pack, start, len_bytes }: PackRange) {
         self.ranges.insert(&(pack, start), &(len_bytes, ino));
         let before = self.bytes.get(&pack).unwrap_or(0);

@@ -11,6 +11,10 @@ use std::ops::Range;
 pub struct BlockRuns(Tree<(Ino, u64), u64>);
 
 impl BlockRuns {
+    pub fn memory_bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
     pub fn contains(&self, ino: Ino, block: u64) -> bool {
         self.next(ino, block).is_some_and(|run| run.contains(&block))
     }

@@ -40,6 +40,10 @@ impl Links {
         links.next().map(|((_, parent, _), _)| parent)
     }
 
+    pub fn memory_bytes(&self) -> usize {
+        self.by_age.bytes() + self.ages.bytes()
+    }
+
     pub fn len(&self) -> usize {
         self.by_age.len()
     }

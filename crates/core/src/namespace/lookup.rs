@@ -37,6 +37,10 @@ impl Namespace {
         self.inodes.len()
     }
 
+    pub fn memory_bytes(&self) -> usize {
+        self.inodes.bytes() + self.dentries.bytes() + self.links.memory_bytes() + self.hashes.bytes()
+    }
+
     /// Never: there is a root.
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty()

@@ -67,6 +67,11 @@ impl Leaf {
         self.len as usize
     }
 
+    /// Of the memory beside itself.
+    pub fn bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     pub fn is_sparse(&self) -> bool {
         self.len == 0 || (self.len as usize) < MAX_ENTRIES / 4 && self.bytes.len() < MAX_BYTES / 4
     }

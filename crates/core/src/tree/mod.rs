@@ -7,6 +7,7 @@
 //! - All leaves are at the same depth; no node but the root is empty.
 //! - `Branch::keys[i]` is above every key in `children[i]` and not above any in
 //!   `children[i + 1]`.
+//! - `bytes` is the sum of [`Node::bytes`].
 //! - No branch has more than [`FANOUT`] children, nor fewer than two, and below the root
 //!   [`SPARSE`]. Leaves have no lower limit, so that filling in order leaves full
 //!   leaves behind; a removal refills what it made sparse.
@@ -35,6 +36,7 @@ const SPARSE: usize = FANOUT / 4;
 pub struct Tree<K, V> {
     root: Arc<Node>,
     len: usize,
+    bytes: usize,
     entries: PhantomData<fn() -> (K, V)>,
 }
 
@@ -59,13 +61,14 @@ struct Split {
 
 impl<K, V> Clone for Tree<K, V> {
     fn clone(&self) -> Self {
-        Tree { root: self.root.clone(), len: self.len, entries: PhantomData }
+        Tree { root: self.root.clone(), len: self.len, bytes: self.bytes, entries: PhantomData }
     }
 }
 
 impl<K, V> Default for Tree<K, V> {
     fn default() -> Self {
-        Tree { root: Arc::new(Node::Leaf(Leaf::default())), len: 0, entries: PhantomData }
+        let root = Node::Leaf(Leaf::default());
+        Tree { bytes: root.bytes(), root: Arc::new(root), len: 0, entries: PhantomData }
     }
 }
 
@@ -80,6 +83,11 @@ impl<K, V> Tree<K, V> {
 
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// What it takes of the memory. What it shares with clones counts in each of them.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -110,10 +118,12 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
-        let (is_new, split) = Node::insert(&mut self.root, key, value);
+        let (is_new, split) = Node::insert(&mut self.root, key, value, &mut self.bytes);
         if let Some(Split { key, right }) = split {
             let left = Arc::clone(&self.root);
-            self.root = Arc::new(Node::Branch(Box::new(Branch { keys: Separators::one(&key), children: vec![left, Arc::new(right)] })));
+            let root = Node::Branch(Box::new(Branch { keys: Separators::one(&key), children: vec![left, Arc::new(right)] }));
+            self.bytes += root.bytes();
+            self.root = Arc::new(root);
         }
         self.len += usize::from(is_new);
         is_new
@@ -134,11 +144,12 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
     }
 
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        let old = Node::remove(&mut self.root, &packed(key), |value| V::unpack(key, value))?;
+        let old = Node::remove(&mut self.root, &packed(key), |value| V::unpack(key, value), &mut self.bytes)?;
         self.len -= 1;
         if let Node::Branch(branch) = &*self.root
             && let [only] = &branch.children[..]
         {
+            self.bytes -= self.root.bytes();
             self.root = Arc::clone(only);
         }
         Some(old)
@@ -187,8 +198,21 @@ fn packed(key: &impl Key) -> Vec<u8> {
 }
 
 impl Node {
-    fn insert(node: &mut Arc<Node>, key: &[u8], value: &[u8]) -> (bool, Option<Split>) {
-        match Arc::make_mut(node) {
+    /// What it takes of the memory, without its children.
+    fn bytes(&self) -> usize {
+        let counts = 2 * size_of::<usize>();
+        let beside = match self {
+            Node::Leaf(leaf) => leaf.bytes(),
+            Node::Branch(branch) => size_of::<Branch>() + branch.keys.bytes() + branch.children.capacity() * size_of::<Arc<Node>>(),
+        };
+        counts + size_of::<Node>() + beside
+    }
+
+    /// `bytes` are those of all nodes.
+    fn insert(node: &mut Arc<Node>, key: &[u8], value: &[u8], bytes: &mut usize) -> (bool, Option<Split>) {
+        *bytes -= node.bytes();
+        let node = Arc::make_mut(node);
+        let (is_new, split) = match node {
             Node::Leaf(leaf) => {
                 let inserted = leaf.insert(key, value);
                 let split = leaf.is_too_large().then(|| {
@@ -199,10 +223,12 @@ impl Node {
             }
             Node::Branch(branch) => {
                 let at = branch.child_of(key);
-                let (is_new, split) = Node::insert(&mut branch.children[at], key, value);
+                let (is_new, split) = Node::insert(&mut branch.children[at], key, value, bytes);
                 (is_new, split.and_then(|split| branch.add(at, split)))
             }
-        }
+        };
+        *bytes += node.bytes() + split.as_ref().map_or(0, |split| split.right.bytes());
+        (is_new, split)
     }
 }
 

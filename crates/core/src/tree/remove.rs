@@ -5,17 +5,23 @@ use super::{Branch, FANOUT, Node, SPARSE};
 use std::sync::Arc;
 
 impl Node {
-    /// Passes the value that the key had to `old`, if it was there.
-    pub(super) fn remove<T>(node: &mut Arc<Node>, key: &[u8], old: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        match Arc::make_mut(node) {
+    /// Passes the value that the key had to `old`, if it was there. `bytes` are those of all nodes.
+    pub(super) fn remove<T>(node: &mut Arc<Node>, key: &[u8], old: impl FnOnce(&[u8]) -> T, bytes: &mut usize) -> Option<T> {
+        *bytes -= node.bytes();
+        let node = Arc::make_mut(node);
+        let removed = match node {
             Node::Leaf(leaf) => leaf.remove(key, old),
             Node::Branch(branch) => {
                 let at = branch.child_of(key);
-                let old = Node::remove(&mut branch.children[at], key, old)?;
-                branch.refill(at);
-                Some(old)
+                let removed = Node::remove(&mut branch.children[at], key, old, bytes);
+                if removed.is_some() {
+                    branch.refill(at, bytes);
+                }
+                removed
             }
-        }
+        };
+        *bytes += node.bytes();
+        removed
     }
 
     fn is_sparse(&self) -> bool {
@@ -28,18 +34,21 @@ impl Node {
 
 impl Branch {
     /// Merges the child at `at` with a neighbour, or shares entries with it, if it is sparse.
-    fn refill(&mut self, at: usize) {
+    fn refill(&mut self, at: usize, bytes: &mut usize) {
         if !self.children[at].is_sparse() {
             return;
         }
         let left_at = at.saturating_sub(1);
         let between = self.keys.remove(left_at);
         let right = self.children.remove(left_at + 1);
+        *bytes -= self.children[left_at].bytes() + right.bytes();
         let left = Arc::make_mut(&mut self.children[left_at]);
         if let Some((key, right)) = left.append(&between, Arc::unwrap_or_clone(right)) {
+            *bytes += right.bytes();
             self.keys.insert(left_at, &key);
             self.children.insert(left_at + 1, Arc::new(right));
         }
+        *bytes += self.children[left_at].bytes();
     }
 }
 

@@ -22,6 +22,11 @@ impl Separators {
         self.ends.len()
     }
 
+    /// Of the memory beside itself.
+    pub fn bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
+
     pub fn get(&self, at: usize) -> &[u8] {
         &self.bytes[self.range(at)]
     }

@@ -9,6 +9,14 @@ impl<K: Key + Ord, V: Value<K>> Tree<K, V> {
         assert_eq!(self.iter().count(), self.len);
         assert!(self.iter().is_sorted_by(|(a, _), (b, _)| a < b));
         check_node(&self.root, None, None, true);
+        assert_eq!(self.bytes(), bytes_below(&self.root));
+    }
+}
+
+fn bytes_below(node: &Node) -> usize {
+    match node {
+        Node::Leaf(_) => node.bytes(),
+        Node::Branch(branch) => node.bytes() + branch.children.iter().map(|child| bytes_below(child)).sum::<usize>(),
     }
 }
 
@@ -130,6 +138,7 @@ proptest! {
                     prop_assert_eq!(found, range(&map, bounds));
                 }
             }
+            prop_assert_eq!(tree.bytes(), bytes_below(&tree.root));
             prop_assert_eq!(tree.len(), map.len());
             prop_assert_eq!(tree.first(), own(map.first_key_value()));
             prop_assert_eq!(tree.last(), own(map.last_key_value()));
