@@ -31,6 +31,7 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         ack_durable: args.ack == args::Ack::Durable,
         flush_interval: args.flush_interval.0,
         flush_parallel: args.flush_jobs.into(),
+        metadata_bytes: metadata_bytes(args),
         cache_bytes: args.cache_size.0,
         eviction: match args.eviction {
             args::Eviction::S3Fifo => Eviction::S3Fifo,
@@ -50,6 +51,12 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         planted: planted(),
         ..ebb_node::Options::default()
     }
+}
+
+/// While a snapshot is written, what changes takes memory twice: so much is left for that.
+fn metadata_bytes(args: &args::Node) -> u64 {
+    let share = ebb_os::memory_bytes().map(|memory| memory / 2);
+    args.metadata_memory.map(|given| given.0).or(share).unwrap_or(ebb_node::Options::default().metadata_bytes)
 }
 
 /// What is slow enough to be told of.
@@ -87,6 +94,10 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
             return Err(Failure::Usage(format!("{flag} must be at least {}, or 0", ebb_cli::units::Bytes(LEAST_RATE))));
         }
     }
+    if args.metadata_memory.is_some_and(|given| given.0 < LEAST_METADATA_BYTES) {
+        let least = ebb_cli::units::Bytes(LEAST_METADATA_BYTES);
+        return Err(Failure::Usage(format!("--metadata-memory must be at least {least}")));
+    }
     for (flag, given) in [("--cache-size", args.cache_size), ("--dirty-size", args.dirty_size)] {
         if given.0 < LEAST_CACHE_BYTES {
             return Err(Failure::Usage(format!("{flag} must be at least {}", ebb_cli::units::Bytes(LEAST_CACHE_BYTES))));
@@ -100,6 +111,9 @@ const LEAST_RATE: u64 = 1 << 20;
 
 /// What the scrub reads at one time.
 const LEAST_SCRUB_RATE: u64 = 1 << 20;
+
+/// Room for a page of a listing beside what is in use.
+const LEAST_METADATA_BYTES: u64 = 1 << 20;
 
 /// Room for a few requests under way.
 const LEAST_CACHE_BYTES: u64 = 16 << 20;

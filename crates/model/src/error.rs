@@ -69,6 +69,9 @@ pub enum FsError {
     /// The limit of a quota root.
     #[error("disk quota exceeded")]
     QuotaExceeded,
+    /// The node may take no more memory for names from the bucket.
+    #[error("out of memory")]
+    NoMemory,
 }
 
 /// Why a request got no answer from the file system. The client library acts upon it;

@@ -601,6 +601,9 @@ pub struct Status {
     pub inodes: u64,
     pub log_index: LogIndex,
     pub durable_index: LogIndex,
+    /// Of the node's memory.
+    pub metadata_bytes: u64,
+    pub metadata_limit_bytes: u64,
     pub cached_bytes: u64,
     pub cache_limit_bytes: u64,
     pub dirty_bytes: u64,

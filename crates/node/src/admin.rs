@@ -60,6 +60,8 @@ impl Node {
             inodes: state.namespace().len() as u64,
             log_index: self.replica.log().written(),
             durable_index: self.replica.log().durable(),
+            metadata_bytes: state.memory_bytes(),
+            metadata_limit_bytes: self.options.metadata_bytes,
             cached_bytes: state.extents().resident_bytes(),
             cache_limit_bytes: self.options.cache_bytes,
             dirty_bytes: state.extents().dirty_bytes() - state.orphan_bytes(),

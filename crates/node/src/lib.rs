@@ -28,6 +28,7 @@ mod load;
 mod locks;
 pub mod log;
 mod members;
+mod metadata;
 mod mutate;
 mod options;
 mod paced;

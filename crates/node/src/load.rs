@@ -51,9 +51,22 @@ impl Node {
         Ok(())
     }
 
+    /// As [`Node::resolve`], on behalf of who only looks.
+    pub(crate) async fn look_up(&self, dir: Ino, name: &Name) -> Result<Attr, RpcError> {
+        if !self.knows(dir, name) {
+            self.room_to_load()?;
+            self.resolve(dir, name).await?;
+        }
+        Ok(self.replica.view().namespace().lookup(dir, name)?)
+    }
+
     /// Makes sure that the namespace holds every name of `dir`.
     pub(crate) async fn complete(&self, dir: Ino) -> Result<(), RpcError> {
         while !self.is_complete(dir) {
+            // Whoever removes a directory learns that it is empty, or not, whatever room there is.
+            if self.replica.view().namespace().has_more_names_than(dir, 0) {
+                self.room_to_load()?;
+            }
             self.load_next(dir).await?;
         }
         Ok(())

@@ -116,6 +116,9 @@ impl Node {
         replay: Option<Replay>,
     ) -> Result<Mutated, RpcError> {
         self.admit(&mutation)?;
+        if replay.is_none() {
+            self.room_to_make(&mutation)?;
+        }
         let order = Order { tx, caller, replay, firm: self.is_firm(&mutation) };
         if let Some(ino) = mutation.inode() {
             self.see_all_names(ino).await?;

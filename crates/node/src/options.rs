@@ -38,6 +38,8 @@ pub struct Options {
     pub flush_interval: Duration,
     /// Files that go to the bucket at one time.
     pub flush_parallel: usize,
+    /// What metadata may take of the memory; beyond it nothing new comes in.
+    pub metadata_bytes: u64,
     /// Cached bytes on the node's disk, clean and dirty.
     pub cache_bytes: u64,
     /// What of it goes first.
@@ -93,6 +95,7 @@ impl Default for Options {
             ack_durable: false,
             flush_interval: Duration::from_secs(5),
             flush_parallel: 16,
+            metadata_bytes: 8 << 30,
             cache_bytes: 20 << 30,
             eviction: Eviction::S3Fifo,
             dirty_bytes: 4 << 30,

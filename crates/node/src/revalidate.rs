@@ -146,6 +146,7 @@ impl Node {
 
     /// Lists the whole of a directory that is complete, and takes on what others have changed.
     async fn list_again(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
+        self.room_to_load()?;
         let Some((prefix, epoch)) = self.begin_revalidation(dir).await? else { return Ok(()) };
         let mut agreed = BTreeSet::new();
         let mut after = None;
@@ -194,6 +195,7 @@ impl Node {
 
     /// Looks for a name that a large directory has not, as far as is known.
     async fn find_again(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        self.room_to_load()?;
         if self.begin_revalidation(dir).await?.is_none() {
             return Ok(());
         }

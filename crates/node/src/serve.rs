@@ -99,8 +99,7 @@ impl Node {
 
             Request::Lookup { parent, name } => {
                 self.revalidate_name(parent, &name).await;
-                self.resolve(parent, &name).await?;
-                let attr = self.replica.view().namespace().lookup(parent, &name)?;
+                let attr = self.look_up(parent, &name).await?;
                 Ok(Reply::Attr(self.shown(attr)))
             }
             Request::GetAttr { ino } => {
@@ -174,6 +173,7 @@ impl Node {
                 let entries = entries.into_iter().map(|(entry, attr)| (entry, self.shown(attr))).collect();
                 return Ok(Reply::Directory { entries, end: end && complete });
             }
+            self.room_to_load()?;
             self.load_next(dir).await?;
         }
     }

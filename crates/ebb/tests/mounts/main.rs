@@ -20,6 +20,7 @@ mod holes;
 mod joining;
 mod lock_ends;
 mod locks;
+mod metadata;
 mod names;
 mod native;
 mod open;

@@ -188,6 +188,7 @@ names!(message_name, MESSAGES, Message {
     Message::Error { error: RpcError::Refused(FsError::NoLocks), .. } => "error-no-locks",
     Message::Error { error: RpcError::Refused(FsError::Interrupted), .. } => "error-interrupted",
     Message::Error { error: RpcError::Refused(FsError::QuotaExceeded), .. } => "error-quota-exceeded",
+    Message::Error { error: RpcError::Refused(FsError::NoMemory), .. } => "error-no-memory",
     Message::Error { error: RpcError::SessionExpired, .. } => "error-session-expired",
     Message::Error { error: RpcError::Misordered, .. } => "error-misordered",
     Message::Error { error: RpcError::Overloaded, .. } => "error-overloaded",
@@ -655,6 +656,8 @@ impl Draw {
             inodes: self.u64(),
             log_index: self.index(),
             durable_index: self.index(),
+            metadata_bytes: self.u64(),
+            metadata_limit_bytes: self.u64(),
             cached_bytes: self.u64(),
             cache_limit_bytes: self.u64(),
             dirty_bytes: self.u64(),
@@ -852,6 +855,7 @@ impl Draw {
             NoLocks,
             Interrupted,
             QuotaExceeded,
+            NoMemory,
         ]
         .map(RpcError::Refused)
         .into();

@@ -80,6 +80,8 @@ impl Page {
         let gauges = [
             ("ebb_inodes", "Inodes in memory.", status.inodes),
             ("ebb_sessions", "Clients.", status.sessions.len() as u64),
+            ("ebb_metadata_bytes", "Memory that names and attributes take.", status.metadata_bytes),
+            ("ebb_metadata_limit_bytes", "Most of it.", status.metadata_limit_bytes),
             ("ebb_cached_bytes", "Bytes of files on the node's disk.", status.cached_bytes),
             ("ebb_cache_limit_bytes", "Most of them.", status.cache_limit_bytes),
             ("ebb_dirty_bytes", "Bytes that have not reached the bucket.", status.dirty_bytes),
@@ -174,6 +176,8 @@ mod tests {
             inodes: 1,
             log_index: LogIndex(3),
             durable_index: LogIndex(2),
+            metadata_bytes: 0,
+            metadata_limit_bytes: 1,
             cached_bytes: 0,
             cache_limit_bytes: 1,
             dirty_bytes: 0,

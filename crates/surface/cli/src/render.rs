@@ -69,6 +69,8 @@ pub fn json(reply: &AdminReply) -> Value {
             "inodes": status.inodes,
             "log_index": status.log_index.0,
             "durable_index": status.durable_index.0,
+            "metadata_bytes": status.metadata_bytes,
+            "metadata_limit_bytes": status.metadata_limit_bytes,
             "cached_bytes": status.cached_bytes,
             "cache_limit_bytes": status.cache_limit_bytes,
             "dirty_bytes": status.dirty_bytes,
@@ -123,7 +125,7 @@ pub fn json(reply: &AdminReply) -> Value {
 fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Result {
     let mode = if status.read_only { ", read-only" } else { "" };
     writeln!(out, "volume    {} over {} (incarnation {}{mode})", status.volume, status.backing, status.incarnation.0)?;
-    writeln!(out, "inodes    {} in memory", status.inodes)?;
+    writeln!(out, "metadata  {} inodes in {} of {}", status.inodes, Bytes(status.metadata_bytes), Bytes(status.metadata_limit_bytes))?;
     writeln!(out, "cache     {} of {}", Bytes(status.cached_bytes), Bytes(status.cache_limit_bytes))?;
     match status.dirty_since {
         Some(since) => {

@@ -48,6 +48,7 @@ impl From<FsError> for Errno {
             FsError::ValueTooLarge => libc::E2BIG,
             FsError::Range => libc::ERANGE,
             FsError::NoSpace => libc::ENOSPC,
+            FsError::NoMemory => libc::ENOMEM,
             FsError::ReadOnly => libc::EROFS,
             FsError::NotSupported => libc::EOPNOTSUPP,
             FsError::CrossDevice => libc::EXDEV,

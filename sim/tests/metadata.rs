@@ -1,0 +1,162 @@
+//! How much memory names and attributes take, and what happens where they may take no more.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::Options;
+use ebb_sim::volume::rig;
+use ebb_sim::{Process, World};
+use std::rc::Rc;
+use std::time::Duration;
+
+const ROOT: Caller = Caller::ROOT;
+const LIMIT: u64 = 100_000;
+
+fn options(metadata_bytes: u64) -> Options {
+    Options { owner: "metadata".into(), embedded: true, metadata_bytes, ..Options::default() }
+}
+
+fn run<F: Future<Output = ()> + 'static>(seed: u64, work: impl FnOnce(Rc<World>) -> F) {
+    let world = Rc::new(World::new(seed));
+    world.run(work(world.clone())).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// A client of a node that may take so much.
+async fn attach(world: &World, process: &Process, metadata_bytes: u64) -> Client {
+    let node = rig::open(process, &world.bucket(), &options(metadata_bytes)).await.unwrap().unwrap();
+    rig::attach_embedded(process, &node).await.unwrap().unwrap()
+}
+
+fn name(text: impl AsRef<[u8]>) -> Name {
+    Name::new(text.as_ref()).unwrap()
+}
+
+async fn make(client: &Client, parent: Ino, text: &str, what: Make) -> Result<Ino, FsError> {
+    client.make(&ROOT, parent, &name(text), 0o700, what, false).await.map(|attr| attr.ino)
+}
+
+/// Makes files until that is refused, and says how many there are.
+async fn fill(client: &Client, dir: Ino) -> u64 {
+    for number in 0.. {
+        match make(client, dir, &format!("file {number}"), Make::Regular).await {
+            Ok(_) => {}
+            Err(FsError::NoSpace) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!()
+}
+
+async fn status(client: &Client) -> Status {
+    match client.admin(AdminRequest::Status).await.unwrap() {
+        AdminReply::Status(status) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Situation: a volume in which files are made until its metadata takes what it may. Danger: that it
+/// takes more, or that what makes room is refused. Expectation: all that makes something new is
+/// ENOSPC, everything else goes on, status says why, and with what is removed it is over.
+#[test]
+fn what_is_new_is_refused_at_the_limit() {
+    run(1, |world| async move {
+        let process = world.machine("a").process("node");
+        let client = Rc::new(attach(&world, &process, LIMIT).await);
+        let (inner, clock) = (client.clone(), world.clone());
+        let work = async move {
+            let client = inner;
+            let dir = make(&client, Ino::ROOT, "dir", Make::Directory).await.unwrap();
+            let empty = make(&client, Ino::ROOT, "empty", Make::Directory).await.unwrap();
+            let files = fill(&client, dir).await;
+            let Status { metadata_bytes, metadata_limit_bytes, troubles, .. } = status(&client).await;
+            assert_eq!(metadata_limit_bytes, LIMIT);
+            assert!((LIMIT..LIMIT + 10_000).contains(&metadata_bytes), "{metadata_bytes}");
+            assert!(files > 300, "{files} files in {metadata_bytes} bytes");
+            assert!(matches!(&troubles[..], [only] if only.what.contains("--metadata-memory")), "{troubles:?}");
+
+            let file = client.lookup(dir, &name("file 0")).await.unwrap().ino;
+            let value = Bytes::from_static(b"value");
+            assert_eq!(make(&client, dir, "d", Make::Directory).await, Err(FsError::NoSpace));
+            assert_eq!(make(&client, dir, "l", Make::Symlink { target: value.clone() }).await, Err(FsError::NoSpace));
+            assert_eq!(client.link(&ROOT, file, dir, &name("link")).await.map(drop), Err(FsError::NoSpace));
+            assert_eq!(client.tmpfile(&ROOT, dir, 0o600).await.map(drop), Err(FsError::NoSpace));
+            assert_eq!(client.setxattr(&ROOT, file, "user.x".into(), value.clone(), XattrMode::Set).await, Err(FsError::NoSpace));
+            client.set_flags(&ROOT, file, InodeFlags::IMMUTABLE).await.unwrap();
+            client.set_flags(&ROOT, file, InodeFlags::default()).await.unwrap();
+            client.write(&ROOT, file, 0, value.clone(), false).await.unwrap();
+            client.rename(&ROOT, dir, &name("file 0"), dir, &name("renamed"), RenameMode::Replace).await.unwrap();
+            client.rmdir(&ROOT, Ino::ROOT, &name("empty")).await.unwrap();
+            assert_eq!(client.getattr(empty).await, Err(FsError::Stale));
+
+            for number in 1..files {
+                client.unlink(&ROOT, dir, &name(format!("file {number}"))).await.unwrap();
+            }
+            make(&client, dir, "more", Make::Regular).await.unwrap();
+            // What was removed is in the bucket until the flush.
+            clock.sleep(Duration::from_secs(60)).await;
+            let Status { metadata_bytes, troubles, .. } = status(&client).await;
+            assert!(metadata_bytes < LIMIT / 4 && troubles.is_empty(), "{metadata_bytes} {troubles:?}");
+        };
+        process.call(work).await.unwrap();
+    });
+}
+
+/// Situation: a node that dies when its metadata takes all that it may, and is started anew with half of
+/// that. Danger: that it does not start, or that what was acknowledged is missing. Expectation: all
+/// is there, and nothing new comes in.
+#[test]
+fn what_is_in_the_log_comes_back_whatever_the_limit() {
+    run(2, |world| async move {
+        let process = world.machine("a").process_on("node", "data");
+        let client = Rc::new(attach(&world, &process, LIMIT).await);
+        let inner = client.clone();
+        let files = process.call(async move { fill(&inner, Ino::ROOT).await }).await.unwrap();
+        process.kill();
+
+        let process = world.machine("a").process_on("node again", "data");
+        let client = attach(&world, &process, LIMIT / 2).await;
+        let work = async move {
+            for number in 0..files {
+                client.lookup(Ino::ROOT, &name(format!("file {number}"))).await.unwrap();
+            }
+            assert!(status(&client).await.metadata_bytes >= LIMIT);
+            assert_eq!(make(&client, Ino::ROOT, "more", Make::Regular).await, Err(FsError::NoSpace));
+        };
+        process.call(work).await.unwrap();
+    });
+}
+
+/// Situation: a bucket with more names than the node may know. Danger: that the node takes them all.
+/// Expectation: who lists it gets ENOMEM, names that are known are found, and those that are not are not
+/// said to be absent.
+#[test]
+fn a_bucket_that_does_not_fit_is_not_loaded_whole() {
+    run(3, |world| async move {
+        for number in 0..20_000 {
+            world.bucket().put_as_outsider(&format!("dir/{number:05}"), vec![], vec![]).unwrap();
+        }
+        let process = world.machine("a").process("node");
+        let client = attach(&world, &process, LIMIT * 5).await;
+        let work = async move {
+            let dir = client.lookup(Ino::ROOT, &name("dir")).await.unwrap().ino;
+            let (mut after, mut known) = (Cookie::START, Vec::new());
+            let refused = loop {
+                match client.readdir(dir, after, 1000).await {
+                    Ok(page) => {
+                        known.extend(page.entries.iter().map(|(entry, _)| entry.name.clone()));
+                        after = page.entries.last().unwrap().0.cookie;
+                        assert!(!page.end, "all of it fits");
+                    }
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(refused, FsError::NoMemory);
+            let taken = status(&client).await.metadata_bytes;
+            assert!(taken < LIMIT * 5 + 300_000, "{taken}");
+            client.lookup(dir, &known[0]).await.unwrap();
+            assert_eq!(client.lookup(dir, &name("19999")).await, Err(FsError::NoMemory));
+            client.unlink(&ROOT, dir, &known[0]).await.unwrap();
+        };
+        process.call(work).await.unwrap();
+    });
+}
