@@ -36,6 +36,7 @@ mod unseen;
 
 pub use keys::page_key;
 pub use listing::{Interpreted, Listed, Listing, Scope, to_probe};
+pub use page::PageDraft;
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStep};
 pub use prove::{Claimed, ClaimedPage, Owner, Reserved};
 pub use revalidate::Standing;

@@ -2,22 +2,53 @@
 
 use super::follow::below;
 use super::*;
+use crate::namespace::{Inode, Link};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A page while it is put together. Of a large directory that is done piece by piece, all of one state.
+pub struct PageDraft {
+    dir: Ino,
+    prefix: String,
+    /// Behind which child the next piece begins.
+    after: Cookie,
+    entries: BTreeMap<Name, Installed>,
+    /// Inodes of which an entry tells all names.
+    told: BTreeSet<Ino>,
+}
 
 impl Backing {
     /// The page as it is to be written. `old` is the page in the bucket where
     /// [`PageStep::Write`] asks for it: what it says of names that have not been seen yet stays.
     pub fn page(&self, namespace: &Namespace, dir: Ino, old: Option<&DirectoryPage>) -> Option<DirectoryPage> {
-        let inode = namespace.inode(dir)?;
-        let parent = inode.first.and_then(|link| Some((link.parent, namespace.name_at(link)?)));
+        let mut draft = self.draft_page(namespace, dir)?;
+        self.add_to_page(namespace, &mut draft, usize::MAX);
+        self.finish_page(namespace, draft, old)
+    }
+
+    /// A page without entries; `None` for a directory that is not in the tree.
+    pub fn draft_page(&self, namespace: &Namespace, dir: Ino) -> Option<PageDraft> {
         let prefix = self.prefix_of(namespace, dir)?;
-        let mut entries = BTreeMap::new();
-        let mut told = BTreeSet::new();
-        for (name, child) in namespace.children(dir) {
-            if let Some(entry) = self.entry(namespace, &prefix, &name, child, &mut told) {
-                entries.insert(name, entry);
+        Some(PageDraft { dir, prefix, after: Cookie::START, entries: BTreeMap::new(), told: BTreeSet::new() })
+    }
+
+    /// Adds what is to be said of the next children; says whether there are more.
+    pub fn add_to_page(&self, namespace: &Namespace, draft: &mut PageDraft, most: usize) -> bool {
+        let mut added = 0;
+        for (name, child) in namespace.children_after(draft.dir, draft.after).take(most) {
+            added += 1;
+            draft.after = child.cookie;
+            if let Some(entry) = self.entry(namespace, draft, &name, child) {
+                draft.entries.insert(name, entry);
             }
         }
+        added == most
+    }
+
+    /// The page of a draft that has all children, on the state that these were added of.
+    pub fn finish_page(&self, namespace: &Namespace, draft: PageDraft, old: Option<&DirectoryPage>) -> Option<DirectoryPage> {
+        let PageDraft { dir, mut entries, mut told, .. } = draft;
+        let inode = namespace.inode(dir)?;
+        let parent = inode.first.and_then(|link| Some((link.parent, namespace.name_at(link)?)));
         if let Some(old) = old.filter(|_| !self.is_complete(dir)) {
             let names = names_told(&old.entries);
             let unseen =
@@ -33,21 +64,26 @@ impl Backing {
             hidden.sort_unstable();
             hidden.dedup();
         }
-        let record = self.installed_record(namespace, dir, usize::MAX)?;
+        let record = self.installed_record(namespace, inode, usize::MAX);
         Some(DirectoryPage { dir, parent, record, hidden, entries: entries.into_values().collect() })
     }
 
     /// `None` for what an object or prefix says well enough, or will say once it is there.
-    /// `told` are inodes of which another entry tells all names.
-    fn entry(&self, namespace: &Namespace, prefix: &str, name: &Name, child: Dentry, told: &mut BTreeSet<Ino>) -> Option<Installed> {
-        let Dentry { ino, kind, .. } = child;
+    fn entry(&self, namespace: &Namespace, draft: &mut PageDraft, name: &Name, child: Dentry) -> Option<Installed> {
+        let Dentry { ino, kind, cookie } = child;
         let inode = namespace.inode(ino)?;
-        let listed = format!("{prefix}{}", keys::segment_of(name));
+        let listed = format!("{}{}", draft.prefix, keys::segment_of(name));
         let what = match kind {
             FileKind::Regular => {
-                let file = self.files.get(&ino)?;
-                let (key, home) = self.home(namespace, ino)?;
-                if !file.recorded && key == listed {
+                let FileBacking { home, recorded, .. } = self.files.get(&ino)?;
+                let home = home?;
+                let is_primary = inode.first == Some(Link { parent: draft.dir, cookie });
+                let key = match home.key {
+                    Some(key) => key,
+                    None if is_primary => keys::own_key(&draft.prefix, name, ino),
+                    None => self.key_of(namespace, ino)?,
+                };
+                if !recorded && key == listed {
                     return None;
                 }
                 let key = (key != listed).then_some(key);
@@ -55,31 +91,31 @@ impl Backing {
             }
             FileKind::Directory => {
                 let state = self.dirs.get(&ino)?;
-                let prefix = self.prefix_of(namespace, ino)?;
+                let page = state.has_page();
+                let prefix = state.prefix.unwrap_or_else(|| keys::own_prefix(&draft.prefix, name, ino));
                 let prefix = (prefix != listed + "/").then_some(prefix);
                 if !state.recorded && prefix.is_none() {
                     return None;
                 }
-                InstalledKind::Directory { prefix, page: state.has_page() }
+                InstalledKind::Directory { prefix, page }
             }
-            FileKind::Symlink => InstalledKind::Recorded(Make::Symlink { target: inode.target }),
+            FileKind::Symlink => InstalledKind::Recorded(Make::Symlink { target: inode.target.clone() }),
             FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => {
                 InstalledKind::Recorded(Make::Special { kind, rdev: inode.attr.rdev })
             }
         };
-        let most_links = if told.insert(ino) { usize::MAX } else { 1 };
-        Some(Installed { name: name.clone(), ino, what, record: self.installed_record(namespace, ino, most_links) })
+        let most_links = if draft.told.insert(ino) { usize::MAX } else { 1 };
+        Some(Installed { name: name.clone(), ino, what, record: Some(self.installed_record(namespace, inode, most_links)) })
     }
 
-    fn installed_record(&self, namespace: &Namespace, ino: Ino, most_links: usize) -> Option<InstalledRecord> {
-        let inode = namespace.inode(ino)?;
+    fn installed_record(&self, namespace: &Namespace, inode: Inode, most_links: usize) -> InstalledRecord {
         let attr = &inode.attr;
         let seen = namespace.links(&inode).filter_map(|link| Some((link.parent, namespace.name_at(link)?)));
         // Of names that are not all known the primary one is at the home, not here.
-        let unseen = self.unseen_names(ino);
+        let unseen = self.unseen_names(attr.ino);
         let has_several = unseen.len() + inode.names as usize > 1;
         let links = unseen.iter().cloned().chain(seen).take(if has_several { most_links } else { 0 }).collect();
-        Some(InstalledRecord {
+        InstalledRecord {
             mode: attr.mode,
             nlink: attr.nlink,
             uid: attr.uid,
@@ -88,9 +124,9 @@ impl Backing {
             mtime: attr.mtime,
             ctime: attr.ctime,
             btime: attr.btime,
-            xattrs: inode.xattrs.clone().into_iter().collect(),
             links,
-        })
+            xattrs: inode.xattrs.into_iter().collect(),
+        }
     }
 }
 

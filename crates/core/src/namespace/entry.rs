@@ -50,7 +50,11 @@ impl Namespace {
 
     /// The names in a directory as far as they are loaded, oldest first.
     pub(crate) fn children(&self, dir: Ino) -> impl Iterator<Item = (Name, Dentry)> {
-        self.stream(dir, Cookie::START).map(|(cookie, entry)| {
+        self.children_after(dir, Cookie::START)
+    }
+
+    pub(crate) fn children_after(&self, dir: Ino, after: Cookie) -> impl Iterator<Item = (Name, Dentry)> {
+        self.stream(dir, after).map(|(cookie, entry)| {
             let dentry = entry.at(cookie);
             (entry.name, dentry)
         })

@@ -24,6 +24,7 @@ use futures_channel::oneshot;
 use futures_util::StreamExt;
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream;
+use page::Rests;
 use preserve::Preserved;
 use refused::RefusedWork;
 use std::cell::Cell;
@@ -45,6 +46,7 @@ pub struct Flusher {
     lanes: Vec<Lane>,
     refused: RefusedWork,
     doubts: Doubts,
+    rests: Rests,
     flushed: Cell<Flushed>,
 }
 
@@ -80,6 +82,7 @@ impl Flusher {
             lanes: (0..buckets).map(|_| lane()).collect(),
             refused: RefusedWork::default(),
             doubts: Doubts::default(),
+            rests: Rests::default(),
             flushed: Cell::default(),
         }
     }
@@ -289,8 +292,9 @@ impl Node {
             round |= ended;
         }
         self.move_renamed().await;
+        self.flusher.rests.end(self.ports.clock.monotonic());
         let pages = self.due(side, root, all, |work| match work {
-            DirtyWork::Page(dir) => Some(dir),
+            DirtyWork::Page(dir) => Some(dir).filter(|dir| root.is_some() || !self.flusher.rests.has(*dir)),
             DirtyWork::File(_) => None,
         });
         let mut sent =
@@ -323,13 +327,11 @@ impl Node {
     fn due(&self, side: Side, root: Option<Ino>, all: bool, pick: impl Fn(DirtyWork) -> Option<Ino>) -> Vec<Ino> {
         let candidates: Vec<(Time, Ino)> = {
             let state = self.replica.view();
-            let work = state.backing().dirty_work().filter_map(|(since, work)| Some((since, pick(work)?)));
+            let work = state.backing().dirty_work().filter(|(since, _)| all || self.is_old(*since));
+            let work = work.filter_map(|(since, work)| Some((since, pick(work)?)));
             work.filter(|(_, ino)| !self.flusher.refused.is_paused(&Work::Inode(*ino))).collect()
         };
-        let due = candidates.into_iter().filter(|(since, ino)| match root {
-            Some(root) => self.is_below(*ino, root),
-            None => all || self.is_old(*since),
-        });
+        let due = candidates.into_iter().filter(|(_, ino)| root.is_none_or(|root| self.is_below(*ino, root)));
         let due = due.filter(|(_, ino)| self.side_of(*ino) == side);
         due.map(|(_, ino)| ino).collect()
     }

@@ -7,11 +7,44 @@ use ebb_core::backing::PageStep;
 use ebb_format::page;
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Directories with more entries than this keep their objects where they are when they are
 /// renamed: a redirect in `.ebb/` says where (DESIGN §3).
 const MAX_MOVED_ENTRIES: usize = 10_000;
+
+/// Children that are looked at before others get a turn: a few milliseconds.
+const PIECE_ENTRIES: usize = 1000;
+
+const PIECE_PAUSE: Duration = Duration::from_millis(1);
+
+/// A page is not written again for so many times as long as it took: it is written whole, however
+/// little of it has changed.
+const REST: u32 = 20;
+
+/// Directories whose page was written a short time ago, and until when they are left alone.
+#[derive(Default)]
+pub struct Rests {
+    until: RefCell<BTreeMap<Ino, Duration>>,
+}
+
+impl Rests {
+    fn begin(&self, dir: Ino, now: Duration, rest: Duration) {
+        self.until.borrow_mut().insert(dir, now + rest);
+    }
+
+    /// Forgets those that are over.
+    pub(super) fn end(&self, now: Duration) {
+        self.until.borrow_mut().retain(|_, until| *until > now);
+    }
+
+    pub(super) fn has(&self, dir: Ino) -> bool {
+        self.until.borrow().contains_key(&dir)
+    }
+}
 
 impl Node {
     /// Writes what no object can say about a directory and its names.
@@ -51,13 +84,17 @@ impl Node {
                 Err(error) => return Err(error.into()),
             }
         }
-        let (page, version) = {
+        let began = self.ports.clock.monotonic();
+        let (names, backing, version) = {
             let state = self.replica.view();
-            let version = Version(state.next_version().0 - 1);
-            // Removed since: its page is deleted in its turn.
-            let Some(page) = state.backing().page(state.namespace(), dir, old) else { return Err(FlushError::Later) };
-            (page, version)
+            (state.namespace().clone(), state.backing().clone(), Version(state.next_version().0 - 1))
         };
+        // Removed since: its page is deleted in its turn.
+        let Some(mut draft) = backing.draft_page(&names, dir) else { return Err(FlushError::Later) };
+        while backing.add_to_page(&names, &mut draft, PIECE_ENTRIES) {
+            self.ports.clock.sleep(PIECE_PAUSE).await;
+        }
+        let Some(page) = backing.finish_page(&names, draft, old) else { return Err(FlushError::Later) };
         let body = page::encode(&page).map_err(|error| {
             self.trouble(key, Some(format!("the page of a directory cannot be encoded: {error}")));
             FlushError::Node(FsError::Io.into())
@@ -65,6 +102,8 @@ impl Node {
         self.force_log().await?;
         let tag = self.replica.view().backing().page_tag(dir).map(|tag| ETag(tag.to_owned()));
         let etag = self.replace_page(key, tag, body).await?;
+        let now = self.ports.clock.monotonic();
+        self.flusher.rests.begin(dir, now, self.options.flush_interval.max((now - began) * REST));
         Ok((etag, version))
     }
 
