@@ -134,6 +134,38 @@ fn what_the_bucket_has_is_not_lost_under_a_change_of_a_part() {
     }
 }
 
+/// Situation: a file was fetched; what others have written is forced, and that alone: nobody waits for
+/// what can be fetched again. Danger: what was fetched counts as forced after a power cut that took
+/// it, and under a change of a part of it zeros go to the bucket.
+#[test]
+fn what_was_fetched_is_not_forced_with_what_was_written_and_doubted_after_a_power_cut() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            // In a store file of its own, as files from this length on are.
+            volume.client.write(&Caller::ROOT, volume.file, 2 * BLOCK_BYTES, vec![OLD; 100].into(), false).await.unwrap();
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.flush_and_evict().await;
+            volume.expect_beginning(OLD, seed).await;
+            volume.client.write(&Caller::ROOT, volume.other, 0, vec![NEW; 100].into(), false).await.unwrap();
+            volume.client.sync_fs().await.unwrap();
+            let fetched = format!("disk.sync      store/{:016x}", volume.file.0);
+            let evicted = "disk.punch";
+            let since = world.last_events();
+            let since = since.rsplit_once(evicted).map_or(&*since, |(_, since)| since);
+            assert!(!since.contains(&fetched), "seed {seed}: what was fetched was waited for");
+            volume.cut_power().await;
+            volume.change_end(Change::Write).await;
+            volume.force_log().await;
+            volume.expect_beginning(OLD, seed).await;
+            volume.flush_and_evict().await;
+            volume.expect_beginning(OLD, seed).await;
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
 /// Of the last bytes of the block.
 #[derive(Clone, Copy)]
 enum Change {

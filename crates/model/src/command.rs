@@ -168,6 +168,25 @@ impl Make {
     }
 }
 
+/// Which bytes are forced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SyncScope {
+    All,
+    File(Ino),
+    /// Of all files what was written, which is nowhere else, but not what was fetched from the bucket.
+    Written,
+}
+
+impl SyncScope {
+    /// The only file that it is about.
+    pub fn only(self) -> Option<Ino> {
+        match self {
+            SyncScope::File(ino) => Some(ino),
+            SyncScope::All | SyncScope::Written => None,
+        }
+    }
+}
+
 /// Facts about store files. Each is logged after the bytes it speaks of were written, not
 /// after they were forced: what a power cut may take back is found at recovery as what no
 /// later `Synced` covers.
@@ -177,8 +196,8 @@ pub enum ExtentCommand {
     Present { ino: Ino, etag: String, first: u64, sums: Vec<u32> },
     /// Clean blocks that are about to be punched; forced before they are.
     Absent { ino: Ino, first: u64, count: u64 },
-    /// The bytes that records up to `upto` speak of are forced: those of `ino`, or of all files.
-    Synced { ino: Option<Ino>, upto: LogIndex },
+    /// The bytes that records up to `upto` speak of are forced.
+    Synced { scope: SyncScope, upto: LogIndex },
     /// Checksums of whole blocks that were void, computed while their content was at `version`.
     Summed { ino: Ino, version: Version, sums: Vec<(u64, u32)> },
     /// After a power cut: bytes of these blocks were written and not forced, so they may

@@ -222,10 +222,10 @@ impl Node {
             let sums = content.chunks(BLOCK_BYTES as usize).map(ebb_format::crc32c).collect();
             let start = fills[at].block;
             let content = content.slice(..self.visible_bytes(&place, start * BLOCK_BYTES, content.len()).await?);
-            self.store.write(&place, start * BLOCK_BYTES, content).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.store.fill(&place, start * BLOCK_BYTES, content).await.map_err(|error| self.disk_failed(ino, error))?;
             if self.is_exposed(ino) {
                 // Lost by a power cut it would count as stored over.
-                self.store.sync(Some(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+                self.store.sync(SyncScope::File(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
             }
             self.commit(Command::Extent(ExtentCommand::Present { ino, etag: etag.0.clone(), first: start, sums })).await?;
             self.note_clean(ino, start..start + run as u64);

@@ -10,13 +10,17 @@ use ebb_model::*;
 
 impl Node {
     /// Forces everything that was answered so far, and tells clients that they need not keep
-    /// it any longer.
+    /// it any longer. What was fetched can be fetched again: nobody waits until it is forced.
     pub(crate) async fn force_all(&self) -> Result<LogIndex, RpcError> {
+        self.force(SyncScope::Written).await
+    }
+
+    pub(crate) async fn force(&self, scope: SyncScope) -> Result<LogIndex, RpcError> {
         let upto = self.replica.log().written();
         let all_back = !self.attachments.awaits_any();
-        match self.store.sync(None).await {
-            Ok(any) if any && all_back => {
-                self.commit(Command::Extent(ExtentCommand::Synced { ino: None, upto })).await?;
+        match self.store.sync(scope).await {
+            Ok(any) if (any || scope == SyncScope::All) && all_back => {
+                self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await?;
             }
             Ok(_) => {}
             Err(error) => {
@@ -42,12 +46,12 @@ impl Node {
         self.doubt_exposed(Some(ino));
         let upto = self.replica.log().written();
         let all_back = !self.attachments.awaits_any();
-        let synced = self.waiting("the node's disk", self.store.sync(Some(ino))).await.map_err(|error| {
+        let synced = self.waiting("the node's disk", self.store.sync(SyncScope::File(ino))).await.map_err(|error| {
             tracing::error!(%ino, %error, "fsync failed");
             RpcError::Refused(FsError::Io)
         })?;
         if synced && all_back {
-            self.commit(Command::Extent(ExtentCommand::Synced { ino: Some(ino), upto })).await?;
+            self.commit(Command::Extent(ExtentCommand::Synced { scope: SyncScope::File(ino), upto })).await?;
         }
         self.force_log().await?;
         Ok(self.safe.get())

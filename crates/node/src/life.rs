@@ -10,6 +10,10 @@ use ebb_ports::BucketError;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// How often what was fetched is forced. Most of it has been written by the system by then; what a
+/// crash finds not forced is fetched again.
+const FETCHED_INTERVAL: Duration = Duration::from_secs(30);
+
 /// How often sessions are looked at.
 const EXPIRY_POLL: Duration = Duration::from_secs(1);
 
@@ -26,6 +30,7 @@ impl Node {
     pub(crate) fn start(self: &Rc<Self>) {
         let spawn = &self.ports.spawn;
         spawn.spawn(Box::pin(self.clone().force_for_ever()));
+        spawn.spawn(Box::pin(self.clone().force_fetched_for_ever()));
         spawn.spawn(Box::pin(self.clone().expire_for_ever()));
         spawn.spawn(Box::pin(self.clone().snapshot_for_ever()));
         spawn.spawn(Box::pin(self.clone().count_for_ever()));
@@ -58,6 +63,18 @@ impl Node {
                     "force",
                     forced.err().map(|error| format!("what was acknowledged cannot be made safe from a power cut: {error}")),
                 );
+            }
+        }
+    }
+
+    /// Forces what was fetched now and then, by itself: whoever waits for what was written does not wait for that.
+    async fn force_fetched_for_ever(self: Rc<Self>) {
+        while !self.is_stopping() {
+            self.ports.clock.sleep(FETCHED_INTERVAL).await;
+            if self.store.has_fetched()
+                && let Err(error) = self.force(SyncScope::All).await
+            {
+                tracing::warn!(%error, "what was fetched is to be fetched again after a crash");
             }
         }
     }

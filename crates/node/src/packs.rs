@@ -256,7 +256,7 @@ impl Node {
             }
             // What is dirty may have been forced where it is, by this run or an earlier one.
             if is_dirty && !self.store.is_young(ino) {
-                self.store.sync(Some(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+                self.store.sync(SyncScope::File(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
             }
         }
         let index = self.commit(Command::Extent(ExtentCommand::Packed { ino, range })).await?;

@@ -322,7 +322,7 @@ impl Node {
             }
         }
         for ino in made {
-            self.store.sync(Some(ino)).await?;
+            self.store.sync(SyncScope::File(ino)).await?;
         }
         Ok(())
     }
@@ -350,7 +350,7 @@ impl Node {
         };
         // Whatever the snapshot speaks of is in the store files and forced before it counts.
         holes.await;
-        self.force_all().await?;
+        self.force(SyncScope::All).await?;
         let kept = |item: &SnapshotItem| !(self.has(Planted::LostSession) && matches!(item, SnapshotItem::Session { .. }));
         self.replica.log().snapshot(at, version, frames(state.items().filter(kept))).await.map_err(refusal)?;
         self.snapshot_at.set(at);
@@ -553,28 +553,32 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
     let mut unforced = Unforced::default();
     let mut holes = Vec::new();
     let mut cuts = BTreeMap::new();
-    let mut unsynced: BTreeMap<Ino, Vec<(LogIndex, Range<u64>)>> = BTreeMap::new();
+    let mut unsynced: BTreeMap<Ino, Vec<Unsynced>> = BTreeMap::new();
     while let Some((index, command)) = recovery.commands.next().await? {
         match &command {
             Command::Client { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. }
             | Command::Repeated { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. } => {
-                unsynced.entry(*ino).or_default().push((index, touched_blocks(*offset, *len_bytes)));
+                unsynced.entry(*ino).or_default().push(Unsynced::written(index, touched_blocks(*offset, *len_bytes)));
             }
             Command::Client { mutation: Mutation::Fallocate { ino, edges, .. }, .. }
             | Command::Repeated { mutation: Mutation::Fallocate { ino, edges, .. }, .. } => {
-                let blocks = edges.iter().map(|block| (index, *block..block.saturating_add(1)));
+                let blocks = edges.iter().map(|block| Unsynced::written(index, *block..block.saturating_add(1)));
                 unsynced.entry(*ino).or_default().extend(blocks);
             }
-            Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) | Command::Stored { ino, first, sums, .. } => {
-                unsynced.entry(*ino).or_default().push((index, *first..*first + sums.len() as u64));
+            Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) => {
+                let blocks = *first..*first + sums.len() as u64;
+                unsynced.entry(*ino).or_default().push(Unsynced { index, blocks, is_fetched: true });
+            }
+            Command::Stored { ino, first, sums, .. } => {
+                unsynced.entry(*ino).or_default().push(Unsynced::written(index, *first..*first + sums.len() as u64));
             }
             // What was copied there.
             Command::Extent(ExtentCommand::Packed { ino, .. }) => {
-                unsynced.entry(*ino).or_default().push((index, touched_blocks(0, PACKED_BYTES)));
+                unsynced.entry(*ino).or_default().push(Unsynced::written(index, touched_blocks(0, PACKED_BYTES)));
             }
             // Doubted once, or about to be written when the node went down.
             Command::Extent(ExtentCommand::Unsynced { ino, first, count }) => {
-                unsynced.entry(*ino).or_default().push((index, *first..first.saturating_add(*count)));
+                unsynced.entry(*ino).or_default().push(Unsynced::written(index, *first..first.saturating_add(*count)));
             }
             // Nobody is to bring back what was given up.
             Command::Backing(BackingCommand::RolledBack { ino, .. }) => {
@@ -583,18 +587,13 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             }
             // Whatever is in its holes by now is not what was there before.
             Command::Extent(ExtentCommand::Exposed { ino, .. }) => holes.retain(|(other, _)| other != ino),
-            Command::Extent(ExtentCommand::Synced { ino: Some(ino), upto }) => {
-                unforced.synced(Some(*ino), *upto);
-                if let Some(writes) = unsynced.get_mut(ino) {
-                    writes.retain(|(index, _)| index > upto);
+            Command::Extent(ExtentCommand::Synced { scope, upto }) => {
+                let only = scope.only();
+                unforced.synced(only, *upto);
+                for (_, blocks) in unsynced.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino)) {
+                    blocks.retain(|blocks| blocks.index > *upto || *scope == SyncScope::Written && blocks.is_fetched);
                 }
-            }
-            Command::Extent(ExtentCommand::Synced { ino: None, upto }) => {
-                unforced.synced(None, *upto);
-                for writes in unsynced.values_mut() {
-                    writes.retain(|(index, _)| index > upto);
-                }
-                unsynced.retain(|_, writes| !writes.is_empty());
+                unsynced.retain(|_, blocks| !blocks.is_empty());
             }
             _ => {}
         }
@@ -622,8 +621,21 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             unforced.written(ino, bytes, stamp.version, index);
         }
     }
-    let doubtful = unsynced.into_iter().map(|(ino, writes)| (ino, joined(writes.into_iter().map(|(_, blocks)| blocks).collect())));
+    let doubtful = unsynced.into_iter().map(|(ino, writes)| (ino, joined(writes.into_iter().map(|unsynced| unsynced.blocks).collect())));
     Ok(Replayed { partition, doubtful: doubtful.collect(), unforced, holes, cuts })
+}
+
+/// Blocks that the command at `index` speaks of.
+struct Unsynced {
+    index: LogIndex,
+    blocks: Range<u64>,
+    is_fetched: bool,
+}
+
+impl Unsynced {
+    fn written(index: LogIndex, blocks: Range<u64>) -> Unsynced {
+        Unsynced { index, blocks, is_fetched: false }
+    }
 }
 
 /// The same blocks, each once: what is doubted is logged, and doubted again by the next start.

@@ -19,7 +19,7 @@ use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_core::extent::{BlockRuns, touched_blocks};
 use ebb_core::partition::Partition;
-use ebb_model::{BLOCK_BYTES, Ino, LogIndex, PackId, PackRange};
+use ebb_model::{BLOCK_BYTES, Ino, LogIndex, PackId, PackRange, SyncScope};
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -118,6 +118,10 @@ struct State {
     /// change. A file leaves only once it was forced, so that of two who force it at one time
     /// neither takes the other's sync, which may still be under way, for done.
     unsynced: BTreeMap<(Ino, FileId), u64>,
+    /// Those of them that have nothing but what was fetched, which is not lost with them.
+    fetched: BTreeSet<(Ino, FileId)>,
+    /// Something was fetched since all was last forced.
+    has_fetched: bool,
     /// What of them was changed since they were last forced.
     unforced: BlockRuns,
     /// Files among them that were cut: whatever is forced, their new length is forced
@@ -137,9 +141,23 @@ struct State {
 
 impl State {
     fn changed(&mut self, place: &Place, blocks: Range<u64>) {
+        self.put(place, blocks);
+        self.fetched.remove(&(place.ino, place.file()));
+    }
+
+    fn filled(&mut self, place: &Place, blocks: Range<u64>) {
+        let is_first = self.put(place, blocks);
+        if is_first {
+            self.fetched.insert((place.ino, place.file()));
+        }
+        self.has_fetched = true;
+    }
+
+    /// Whether all that was there before was forced.
+    fn put(&mut self, place: &Place, blocks: Range<u64>) -> bool {
         self.changes += 1;
-        self.unsynced.insert((place.ino, place.file()), self.changes);
         self.unforced.insert(place.ino, blocks);
+        self.unsynced.insert((place.ino, place.file()), self.changes).is_none()
     }
 
     fn was_cut(&mut self, place: &Place, len: u64) {
@@ -151,11 +169,16 @@ impl State {
     fn settled(&mut self, ino: Ino) {
         let files: Vec<FileId> = self.unsynced_files(ino).map(|(file, _)| file).collect();
         for file in files {
-            self.unsynced.remove(&(ino, file));
+            self.synced(ino, file);
         }
         self.unforced.remove(ino, 0..u64::MAX);
         self.cut.remove(&ino);
         self.young.remove(&ino);
+    }
+
+    fn synced(&mut self, ino: Ino, file: FileId) {
+        self.unsynced.remove(&(ino, file));
+        self.fetched.remove(&(ino, file));
     }
 
     fn unsynced_files(&self, ino: Ino) -> impl Iterator<Item = (FileId, u64)> {
@@ -203,7 +226,7 @@ impl Store {
     pub async fn sync_cuts(&self) -> Result<(), DiskError> {
         let cut = self.state.borrow().cut.first().copied();
         match cut {
-            Some(ino) => self.sync(Some(ino)).await.map(drop),
+            Some(ino) => self.sync(SyncScope::File(ino)).await.map(drop),
             None => Ok(()),
         }
     }
@@ -225,20 +248,33 @@ impl Store {
     }
 
     pub async fn write(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
+        let blocks = touched_blocks(offset, data.len() as u64);
+        let written = self.put(place, offset, data).await;
+        // After the write: a sync that ran meanwhile may have missed it. After a failure
+        // too: part of the bytes may be there.
+        self.state.borrow_mut().changed(place, blocks);
+        written
+    }
+
+    /// As [`Store::write`], of bytes that can be fetched again.
+    pub async fn fill(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
+        let blocks = touched_blocks(offset, data.len() as u64);
+        let written = self.put(place, offset, data).await;
+        self.state.borrow_mut().filled(place, blocks);
+        written
+    }
+
+    async fn put(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
         let at = place.at(offset, data.len() as u64);
         if at.end - at.start != data.len() as u64 {
             let what = format!("{} bytes at {offset} of inode {} are more than it has room for", data.len(), place.ino);
             return Err(DiskError::Failed { path: place.file().path(), what });
         }
         let file = self.file(place.file(), OpenMode::Create).await?;
-        let blocks = touched_blocks(offset, data.len() as u64);
         let written = file.write_at(at.start, data).await;
         if let Some(range) = place.packed {
             self.packs.written(range, at.end);
         }
-        // After the write: a sync that ran meanwhile may have missed it. After a failure
-        // too: part of the bytes may be there.
-        self.state.borrow_mut().changed(place, blocks);
         written
     }
 
@@ -272,7 +308,7 @@ impl Store {
         }
         file.punch(at.start, at.end - at.start).await?;
         self.state.borrow_mut().changed(place, touched_blocks(offset, len));
-        self.sync(Some(place.ino)).await.map(drop)
+        self.sync(SyncScope::File(place.ino)).await.map(drop)
     }
 
     /// Gives back the space of a range.
@@ -314,7 +350,7 @@ impl Store {
         let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
         file.punch(at.start, at.end - at.start).await?;
         self.state.borrow_mut().changed(place, touched_blocks(from, to - from));
-        self.sync(Some(place.ino)).await.map(drop)
+        self.sync(SyncScope::File(place.ino)).await.map(drop)
     }
 
     /// A file that has nothing yet gets a range.
@@ -465,12 +501,19 @@ impl Store {
         Ok(self.existing(FileId::Own(ino)).await?.is_some_and(|file| file.is_held() == Some(true)))
     }
 
-    /// Forces the bytes of one file, or of all; says whether there were any. As long as
-    /// some file has failed, "all" cannot be said.
-    pub async fn sync(&self, only: Option<Ino>) -> Result<bool, DiskError> {
+    /// Whether anything was fetched since all was last forced.
+    pub fn has_fetched(&self) -> bool {
+        self.state.borrow().has_fetched
+    }
+
+    /// Forces bytes; says whether there were any. As long as some file has failed, that of several
+    /// files cannot be said.
+    pub async fn sync(&self, scope: SyncScope) -> Result<bool, DiskError> {
+        let only = scope.only();
         let mut files = BTreeMap::<FileId, Vec<(Ino, u64)>>::new();
         let names = {
             let mut state = self.state.borrow_mut();
+            state.has_fetched &= scope != SyncScope::All;
             if let Some(error) = only.and_then(|ino| state.failed.get(&ino)) {
                 return Err(error.clone());
             }
@@ -481,7 +524,10 @@ impl Store {
                         state.unsynced_files(*ino).for_each(|(file, change)| take(*ino, file, change));
                     }
                 }
-                None => state.unsynced.iter().for_each(|((ino, file), change)| take(*ino, *file, *change)),
+                None => {
+                    let is_left = |at: &(Ino, FileId)| scope == SyncScope::Written && state.fetched.contains(at);
+                    state.unsynced.iter().filter(|(at, _)| !is_left(at)).for_each(|((ino, file), change)| take(*ino, *file, *change));
+                }
             }
             for (ino, _) in files.values().flatten() {
                 state.young.remove(ino);
@@ -519,7 +565,7 @@ impl Store {
             }
             for (ino, change) in changes {
                 if state.unsynced.get(&(ino, file)) == Some(&change) {
-                    state.unsynced.remove(&(ino, file));
+                    state.synced(ino, file);
                     if state.unsynced_files(ino).next().is_none() {
                         state.settled(ino);
                     }

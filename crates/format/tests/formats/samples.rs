@@ -486,8 +486,9 @@ impl Draw {
         let extent = [
             ExtentCommand::Present { ino: self.ino(), etag: self.text(), first: self.u64(), sums: self.list(Draw::u32) },
             ExtentCommand::Absent { ino: self.ino(), first: self.u64(), count: self.u64() },
-            ExtentCommand::Synced { ino: Some(self.ino()), upto: self.index() },
-            ExtentCommand::Synced { ino: None, upto: self.index() },
+            ExtentCommand::Synced { scope: SyncScope::File(self.ino()), upto: self.index() },
+            ExtentCommand::Synced { scope: SyncScope::All, upto: self.index() },
+            ExtentCommand::Synced { scope: SyncScope::Written, upto: self.index() },
             ExtentCommand::Summed { ino: self.ino(), version: self.version(), sums: self.list(|draw| (draw.u64(), draw.u32())) },
             ExtentCommand::Unsynced { ino: self.ino(), first: self.u64(), count: self.u64() },
             ExtentCommand::Packed { ino: self.ino(), range: Some(self.pack_range()) },
