@@ -1,6 +1,7 @@
 //! The ebb binary: wires adapters into node, client and surface.
 
 mod ask;
+mod attribute;
 mod bench;
 mod busy;
 mod daemon;

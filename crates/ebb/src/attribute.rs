@@ -1,0 +1,41 @@
+//! What a command says of a file or directory as an extended attribute, which is wherever names and
+//! attributes are.
+
+use crate::failure::Failure;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+pub fn set(path: &Path, name: &[u8], value: &[u8]) -> Result<(), Failure> {
+    let (at, name) = texts(path, name)?;
+    // SAFETY: both names end in NUL, and the value has this length.
+    let done = unsafe { libc::setxattr(at.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+    ended(path, done, "")
+}
+
+/// `absent`: what to say where there is none.
+pub fn remove(path: &Path, name: &[u8], absent: &str) -> Result<(), Failure> {
+    let (at, name) = texts(path, name)?;
+    // SAFETY: both names end in NUL.
+    ended(path, unsafe { libc::removexattr(at.as_ptr(), name.as_ptr()) }, absent)
+}
+
+fn texts(path: &Path, name: &[u8]) -> Result<(CString, CString), Failure> {
+    match (CString::new(path.as_os_str().as_bytes()), CString::new(name)) {
+        (Ok(at), Ok(name)) => Ok((at, name)),
+        _ => Err(Failure::of(path.display(), "a path has no NUL in it")),
+    }
+}
+
+fn ended(path: &Path, done: i32, absent: &str) -> Result<(), Failure> {
+    if done == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(match error.raw_os_error() {
+        Some(libc::EPERM) => Failure::of(path.display(), "only root may"),
+        Some(libc::ENODATA) => Failure::of(path.display(), absent),
+        _ => Failure::of(path.display(), error),
+    })
+}
