@@ -247,7 +247,7 @@ async fn pin(client: &Client, ino: Ino) {
 async fn explained(client: &Client, path: &[&str]) -> Explained {
     let path = path.iter().map(|name| Name::new(name.as_bytes()).unwrap()).collect();
     match client.admin(AdminRequest::Explain { path }).await.unwrap() {
-        AdminReply::Explained(explained) => explained,
+        AdminReply::Explained(explained) => *explained,
         other => panic!("{other:?}"),
     }
 }

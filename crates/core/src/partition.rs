@@ -52,7 +52,7 @@ pub enum Effect {
 /// The outcome of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Applied {
-    /// The answer to [`Command::Client`] and [`Command::Repeated`]; `None` for other commands.
+    /// The answer to what a client asked for; `None` for other commands.
     pub answer: Option<Result<Mutated, RpcError>>,
     /// Inodes whose attributes, names or content changed, for the caches of other clients.
     pub touched: Vec<Ino>,
@@ -193,6 +193,24 @@ impl Partition {
                         names.repeat(caller, *stamp, mutation, changes)
                     }))
                 }
+                Command::Discard { tx, caller, stamp, mutation, trash, repeated } => {
+                    Some(self.client(index, *tx, *stamp, mutation, &mut changes, |names, changes| {
+                        names.discard(caller, *stamp, mutation, trash, *repeated, changes)
+                    }))
+                }
+                Command::Restore { ino, to, name, stamp } => {
+                    if self.may_restore(*ino, *to, name).is_ok() {
+                        self.namespace.restore(*ino, *to, name, *stamp, &mut changes);
+                        self.advance(Some(*stamp));
+                    }
+                    None
+                }
+                Command::Purge { ino, holders, stamp } => {
+                    if self.namespace.purge(*ino, holders, *stamp, &mut changes) {
+                        self.advance(Some(*stamp));
+                    }
+                    None
+                }
                 Command::Quota { dir, limits, stamp } => {
                     if self.namespace.set_quota(*dir, *limits, *stamp, &mut changes).is_ok() {
                         self.advance(Some(*stamp));
@@ -261,6 +279,12 @@ impl Partition {
         let answer = result.map_err(RpcError::Refused).map(|attr| Mutated { attr, index, replay: mutation.replay(stamp) });
         self.sessions.record(tx, answer.clone());
         answer
+    }
+
+    /// Whether what is in the trash can be `name` in the directory `to`.
+    pub fn may_restore(&self, ino: Ino, to: Ino, name: &Name) -> Result<(), FsError> {
+        let named = Mutation::Link { ino, parent: to, name: name.clone() };
+        self.backing.admit(&named, &self.namespace).and_then(|()| self.namespace.may_restore(ino, to, name))
     }
 
     /// What a command is about to vacate: a range that grows where it is is not.

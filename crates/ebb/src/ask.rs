@@ -143,6 +143,11 @@ impl Asked {
         self.address == other.address && self.volume == other.volume
     }
 
+    /// What the node says, for whoever knows what to do about a refusal.
+    pub async fn answer(&self, request: AdminRequest) -> Result<AdminReply, AskError> {
+        ask(&self.address, request).await
+    }
+
     pub async fn ask(&self, request: AdminRequest) -> Result<AdminReply, Failure> {
         self.confirm().await?;
         ask(&self.address, request).await.map_err(|error| match error {

@@ -28,6 +28,7 @@ mod signals;
 mod source;
 mod stats;
 mod supervisor;
+mod trash;
 mod umount;
 mod upgrade;
 mod ward;
@@ -98,6 +99,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Evict(args) => block_on(evict::run(args)),
         Command::Explain(target) => block_on(ask::explain(target)),
         Command::Quota(command) => block_on(quota::run(command)),
+        Command::Trash(command) => block_on(trash::run(command)),
         Command::Fsck(args) => block_on(fsck::run(args)),
         Command::ChangeKey(args) => block_on(encryption::change_key(args)),
         Command::Rollback(args) => block_on(fsck::roll_back(args)),

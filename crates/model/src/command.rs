@@ -4,7 +4,7 @@
 
 use crate::{
     AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, PackRange, QuotaLimits, RenameMode, Replay, SessionId, SetAttr,
-    Time, TxId, Version, XattrMode,
+    Time, TrashPlace, TxId, Version, XattrMode,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,14 @@ pub enum Command {
     /// Blocks of an exposed file are found to hold other bytes than was known: `sums` are their
     /// checksums, from block `first` on. Ignored where the file is gone.
     Stored { ino: Ino, first: u64, sums: Vec<u32>, stamp: Stamp },
+    /// As `Client`, or as `Repeated`, of an unlink, rmdir or rename: what loses its last name by it goes to
+    /// the trash.
+    Discard { tx: TxId, caller: Caller, stamp: Stamp, mutation: Mutation, trash: TrashPlace, repeated: bool },
+    /// What is in the trash is `name` in the directory `to` from now on. Ignored where it cannot be.
+    Restore { ino: Ino, to: Ino, name: Name, stamp: Stamp },
+    /// What is in the trash goes, once none of `holders` has it open any more. Ignored where it is not
+    /// there.
+    Purge { ino: Ino, holders: Vec<SessionId>, stamp: Stamp },
 }
 
 /// Time and version of a mutation, chosen by the leader, kept by replay.

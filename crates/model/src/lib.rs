@@ -17,6 +17,7 @@ mod request;
 mod shown;
 mod stats;
 mod time;
+mod trash;
 
 pub use attr::*;
 pub use command::*;
@@ -33,3 +34,4 @@ pub use quota::*;
 pub use request::*;
 pub use stats::*;
 pub use time::*;
+pub use trash::*;

@@ -1,4 +1,4 @@
-use crate::Name;
+use crate::{Name, TRASH};
 use std::fmt;
 use thiserror::Error;
 
@@ -25,7 +25,9 @@ impl MemberDir {
             "." | ".." => return bad("it names no directory of its own"),
             _ if text.contains('/') => return bad("it is one name, without a slash"),
             _ if text.contains('\0') => return bad("it holds a NUL"),
-            _ if text == ".ebb" || text.starts_with(".ebb%") => return bad("names that begin so are ebb's own"),
+            _ if text == ".ebb" || text.starts_with(".ebb%") || text.as_bytes() == TRASH => {
+                return bad("names that begin so are ebb's own");
+            }
             _ => {}
         }
         match Name::new(text.as_bytes()) {

@@ -551,6 +551,24 @@ pub enum AdminRequest {
     RollBack {
         path: Vec<Name>,
     },
+    /// What is in the trash that was at or below `path`, from here on.
+    ListTrash {
+        path: Vec<Name>,
+        from: TrashPoint,
+    },
+    /// Takes an inode out of the trash, to a path at which there is nothing, in a directory. It
+    /// survives a power cut when it is answered.
+    Restore {
+        ino: Ino,
+        to: Vec<Name>,
+    },
+    /// Removes what is in the trash that was at or below `path` and was removed up to `until`, from
+    /// here on.
+    EmptyTrash {
+        path: Vec<Name>,
+        until: Time,
+        from: TrashPoint,
+    },
 }
 
 /// Of [`AdminRequest::Paths`]: so many of the longest paths that programs can use fit a frame.
@@ -570,7 +588,7 @@ pub enum AdminReply {
         next: Option<(Ino, u64)>,
     },
     Fsck(FsckReport),
-    Explained(Explained),
+    Explained(Box<Explained>),
     Quotas(Vec<QuotaStatus>),
     Stats(NodeStats),
     /// From the root of the volume, in the order asked; `None` of what has no name or is not known.
@@ -587,6 +605,17 @@ pub enum AdminReply {
         before_bytes: u64,
         lost_bytes: u64,
         bytes: u64,
+    },
+    /// `next`: where to go on; `None` at the end.
+    Trash {
+        entries: Vec<TrashEntry>,
+        next: Option<TrashPoint>,
+    },
+    Restored,
+    Emptied {
+        entries: u64,
+        bytes: u64,
+        next: Option<TrashPoint>,
     },
 }
 
@@ -698,6 +727,9 @@ pub struct Explained {
     /// Somebody has it in a way to store into it past the node, or had and the node has not looked since:
     /// what of it is dirty is found at intervals.
     pub exposed: bool,
+    /// For how many seconds it is kept in the trash once it is removed, and the directory that says so,
+    /// from the root of the volume.
+    pub kept: Option<(Bytes, u64)>,
 }
 
 /// How it stands with one quota.

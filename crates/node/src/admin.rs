@@ -1,4 +1,4 @@
-//! What people ask a node: status, dirty files, flush, evict, warm, fsck, explain, quotas.
+//! What people ask a node: status, dirty files, flush, evict, warm, fsck, explain, quotas, trash.
 
 use crate::Node;
 use ebb_model::*;
@@ -32,11 +32,14 @@ impl Node {
             }
             AdminRequest::Explain { path } => {
                 let ino = self.walk(&path).await?;
-                self.explain(ino).map(AdminReply::Explained)
+                self.explain(ino).map(|explained| AdminReply::Explained(Box::new(explained)))
             }
             AdminRequest::SetQuota { path, limits } => self.set_quota(&path, limits).await,
             AdminRequest::Quotas { path } => self.quotas_of(&path).await,
             AdminRequest::ListQuotas { path } => self.list_quotas(&path).await,
+            AdminRequest::ListTrash { path, from } => self.list_trash(&path, from).await,
+            AdminRequest::Restore { ino, to } => self.restore(ino, &to).await,
+            AdminRequest::EmptyTrash { path, until, from } => self.empty_trash(&path, until, from).await,
             AdminRequest::Paths { inos } => Ok(AdminReply::Paths(self.paths(&inos))),
             AdminRequest::Stats => Ok(AdminReply::Stats(self.stats())),
         }

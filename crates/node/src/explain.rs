@@ -3,6 +3,8 @@
 use crate::Node;
 use crate::admin::path_bytes;
 use crate::store;
+use bytes::Bytes;
+use ebb_core::namespace::Namespace;
 use ebb_model::*;
 
 /// Runs of dirty bytes that are listed one by one.
@@ -41,7 +43,15 @@ impl Node {
             }),
             quota: self.innermost_quota(namespace, ino),
             exposed: extents.is_exposed(ino),
+            kept: self.kept(namespace, ino),
             pinned_by: namespace.pin_of(ino).and_then(|pin| namespace.path_of(pin)).map(|path| path_bytes(&path)),
         })
+    }
+
+    /// For how long what is removed from a directory is kept, or something itself, and what says so.
+    fn kept(&self, namespace: &Namespace, ino: Ino) -> Option<(Bytes, u64)> {
+        let dir = namespace.parent_of(ino).map(|_| ino).or_else(|| namespace.primary_link(ino).map(|link| link.parent))?;
+        let (by, keep_secs) = namespace.keep_of(dir)?;
+        Some((path_bytes(&namespace.path_of(by)?), keep_secs))
     }
 }

@@ -48,6 +48,7 @@ pub mod side_by_side;
 mod signal;
 mod stats;
 mod store;
+mod trash;
 mod troubles;
 mod warm;
 pub mod wire;

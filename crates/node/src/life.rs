@@ -39,6 +39,7 @@ impl Node {
         spawn.spawn(Box::pin(self.clone().compact_for_ever()));
         if !self.read_only() {
             spawn.spawn(Box::pin(self.clone().find_stores_for_ever()));
+            spawn.spawn(Box::pin(self.clone().empty_for_ever()));
         }
         if let Some(tenure) = &self.tenure {
             spawn.spawn(Box::pin(self.clone().renew_for_ever(tenure.clone())));

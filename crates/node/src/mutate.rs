@@ -144,8 +144,9 @@ impl Node {
             }
             ClientMutation::Unlink { parent, name } => {
                 let victim = self.known_child(parent, &name).await?;
+                self.prepare_trash(parent, victim).await?;
                 let done = self
-                    .order(&order, |state| {
+                    .order_removal(&order, Some((parent, name.clone())), |state| {
                         let holders = self.holders_of(state, parent, &name);
                         Mutation::Unlink { parent, name, holders }
                     })
@@ -158,8 +159,9 @@ impl Node {
                 if let Some(dir) = victim {
                     self.complete(dir).await?;
                 }
+                self.prepare_trash(parent, victim).await?;
                 let done = self
-                    .order(&order, |state| {
+                    .order_removal(&order, Some((parent, name.clone())), |state| {
                         let holders = self.holders_of(state, parent, &name);
                         Mutation::Rmdir { parent, name, holders }
                     })
@@ -173,8 +175,12 @@ impl Node {
                 if let (Some(dir), RenameMode::Replace) = (victim, mode) {
                     self.complete(dir).await?;
                 }
+                let replaced = (mode == RenameMode::Replace).then(|| (to, new_name.clone()));
+                if replaced.is_some() {
+                    self.prepare_trash(to, victim).await?;
+                }
                 let done = self
-                    .order(&order, |state| {
+                    .order_removal(&order, replaced, |state| {
                         let holders = self.holders_of(state, to, &new_name);
                         Mutation::Rename { from, name, to, new_name, mode, holders }
                     })
@@ -401,6 +407,16 @@ impl Node {
 
     /// Proposes one mutation of a client and carries out what follows from it.
     pub(crate) async fn order(&self, order: &Order, choose: impl FnOnce(&Partition) -> Mutation) -> Result<Mutated, RpcError> {
+        self.order_removal(order, None, choose).await
+    }
+
+    /// As [`Node::order`], of a mutation that takes a name from what has it: that may be kept.
+    async fn order_removal(
+        &self,
+        order: &Order,
+        removed: Option<(Ino, Name)>,
+        choose: impl FnOnce(&Partition) -> Mutation,
+    ) -> Result<Mutated, RpcError> {
         let time = self.ports.clock.wall();
         let (_, applied) = self
             .replica
@@ -416,10 +432,12 @@ impl Node {
                 if state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy) {
                     return Err(RpcError::Overloaded);
                 }
-                let (tx, caller) = (order.tx, order.caller.clone());
-                Ok(match order.replay {
-                    Some(_) => Command::Repeated { tx, caller, stamp, mutation },
-                    None => Command::Client { tx, caller, stamp, mutation },
+                let (tx, caller, repeated) = (order.tx, order.caller.clone(), order.replay.is_some());
+                let trash = removed.map_or(Ok(None), |(dir, name)| self.trash_place(state, dir, &name))?;
+                Ok(match (trash, repeated) {
+                    (Some(trash), repeated) => Command::Discard { tx, caller, stamp, mutation, trash, repeated },
+                    (None, true) => Command::Repeated { tx, caller, stamp, mutation },
+                    (None, false) => Command::Client { tx, caller, stamp, mutation },
                 })
             })
             .await?;
@@ -443,7 +461,7 @@ impl Node {
     }
 
     /// A holder may have closed while the last name was being removed.
-    async fn recheck_holders(&self, victim: Option<Ino>) -> Result<(), RpcError> {
+    pub(crate) async fn recheck_holders(&self, victim: Option<Ino>) -> Result<(), RpcError> {
         let Some(ino) = victim else { return Ok(()) };
         let holders = self.replica.view().namespace().holders(ino).collect::<Vec<_>>();
         for session in holders {

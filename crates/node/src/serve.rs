@@ -98,6 +98,9 @@ impl Node {
             }
 
             Request::Lookup { parent, name } => {
+                if name.as_bytes() == TRASH {
+                    return Err(FsError::NotFound.into());
+                }
                 self.revalidate_name(parent, &name).await;
                 let attr = self.look_up(parent, &name).await?;
                 Ok(Reply::Attr(self.shown(attr)))

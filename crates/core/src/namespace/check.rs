@@ -64,6 +64,8 @@ impl Namespace {
             expect((inode.attr.kind == FileKind::Symlink) != inode.target.is_empty(), "a symbolic link and nothing else has a target");
             let size = inode.attr.size_bytes;
             expect(inode.attr.kind != FileKind::Symlink || size == inode.target.len() as u64, "has the size of another target");
+            let is_kept = inode.first.is_some_and(|link| self.is_trash(link.parent)) && inode.names == 1;
+            expect(is_kept || !inode.is_trashed(), "is said to be in the trash, and is not");
             expect(inode.acls_are_sound(), "has an ACL that its kind or mode does not allow");
             expect(self.orphans.contains_key(&ino) == (inode.attr.nlink == 0), "an inode without a name and nothing else is an orphan");
             if inode.attr.kind == FileKind::Directory {
@@ -113,7 +115,7 @@ impl Namespace {
     fn count_subdirectories(&self) -> BTreeMap<Ino, u32> {
         let mut counts = BTreeMap::new();
         for ((parent, _), entry) in self.dentries.iter() {
-            if entry.kind == FileKind::Directory {
+            if entry.kind == FileKind::Directory && entry.name.as_bytes() != TRASH {
                 *counts.entry(parent).or_default() += 1;
             }
         }

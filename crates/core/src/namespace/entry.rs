@@ -2,20 +2,21 @@
 //! names are made of. None of them checks anything.
 
 use super::access::require;
+use super::trash::Parting;
 use super::{Change, Dentry, Entry, Inode, Link, Namespace};
 use ebb_model::*;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Bound;
 
 impl Namespace {
-    /// A directory that names can be looked up in. One that was removed while held open
-    /// has no names, and gets none.
+    /// A directory that names can be looked up in. One that was removed, and is held open or in the
+    /// trash, has no names, and gets none.
     pub(super) fn directory(&self, ino: Ino) -> Result<Inode, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
         if inode.attr.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        if inode.attr.nlink == 0 {
+        if inode.attr.nlink == 0 || inode.is_trashed() {
             return Err(FsError::NotFound);
         }
         Ok(inode)
@@ -122,8 +123,16 @@ impl Namespace {
         });
     }
 
-    /// `inode` is known by one name less. Without any it goes, or waits for its holders.
-    pub(super) fn lose_name(&mut self, ino: Ino, link: Link, name: &Name, stamp: Stamp, holders: &[SessionId], changes: &mut Vec<Change>) {
+    /// `inode` is known by one name less. Without any it goes to the trash, or for good, or waits for
+    /// its holders.
+    pub(super) fn lose_name(&mut self, ino: Ino, link: Link, name: &Name, stamp: Stamp, parting: Parting, changes: &mut Vec<Change>) {
+        if let Some(trash) = parting.trash
+            && let Some(path) = self.path_to_keep(ino, link, name)
+        {
+            self.keep(ino, link, name, path, (trash, parting.uid), stamp, changes);
+            return;
+        }
+        let holders = parting.holders;
         let counted_in = self.counts_in(ino);
         let mut inode = self.inode(ino).expect("a dentry refers to an inode that exists");
         let primary = self.drop_link(&mut inode, link);

@@ -1,6 +1,7 @@
 //! Names and content that come from the bucket. Nobody has changed anything by them: they
 //! were there and have now been seen.
 
+use super::trash::{Parting, TRASHED};
 use super::{Change, Inode, Namespace};
 use ebb_model::*;
 
@@ -26,7 +27,10 @@ impl Namespace {
         match self.inode(*ino) {
             None if !self.may_be_made(*ino) => return false,
             None => {
-                let inode = installed_inode(*ino, what, record.as_ref(), owner, stamp);
+                let mut inode = installed_inode(*ino, what, record.as_ref(), owner, stamp);
+                if !self.is_trash(parent) {
+                    inode.xattrs.remove(TRASHED);
+                }
                 self.add_inode(&inode);
             }
             Some(inode) if kind == FileKind::Directory || inode.attr.kind != kind || inode.attr.nlink == 0 => return false,
@@ -35,7 +39,7 @@ impl Namespace {
         let link = self.enter(parent, name, *ino, kind);
         if kind == FileKind::Directory {
             self.change_inode(parent, |dir| {
-                dir.attr.nlink += 1;
+                dir.attr.nlink += u32::from(name.as_bytes() != TRASH);
                 dir.attr.version = dir.attr.version.max(stamp.version);
             });
         }
@@ -86,7 +90,7 @@ impl Namespace {
         if dentry.kind == FileKind::Directory && !self.is_empty_directory(dentry.ino) {
             return false;
         }
-        self.remove(parent, name, dentry, stamp, &[], changes);
+        self.remove(parent, name, dentry, stamp, Parting::for_good(&[]), changes);
         true
     }
 

@@ -26,7 +26,7 @@ impl Namespace {
             return Err(FsError::NotPermitted);
         }
         require_unguarded(&inode)?;
-        if inode.attr.nlink == 0 && !self.linkable.contains(&ino) {
+        if inode.is_trashed() || inode.attr.nlink == 0 && !self.linkable.contains(&ino) {
             return Err(FsError::NotFound);
         }
         if inode.attr.nlink >= MAX_LINKS {

@@ -8,13 +8,15 @@
 //! - An orphan gets a name again only if it never had one.
 //! - The links of an inode are the dentries that refer to it. For what is not a directory, `nlink`
 //!   is at least their number (names that are not loaded yet count); a directory has one,
-//!   and `nlink` 2 plus its loaded subdirectories.
+//!   and `nlink` 2 plus its loaded subdirectories, the trash not among them.
 //! - Every directory is below the root.
 //! - `hashes` leads to every name in `dentries`, and to nothing else.
 //! - Cookies that a directory gives out grow, and a name keeps its own when a rename makes it
 //!   refer to another inode, since a directory stream in progress is to show it once. Only a
 //!   name that a rename makes within the directory has the cookie of another, which it
 //!   replaces: were it at the end, who renames all that a stream shows would never come there.
+//! - What is in the trash has one name, there, and is empty if it is a directory. Only such has the
+//!   attribute [`TRASHED`].
 //! - An inode id is never reused.
 //! - An operation that is refused has changed nothing: it validates all before it changes.
 //!
@@ -41,6 +43,7 @@ mod rename;
 mod rmdir;
 mod setattr;
 mod tmpfile;
+mod trash;
 mod unlink;
 mod write;
 mod xattr;
@@ -49,6 +52,7 @@ pub use fallocate::zero_span;
 pub use item::{Inconsistent, InodeItem, NamespaceItem};
 pub use quota::{Count, QUOTA};
 pub use readdir::FIRST_COOKIE;
+pub use trash::{TRASHED, trash_name, trashed_name};
 
 use crate::tree::Tree;
 use bytes::Bytes;
@@ -58,6 +62,7 @@ use quota::Quotas;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use trash::{Parting, require_no_trash};
 
 #[derive(Clone)]
 pub struct Namespace {
@@ -148,10 +153,21 @@ impl Namespace {
         mutation: &Mutation,
         changes: &mut Vec<Change>,
     ) -> Result<Option<Attr>, FsError> {
+        self.measured(caller, stamp, mutation, None, changes)
+    }
+
+    fn measured(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        mutation: &Mutation,
+        trash: Option<&TrashPlace>,
+        changes: &mut Vec<Change>,
+    ) -> Result<Option<Attr>, FsError> {
         match self.within_quotas(mutation) {
-            Ok(()) => self.carry_out(caller, stamp, mutation, changes),
+            Ok(()) => self.carry_out(caller, stamp, mutation, trash, changes),
             // Whatever else is wrong with it is said first.
-            Err(refusal) => self.clone().carry_out(caller, stamp, mutation, &mut Vec::new()).and(Err(refusal)),
+            Err(refusal) => self.clone().carry_out(caller, stamp, mutation, None, &mut Vec::new()).and(Err(refusal)),
         }
     }
 
@@ -163,12 +179,40 @@ impl Namespace {
         mutation: &Mutation,
         changes: &mut Vec<Change>,
     ) -> Result<Option<Attr>, FsError> {
+        self.unmeasured(caller, stamp, mutation, None, changes)
+    }
+
+    fn unmeasured(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        mutation: &Mutation,
+        trash: Option<&TrashPlace>,
+        changes: &mut Vec<Change>,
+    ) -> Result<Option<Attr>, FsError> {
         let crosses = self.within_quotas(mutation) == Err(FsError::CrossDevice);
-        let done = self.carry_out(caller, stamp, mutation, changes);
+        let done = self.carry_out(caller, stamp, mutation, trash, changes);
         if crosses && done.is_ok() {
             self.count_anew();
         }
         done
+    }
+
+    /// As [`Namespace::mutate`], or as [`Namespace::repeat`]: what loses its last name goes to the trash.
+    pub fn discard(
+        &mut self,
+        caller: &Caller,
+        stamp: Stamp,
+        mutation: &Mutation,
+        trash: &TrashPlace,
+        repeated: bool,
+        changes: &mut Vec<Change>,
+    ) -> Result<Option<Attr>, FsError> {
+        self.may_have_trash(trash)?;
+        match repeated {
+            false => self.measured(caller, stamp, mutation, Some(trash), changes),
+            true => self.unmeasured(caller, stamp, mutation, Some(trash), changes),
+        }
     }
 
     fn carry_out(
@@ -176,18 +220,24 @@ impl Namespace {
         caller: &Caller,
         stamp: Stamp,
         mutation: &Mutation,
+        trash: Option<&TrashPlace>,
         changes: &mut Vec<Change>,
     ) -> Result<Option<Attr>, FsError> {
+        require_no_trash(mutation)?;
         match mutation {
             Mutation::Make { parent, name, ino, mode, what } => {
                 self.make(caller, stamp, *parent, name, *ino, *mode, what, changes).map(Some)
             }
             Mutation::Link { ino, parent, name } => self.link(caller, stamp, *ino, *parent, name, changes).map(Some),
-            Mutation::Unlink { parent, name, holders } => self.unlink(caller, stamp, *parent, name, holders, changes).map(|()| None),
-            Mutation::Rmdir { parent, name, holders } => self.rmdir(caller, stamp, *parent, name, holders, changes).map(|()| None),
-            Mutation::Rename { from, name, to, new_name, mode, holders } => {
-                self.rename(caller, stamp, (*from, name), (*to, new_name), *mode, holders, changes).map(|()| None)
+            Mutation::Unlink { parent, name, holders } => {
+                self.unlink(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes).map(|()| None)
             }
+            Mutation::Rmdir { parent, name, holders } => {
+                self.rmdir(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes).map(|()| None)
+            }
+            Mutation::Rename { from, name, to, new_name, mode, holders } => self
+                .rename(caller, stamp, (*from, name), (*to, new_name), *mode, Parting { holders, trash, uid: caller.uid }, changes)
+                .map(|()| None),
             Mutation::SetAttr { ino, set } => self.set_attr(caller, stamp, *ino, set, changes).map(Some),
             Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => {
                 self.set_flags(caller, stamp, *ino, value, changes).map(Some)

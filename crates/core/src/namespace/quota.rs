@@ -22,7 +22,7 @@ use crate::tree::Tree;
 use bytes::Bytes;
 use ebb_model::*;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The attribute that makes a directory a quota root. It is not shown as an extended attribute
 /// and cannot be set as one. Its value is `version u8 = 1 | bytes u64 | inodes u64`, little
@@ -169,6 +169,18 @@ impl Namespace {
         let size_bytes = self.inode(ino).map_or(0, |inode| inode.attr.size_bytes);
         let growth = len_bytes.saturating_sub(size_bytes);
         require(growth == 0 || self.quota_room(self.counts_in(ino), |_| 0).is_none_or(|room| growth <= room))
+    }
+
+    /// Refuses an inode that is to count in `innermost` from now on, and for which there is no room.
+    pub(super) fn may_count_in(&self, ino: Ino, innermost: Option<Ino>) -> Result<(), FsError> {
+        let count = self.inode(ino).map_or(Count::default(), |inode| Count::of(&inode));
+        let counted: BTreeSet<Ino> = self.quota_chain(self.counts_in(ino)).collect();
+        let fits = |root: Ino| {
+            let (limits, used) = (self.limits(root), self.quotas.roots.get(&root).copied().unwrap_or_default());
+            let bytes = count.bytes == 0 || limits.bytes.is_none_or(|limit| used.bytes + count.bytes <= limit.into());
+            bytes && limits.inodes.is_none_or(|limit| used.inodes + count.inodes <= limit)
+        };
+        require(self.quota_chain(innermost).filter(|root| !counted.contains(root)).all(fits))
     }
 
     fn on_one_side(&self, a: Option<Ino>, b: Option<Ino>) -> Result<(), FsError> {

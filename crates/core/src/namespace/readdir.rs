@@ -19,7 +19,10 @@ impl Namespace {
             Err(error) => return Err(error),
         }
         let mut rest = self.stream(dir, after);
-        let shown = |(cookie, Entry { name, ino, kind })| Some((DirEntry { name, ino, kind, cookie }, self.attr(ino).ok()?));
+        let shown = |(cookie, Entry { name, ino, kind })| {
+            let attr = self.attr(ino).ok()?;
+            (name.as_bytes() != TRASH).then_some((DirEntry { name, ino, kind, cookie }, attr))
+        };
         let entries = rest.by_ref().take(limit).filter_map(shown).collect();
         Ok((entries, rest.next().is_none()))
     }

@@ -2,6 +2,7 @@
 //! order in which Linux finds them.
 
 use super::access::{require, require_removable};
+use super::trash::Parting;
 use super::{Change, Dentry, Entry, Link, Namespace};
 use ebb_model::*;
 
@@ -17,7 +18,7 @@ impl Namespace {
         from: Place,
         to: Place,
         mode: RenameMode,
-        holders: &[SessionId],
+        parting: Parting,
         changes: &mut Vec<Change>,
     ) -> Result<(), FsError> {
         self.searchable(caller, from.0)?;
@@ -41,7 +42,7 @@ impl Namespace {
         }
         match target {
             Some(target) if mode == RenameMode::Exchange => self.exchange(stamp, from, to, source, target, changes),
-            _ => self.replace(stamp, from, to, source, target, holders, changes),
+            _ => self.replace(stamp, from, to, source, target, parting, changes),
         }
         Ok(())
     }
@@ -93,7 +94,7 @@ impl Namespace {
         to: Place,
         source: Dentry,
         target: Option<Dentry>,
-        holders: &[SessionId],
+        parting: Parting,
         changes: &mut Vec<Change>,
     ) {
         let subdirectory = i32::from(source.kind == FileKind::Directory);
@@ -104,7 +105,7 @@ impl Namespace {
             None => self.enter(to.0, to.1, source.ino, source.kind),
             Some(target) => {
                 let link = Link { parent: to.0, cookie: target.cookie };
-                self.lose_name(target.ino, link, to.1, stamp, holders, changes);
+                self.lose_name(target.ino, link, to.1, stamp, parting, changes);
                 self.redirect(to, link, source);
                 link
             }

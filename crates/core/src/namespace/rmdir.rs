@@ -1,5 +1,6 @@
 //! rmdir: removes an empty directory.
 
+use super::trash::Parting;
 use super::{Change, Namespace};
 use ebb_model::*;
 
@@ -12,7 +13,7 @@ impl Namespace {
         stamp: Stamp,
         parent: Ino,
         name: &Name,
-        holders: &[SessionId],
+        parting: Parting,
         changes: &mut Vec<Change>,
     ) -> Result<(), FsError> {
         let dentry = self.removable(caller, parent, name)?;
@@ -22,7 +23,7 @@ impl Namespace {
         if !self.is_empty_directory(dentry.ino) {
             return Err(FsError::NotEmpty);
         }
-        self.remove(parent, name, dentry, stamp, holders, changes);
+        self.remove(parent, name, dentry, stamp, parting, changes);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! unlink: removes a name of what is not a directory.
 
 use super::access::require_removable;
+use super::trash::Parting;
 use super::{Change, Dentry, Link, Namespace};
 use ebb_model::*;
 
@@ -11,14 +12,14 @@ impl Namespace {
         stamp: Stamp,
         parent: Ino,
         name: &Name,
-        holders: &[SessionId],
+        parting: Parting,
         changes: &mut Vec<Change>,
     ) -> Result<(), FsError> {
         let dentry = self.removable(caller, parent, name)?;
         if dentry.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
-        self.remove(parent, name, dentry, stamp, holders, changes);
+        self.remove(parent, name, dentry, stamp, parting, changes);
         Ok(())
     }
 
@@ -31,17 +32,9 @@ impl Namespace {
         Ok(dentry)
     }
 
-    pub(super) fn remove(
-        &mut self,
-        parent: Ino,
-        name: &Name,
-        dentry: Dentry,
-        stamp: Stamp,
-        holders: &[SessionId],
-        changes: &mut Vec<Change>,
-    ) {
+    pub(super) fn remove(&mut self, parent: Ino, name: &Name, dentry: Dentry, stamp: Stamp, parting: Parting, changes: &mut Vec<Change>) {
         self.strike(parent, name);
-        self.dir_changed(parent, stamp, -i32::from(dentry.kind == FileKind::Directory));
-        self.lose_name(dentry.ino, Link { parent, cookie: dentry.cookie }, name, stamp, holders, changes);
+        self.dir_changed(parent, stamp, -i32::from(dentry.kind == FileKind::Directory && name.as_bytes() != TRASH));
+        self.lose_name(dentry.ino, Link { parent, cookie: dentry.cookie }, name, stamp, parting, changes);
     }
 }

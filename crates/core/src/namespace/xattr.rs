@@ -3,7 +3,7 @@
 
 use super::access::{STICKY, is_privileged, require, require_owner};
 use super::flags::require_unguarded;
-use super::{Change, Inode, Namespace, QUOTA};
+use super::{Change, Inode, Namespace, QUOTA, TRASHED};
 use bytes::Bytes;
 use ebb_model::*;
 
@@ -22,7 +22,7 @@ impl Namespace {
 
     pub fn list_xattr(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        Ok(inode.xattrs.into_keys().filter(|name| name != InodeFlags::ATTRIBUTE && name != QUOTA).collect())
+        Ok(inode.xattrs.into_keys().filter(|name| ![InodeFlags::ATTRIBUTE, QUOTA, TRASHED].contains(&&name[..])).collect())
     }
 
     #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
@@ -41,6 +41,9 @@ impl Namespace {
             return Err(FsError::ValueTooLarge);
         }
         require_changeable(caller, &inode, name)?;
+        if name == KEEP && (inode.attr.kind != FileKind::Directory || parse_keep(value).is_none()) {
+            return Err(FsError::Invalid);
+        }
         let exists = inode.xattrs.contains_key(name);
         match mode {
             XattrMode::Create if exists => return Err(FsError::Exists),

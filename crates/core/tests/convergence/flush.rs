@@ -163,7 +163,10 @@ impl World {
         for (_, _, ino) in self.dentries() {
             owned.extend(backing.home_key(namespace, ino));
         }
-        for dir in self.directories() {
+        let trashed = self.trashed();
+        owned.extend(trashed.iter().filter_map(|entry| backing.home_key(namespace, entry.ino)));
+        let hidden = trashed.iter().map(|entry| entry.ino).chain(namespace.trash_of(Ino::ROOT));
+        for dir in self.directories().into_iter().chain(hidden) {
             owned.extend(backing.prefix_of(namespace, dir));
             owned.insert(keys::page_key(dir));
         }

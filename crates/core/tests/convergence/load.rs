@@ -10,7 +10,8 @@ impl World {
         self.flights.retain(|flight| !matches!(flight, Flight::Listed { .. } | Flight::ListedAgain { .. }));
         for _ in 0..100 {
             let mut loaded = false;
-            for dir in self.directories() {
+            let trash = self.partition.namespace().trash_of(Ino::ROOT);
+            for dir in self.directories().into_iter().chain(trash) {
                 loaded |= self.load_next(dir);
             }
             if !loaded {

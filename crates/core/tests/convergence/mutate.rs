@@ -3,7 +3,7 @@
 use super::world::{Dice, SESSION, Stored, World, names};
 use bytes::Bytes;
 use ebb_core::extent::{Edge, Fill, Source};
-use ebb_core::namespace::zero_span;
+use ebb_core::namespace::{trash_name, trashed_name, zero_span};
 use ebb_model::*;
 
 impl World {
@@ -91,7 +91,45 @@ impl World {
                 None => return,
             },
         };
-        self.mutate(mutation);
+        let removes = matches!(mutation, Mutation::Unlink { .. } | Mutation::Rmdir { .. } | Mutation::Rename { .. });
+        match removes && dice.below(2) == 0 {
+            true => self.discard(mutation),
+            false => self.mutate(mutation),
+        };
+    }
+
+    /// As [`World::mutate`], of a removal where what is removed is kept.
+    fn discard(&mut self, mutation: Mutation) -> bool {
+        let (dir, name) = match &mutation {
+            Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => (*parent, name),
+            Mutation::Rename { to, new_name, .. } => (*to, new_name),
+            _ => unreachable!("it removes nothing"),
+        };
+        self.resolve(dir, name);
+        self.resolve(Ino::ROOT, &trash_name());
+        let trash = self.partition.namespace().trash_of(Ino::ROOT);
+        if let Some((trash, victim)) = trash.zip(self.partition.namespace().dentry(dir, name)) {
+            self.resolve(trash, &trashed_name(victim.ino));
+        }
+        self.mutate_to(mutation, true)
+    }
+
+    /// What is in the trash is restored, or goes.
+    pub fn empty_trash(&mut self, dice: &mut Dice) {
+        let Some(entry) = dice.of(&self.trashed()) else { return };
+        let (to, name) = (dice.of(&self.directories()).unwrap(), dice.of(&names()).unwrap());
+        let stamp = self.stamp();
+        if dice.below(2) == 0 {
+            let holders = if dice.below(2) == 0 { vec![SESSION] } else { vec![] };
+            self.apply(Command::Purge { ino: entry.ino, holders, stamp });
+            assert!(self.trashed().iter().all(|other| other.ino != entry.ino));
+            return;
+        }
+        self.resolve(to, &name);
+        if self.partition.may_restore(entry.ino, to, &name).is_ok() {
+            self.apply(Command::Restore { ino: entry.ino, to, name: name.clone(), stamp: self.stamp() });
+            assert_eq!(self.partition.namespace().dentry(to, &name).map(|dentry| dentry.ino), Some(entry.ino));
+        }
     }
 
     fn orphans(&self) -> Vec<Ino> {
@@ -100,6 +138,10 @@ impl World {
 
     /// Looks names up first and completes what must be complete, as a node does.
     pub fn mutate(&mut self, mutation: Mutation) -> bool {
+        self.mutate_to(mutation, false)
+    }
+
+    fn mutate_to(&mut self, mutation: Mutation, keeps: bool) -> bool {
         match &mutation {
             Mutation::Make { parent, name, .. } | Mutation::Link { parent, name, .. } => self.resolve(*parent, name),
             Mutation::Rename { to, new_name, .. } => self.resolve(*to, new_name),
@@ -109,7 +151,12 @@ impl World {
             self.sequence += 1;
             let tx = TxId { session: SESSION, slot: 0, sequence: self.sequence };
             let stamp = self.stamp();
-            let command = Command::Client { tx, caller: Caller::ROOT, stamp, mutation: mutation.clone() };
+            let (caller, mutation) = (Caller::ROOT, mutation.clone());
+            let trash = TrashPlace { top: Ino::ROOT, ino: self.partition.namespace().next_ino(Ino::ROOT), keep_secs: 9 };
+            let command = match keeps {
+                true => Command::Discard { tx, caller, stamp, mutation: mutation.clone(), trash, repeated: false },
+                false => Command::Client { tx, caller, stamp, mutation: mutation.clone() },
+            };
             match self.apply(command).answer.expect("a client's command is answered") {
                 Ok(_) => {
                     if let Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } = &mutation {

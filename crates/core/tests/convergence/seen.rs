@@ -29,10 +29,25 @@ impl World {
         let mut seen = BTreeMap::new();
         let mut groups = BTreeMap::new();
         self.dump_below(Ino::ROOT, b"", &mut seen, &mut groups);
-        let inode = self.partition.namespace().inode(Ino::ROOT).unwrap();
+        let namespace = self.partition.namespace();
+        let inode = namespace.inode(Ino::ROOT).unwrap();
         let (root, xattrs) = (inode.attr.clone(), inode.xattrs.clone().into_iter().collect());
         seen.insert(b"/".to_vec(), Seen { attr: comparable(root), xattrs, target: Bytes::new(), content: vec![], group: b"/".to_vec() });
+        for entry in self.trashed() {
+            let path = format!("trash {:?} {} {}", entry.trashed.path, entry.trashed.at.secs, entry.ino).into_bytes();
+            let inode = namespace.inode(entry.ino).unwrap();
+            let content = if entry.kind == FileKind::Regular { self.read(entry.ino) } else { vec![] };
+            if entry.kind == FileKind::Regular {
+                assert_eq!(content, self.truth.get(&entry.ino).cloned().unwrap_or_default(), "content of {}", path.escape_ascii());
+            }
+            let xattrs = inode.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+            seen.insert(path.clone(), Seen { attr: comparable(inode.attr), xattrs, target: inode.target, content, group: path });
+        }
         seen
+    }
+
+    pub fn trashed(&self) -> Vec<TrashEntry> {
+        self.partition.namespace().trashed(Ino::ROOT, Cookie::START).map(|(_, entry)| entry).collect()
     }
 
     pub fn dump_below(&self, dir: Ino, path: &[u8], seen: &mut BTreeMap<Vec<u8>, Seen>, groups: &mut BTreeMap<Ino, Vec<u8>>) {

@@ -111,7 +111,7 @@ impl World {
 
     pub fn step(&mut self, mut dice: Dice) {
         self.time += 1;
-        match dice.below(21) {
+        match dice.below(23) {
             0..=7 => self.mutation(&mut dice),
             8..=10 => self.begin_flush(&mut dice),
             11..=14 => {
@@ -125,6 +125,7 @@ impl World {
             17 => self.evict(&mut dice),
             18 => self.unredirect(&mut dice),
             19 => self.set_quota(&mut dice),
+            20 | 21 => self.empty_trash(&mut dice),
             _ => self.crash(),
         }
     }

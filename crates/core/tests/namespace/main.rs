@@ -13,6 +13,7 @@ mod rename;
 mod setattr;
 mod snapshot;
 mod tmpfile;
+mod trash;
 mod unlink;
 mod volume;
 mod write;

@@ -213,7 +213,7 @@ fn ranges_are_copied() {
     place.umount();
 }
 
-fn tmpfile(dir: &Path) -> File {
+pub fn tmpfile(dir: &Path) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(dir).unwrap()
 }
 

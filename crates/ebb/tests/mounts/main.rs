@@ -33,4 +33,5 @@ mod side_by_side;
 mod stats;
 mod succession;
 mod switch;
+mod trash;
 mod warmth;

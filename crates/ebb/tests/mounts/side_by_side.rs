@@ -278,3 +278,36 @@ fn buckets_that_cannot_stand_there() {
     assert_eq!(names(place.path("mnt")), ["link", "models", "more"]);
     place.umount();
 }
+
+/// Each bucket keeps what was removed from it, and all of them are one trash to who looks.
+#[test]
+fn each_bucket_has_its_trash() {
+    let place = Place::over_s3();
+    side_by_side(&place, place.variable("EBB_ENDPOINT"));
+    mount(&place, &[]).good();
+    place.ebb(&["trash", "keep", "mnt", "7d"]).good();
+    let lost = ["logs/a", "models/b/c", "plain"];
+    fs::create_dir(place.path("mnt/models/b")).unwrap();
+    for path in lost {
+        fs::write(place.path("mnt").join(path), path).unwrap();
+        fs::remove_file(place.path("mnt").join(path)).unwrap();
+    }
+    fs::remove_dir(place.path("mnt/models/b")).unwrap();
+    place.ebb(&["flush", "mnt"]).good();
+    assert!(fs::read_dir(place.path("models/.ebb.trash")).unwrap().count() > 0, "it is in the bucket that it was in");
+    assert_eq!((names(place.path("mnt/models")).len(), names(place.path("mnt/logs")).len()), (0, 0));
+    place.umount();
+    place.drop_cache();
+    mount(&place, &[]).good();
+    let kept = place.ebb(&["trash", "list", "mnt", "--json"]).good().json();
+    let paths: Vec<&str> = kept.as_array().unwrap().iter().map(|entry| entry["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["logs/a", "models/b", "models/b/c", "plain"]);
+    let across = place.ebb(&["trash", "restore", "mnt/logs/a", "--to", "mnt/models/a"]);
+    assert!(across.status == 1 && across.err.contains("/models/a: "), "{across:?}");
+    place.ebb(&["trash", "restore", "mnt"]).good();
+    for path in lost {
+        assert_eq!(fs::read_to_string(place.path("mnt").join(path)).unwrap(), path);
+    }
+    place.ebb(&["fsck", "mnt", "--bucket"]).good();
+    place.umount();
+}

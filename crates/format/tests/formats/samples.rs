@@ -72,6 +72,9 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Repeated { .. }) => "repeated",
     Payload::Command(Command::Quota { limits: Some(_), .. }) => "quota",
     Payload::Command(Command::Quota { limits: None, .. }) => "quota-ends",
+    Payload::Command(Command::Discard { .. }) => "discard",
+    Payload::Command(Command::Restore { .. }) => "restore",
+    Payload::Command(Command::Purge { .. }) => "purge",
 });
 
 names!(message_name, MESSAGES, Message {
@@ -131,6 +134,9 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Reserved { .. } }), .. } => "fsck-reserved",
     Message::Request { request: Request::Admin(AdminRequest::Mend { .. }), .. } => "mend",
     Message::Request { request: Request::Admin(AdminRequest::RollBack { .. }), .. } => "roll-back",
+    Message::Request { request: Request::Admin(AdminRequest::ListTrash { .. }), .. } => "list-trash",
+    Message::Request { request: Request::Admin(AdminRequest::Restore { .. }), .. } => "restore",
+    Message::Request { request: Request::Admin(AdminRequest::EmptyTrash { .. }), .. } => "empty-trash",
     Message::Reply { reply: Reply::Attached(_), .. } => "reply-attached",
     Message::Reply { reply: Reply::Done, .. } => "reply-done",
     Message::Reply { reply: Reply::Attr(_), .. } => "reply-attr",
@@ -155,6 +161,9 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::FsckPart(_)), .. } => "reply-fsck-part",
     Message::Reply { reply: Reply::Admin(AdminReply::Mended), .. } => "reply-mended",
     Message::Reply { reply: Reply::Admin(AdminReply::RolledBack { .. }), .. } => "reply-rolled-back",
+    Message::Reply { reply: Reply::Admin(AdminReply::Trash { .. }), .. } => "reply-trash",
+    Message::Reply { reply: Reply::Admin(AdminReply::Restored), .. } => "reply-restored",
+    Message::Reply { reply: Reply::Admin(AdminReply::Emptied { .. }), .. } => "reply-emptied",
     Message::Reply { reply: Reply::Offset(_), .. } => "reply-offset",
     Message::Reply { reply: Reply::Lock(LockAnswer::Granted), .. } => "reply-lock-granted",
     Message::Reply { reply: Reply::Lock(LockAnswer::Waiting), .. } => "reply-lock-waiting",
@@ -523,6 +532,12 @@ impl Draw {
         all.push(Command::Stored { ino, first: self.u64(), sums: self.list(Draw::u32), stamp: self.stamp() });
         all.push(Command::Extent(ExtentCommand::Exposed { ino, exposed: true }));
         all.push(Command::Extent(ExtentCommand::Exposed { ino, exposed: false }));
+        let mutation = Mutation::Unlink { parent: self.ino(), name: self.name(), holders: self.sessions() };
+        let trash = TrashPlace { top: self.ino(), ino: self.ino(), keep_secs: self.u64() };
+        let repeated = self.flag();
+        all.push(Command::Discard { tx: self.tx(), caller: self.caller(), stamp: self.stamp(), mutation, trash, repeated });
+        all.push(Command::Restore { ino, to: dir, name: self.name(), stamp: self.stamp() });
+        all.push(Command::Purge { ino, holders: self.sessions(), stamp: self.stamp() });
         all
     }
 
@@ -642,6 +657,9 @@ impl Draw {
             Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Reserved { after: self.text() } }),
             Request::Admin(AdminRequest::Mend { remedy: Remedy::Refetch { ino, block: self.u64() } }),
             Request::Admin(AdminRequest::RollBack { path: self.list(Draw::name) }),
+            Request::Admin(AdminRequest::ListTrash { path: self.list(Draw::name), from: self.trash_point() }),
+            Request::Admin(AdminRequest::Restore { ino, to: self.list(Draw::name) }),
+            Request::Admin(AdminRequest::EmptyTrash { path: self.list(Draw::name), until: self.time(), from: self.trash_point() }),
         ]);
         all
     }
@@ -700,7 +718,17 @@ impl Draw {
             quota: self.option(Draw::quota_status),
             pinned_by: self.option(Draw::bytes),
             exposed: self.flag(),
+            kept: self.option(|draw| (draw.bytes(), draw.u64())),
         }
+    }
+
+    fn trash_point(&mut self) -> TrashPoint {
+        TrashPoint { side: self.u32(), after: self.u64() }
+    }
+
+    fn trash_entry(&mut self) -> TrashEntry {
+        let trashed = Trashed { path: self.bytes(), at: self.time(), until_secs: self.time().secs, uid: self.u32() };
+        TrashEntry { ino: self.ino(), kind: FileKind::Fifo, size_bytes: self.u64(), trashed }
     }
 
     fn quota_limits(&mut self) -> QuotaLimits {
@@ -761,7 +789,7 @@ impl Draw {
             Reply::Admin(AdminReply::Evicted { bytes: self.u64(), next: self.option(|draw| (draw.ino(), draw.u64())) }),
             Reply::Admin(AdminReply::Fsck(self.fsck_report())),
             Reply::Offset(self.u64()),
-            Reply::Admin(AdminReply::Explained(self.explained())),
+            Reply::Admin(AdminReply::Explained(Box::new(self.explained()))),
             Reply::Lock(LockAnswer::Granted),
             Reply::Lock(LockAnswer::Waiting),
             Reply::Conflict(None),
@@ -789,6 +817,9 @@ impl Draw {
             })),
             Reply::Admin(AdminReply::Mended),
             Reply::Admin(AdminReply::RolledBack { before_bytes: self.u64(), lost_bytes: self.u64(), bytes: self.u64() }),
+            Reply::Admin(AdminReply::Trash { entries: self.list(Draw::trash_entry), next: self.option(Draw::trash_point) }),
+            Reply::Admin(AdminReply::Restored),
+            Reply::Admin(AdminReply::Emptied { entries: self.u64(), bytes: self.u64(), next: self.option(Draw::trash_point) }),
         ]
     }
 

@@ -72,6 +72,9 @@ pub enum Command {
     /// Limit how much may be below a directory, and show how much is.
     #[command(subcommand)]
     Quota(Quota),
+    /// Keep what is removed for some time, and get it back.
+    #[command(subcommand)]
+    Trash(Trash),
     /// Print the version.
     Version(Output),
     /// Print a completion script for a shell.
@@ -477,6 +480,55 @@ pub struct SetQuota {
     /// Most files, directories, links and all else, each counted once.
     #[arg(long, value_name = "N")]
     pub inodes: Option<u64>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Trash {
+    /// Keep what is removed at or below the directory PATH from now on, for TIME. Directories below may
+    /// say otherwise. Only root may.
+    Keep(KeepTrash),
+    /// Have the directory PATH say nothing any more of what is kept: what holds is what those above say.
+    /// Only root may.
+    Unkeep {
+        /// A directory on a mount.
+        path: PathBuf,
+    },
+    /// Show what is in the trash that was at or below PATH.
+    List(Target),
+    /// Put back what was at or below PATH, where it was: of each path what was removed last. Nothing that is there is
+    /// replaced.
+    Restore(RestoreTrash),
+    /// Remove for good what is in the trash that was at or below PATH.
+    Empty(EmptyTrash),
+}
+
+#[derive(Args, Debug)]
+pub struct KeepTrash {
+    /// A directory on a mount.
+    pub path: PathBuf,
+    /// 12h, 7d…; 0 keeps nothing, whatever directories above say.
+    pub time: Span,
+}
+
+#[derive(Args, Debug)]
+pub struct RestoreTrash {
+    #[command(flatten)]
+    pub target: Target,
+    /// Only this entry, as `ebb trash list` names it.
+    #[arg(long, value_name = "INODE")]
+    pub entry: Option<String>,
+    /// Put it here instead: a path on the same mount.
+    #[arg(long, value_name = "PATH")]
+    pub to: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct EmptyTrash {
+    #[command(flatten)]
+    pub target: Target,
+    /// Only what was removed longer ago than this.
+    #[arg(long, value_name = "TIME")]
+    pub older_than: Option<Span>,
 }
 
 #[derive(Args, Debug)]

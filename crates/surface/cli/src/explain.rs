@@ -2,10 +2,11 @@
 
 use crate::quota;
 use crate::render::age;
-use crate::units::Bytes;
+use crate::units::{Bytes, Span};
 use ebb_model::{Explained, FileKind, Time};
 use serde_json::{Value, json};
 use std::fmt::{Result, Write};
+use std::time::Duration;
 
 pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Result {
     writeln!(out, "path      /{}", String::from_utf8_lossy(&explained.path))?;
@@ -36,6 +37,10 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
     }
     if let Some(path) = &explained.pinned_by {
         writeln!(out, "pinned    by /{}", String::from_utf8_lossy(path))?;
+    }
+    if let Some((path, keep_secs)) = &explained.kept {
+        let keep = Span(Duration::from_secs(*keep_secs));
+        writeln!(out, "trash     kept for {keep} once it is removed, as /{} has it", String::from_utf8_lossy(path))?;
     }
     if explained.exposed {
         writeln!(out, "exposed   it can be stored into through a mapping: that is found at intervals, and once nobody has it")?;
@@ -71,6 +76,10 @@ pub(crate) fn json(explained: &Explained) -> Value {
         "quota": explained.quota.as_ref().map(quota::json),
         "pinned_by": explained.pinned_by.as_ref().map(|path| format!("/{}", String::from_utf8_lossy(path))),
         "exposed": explained.exposed,
+        "kept": explained.kept.as_ref().map(|(path, keep_secs)| json!({
+            "path": format!("/{}", String::from_utf8_lossy(path)),
+            "secs": keep_secs,
+        })),
         "survives": outcomes.iter().map(|(failure, outcome)| (failure.to_string(), outcome.clone().into())).collect::<serde_json::Map<_, _>>(),
     })
 }
@@ -103,7 +112,7 @@ fn disk_lost(explained: &Explained) -> String {
     }
 }
 
-fn kind(kind: FileKind) -> &'static str {
+pub(crate) fn kind(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "file",
         FileKind::Directory => "directory",

@@ -16,6 +16,7 @@ pub mod profile;
 mod quota;
 pub mod render;
 pub mod stats;
+mod trash;
 pub mod units;
 
 pub use args::{Cli, Command};

@@ -3,7 +3,7 @@
 
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
-use crate::{explain, fsck, quota, stats};
+use crate::{explain, fsck, quota, stats, trash};
 use ebb_model::{AdminReply, PackStatus, ScrubStatus, Status, Time};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -37,6 +37,10 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
         AdminReply::Stats(node) => stats::write_node(&mut out, node),
         AdminReply::Paths(paths) => paths.iter().flatten().try_for_each(|path| writeln!(out, "/{}", String::from_utf8_lossy(path))),
         AdminReply::Warmed { bytes } => writeln!(out, "{} came from the bucket", Bytes(*bytes)),
+        AdminReply::Trash { entries, .. } if entries.is_empty() => writeln!(out, "nothing is in the trash"),
+        AdminReply::Trash { entries, .. } => entries.iter().try_for_each(|entry| writeln!(out, "{}", trash::line(entry, now))),
+        AdminReply::Restored => writeln!(out, "restored"),
+        AdminReply::Emptied { entries, bytes, .. } => writeln!(out, "{entries} entries, {} removed for good", Bytes(*bytes)),
         AdminReply::Quotas(quotas) if quotas.is_empty() => writeln!(out, "no quota"),
         AdminReply::Quotas(quotas) => quotas.iter().try_for_each(|status| writeln!(out, "{}", quota::line(status))),
     };
@@ -117,6 +121,9 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Explained(explained) => explain::json(explained),
         AdminReply::Warmed { bytes } => json!({ "bytes": bytes }),
         AdminReply::Quotas(quotas) => quotas.iter().map(quota::json).collect(),
+        AdminReply::Trash { entries, .. } => entries.iter().map(trash::json).collect(),
+        AdminReply::Restored => json!({}),
+        AdminReply::Emptied { entries, bytes, .. } => json!({ "entries": entries, "bytes": bytes }),
         AdminReply::Stats(node) => stats::node_json(node),
         AdminReply::Paths(paths) => paths.iter().map(|path| path.as_ref().map(|path| String::from_utf8_lossy(path))).collect(),
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bytes(pub u64);
 
-/// `90`, `250ms`, `5s`, `10m`, `1h`; a bare number is seconds.
+/// `90`, `250ms`, `5s`, `10m`, `1h`, `7d`; a bare number is seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span(pub Duration);
 
@@ -58,7 +58,7 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Span, String> {
-        let refused = || format!("{text:?} is no time: write seconds, or a number with ms, s, m or h");
+        let refused = || format!("{text:?} is no time: write seconds, or a number with ms, s, m, h or d");
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let number: f64 = number.parse().map_err(|_| refused())?;
@@ -67,6 +67,7 @@ impl FromStr for Span {
             "" | "s" => 1.0,
             "m" => 60.0,
             "h" => 3600.0,
+            "d" => 86_400.0,
             _ => return Err(refused()),
         };
         Duration::try_from_secs_f64(number * scale).map(Span).map_err(|_| refused())
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn times_are_read_as_they_are_written() {
-        for (text, millis) in [("5", 5000), ("250ms", 250), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)] {
+        for (text, millis) in [("5", 5000), ("250ms", 250), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000), ("7d", 604_800_000)] {
             assert_eq!(text.parse(), Ok(Span(Duration::from_millis(millis))), "{text}");
         }
         for text in ["", "-5s", "s", "5 days", "1e300h"] {
