@@ -102,6 +102,45 @@ fn what_is_closed_while_the_power_is_cut_goes() {
     }
 }
 
+/// Files are removed where what is removed is kept, and the power is cut before that is forced. The client asks
+/// for the removals again: they are in the trash again, and not gone for good.
+#[test]
+fn what_is_removed_once_more_is_kept_once_more() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            serve(&world).await;
+            let (process, client) = attach(&world, "desk").await;
+            let remover = client.clone();
+            let removed = process.call(async move {
+                let mut made = Vec::new();
+                for file in 0..FILES {
+                    made.push(make(&remover, file).await);
+                }
+                let keep = (Bytes::from_static(KEEP), Bytes::from_static(b"86400"));
+                remover.setxattr(&Caller::ROOT, Ino::ROOT, keep.0, keep.1, XattrMode::Set).await.unwrap();
+                remover.sync_fs().await.unwrap();
+                let entries = remover.readdir(Ino::ROOT, Cookie::START, 1000).await.unwrap().entries;
+                for (entry, _) in entries {
+                    remover.unlink(&Caller::ROOT, Ino::ROOT, &entry.name).await.unwrap();
+                }
+                made.len()
+            });
+            let removed = removed.await.expect("the client lives");
+            world.machine("server").power_cut();
+            serve(&world).await;
+            let kept = process.call(async move {
+                assert!(client.readdir(Ino::ROOT, Cookie::START, 1000).await.unwrap().entries.is_empty(), "seed {seed}");
+                client.admin(AdminRequest::ListTrash { path: vec![], from: TrashPoint::default() }).await.unwrap()
+            });
+            match kept.await.expect("the client lives") {
+                AdminReply::Trash { entries, next: None } => assert_eq!(entries.len(), removed, "seed {seed}"),
+                other => panic!("{other:?}"),
+            }
+        });
+    }
+}
+
 /// A client asks to be let in again, and the power is cut before it is answered. It does not
 /// wait for that answer until its session is over.
 #[test]
