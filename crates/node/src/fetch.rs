@@ -1,11 +1,12 @@
 //! Downloads: ranges of home objects into store files. Each block is asked for once
-//! however many wait for it (O-39); a sequential reader is run ahead of (O-84).
+//! however many wait for it (O-39); who reads in order is run ahead of (O-84).
 
 use crate::Node;
 use crate::bucket::Damage;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::signal::Signal;
+use crate::streams::Streams;
 use bytes::{Bytes, BytesMut};
 use ebb_format::sums::Sums;
 use ebb_model::*;
@@ -27,12 +28,6 @@ const MAX_PARALLEL: usize = 64;
 const MIN_REQUEST_BYTES: u64 = 256 << 10;
 pub(crate) const MAX_REQUEST_BYTES: u64 = 8 << 20;
 
-/// The kernel sends the reads of one stream slightly out of order.
-const SEQUENTIAL_SLACK_BYTES: u64 = 2 << 20;
-
-/// What a stream is run ahead by at first.
-const FIRST_WINDOW_BYTES: u64 = 1 << 20;
-
 /// Whoever needs absent bytes fetches them, looks again and starts over where they are not
 /// there: evicted since, or of an object that was replaced meanwhile. So often in a row that is
 /// a cache far too small for its users, or a store that says both that an object has changed
@@ -46,23 +41,14 @@ pub struct Downloads {
     running: Cell<usize>,
     /// Raised whenever a download ends.
     ended: Signal,
-    streams: RefCell<BTreeMap<Ino, Stream>>,
+    streams: RefCell<Streams>,
 }
 
 type Outcome = Shared<oneshot::Receiver<Result<(), RpcError>>>;
 
-/// How a file is being read.
-struct Stream {
-    /// Where the next read is expected.
-    next: u64,
-    window_bytes: u64,
-    /// Asked for up to here.
-    ahead: u64,
-}
-
 impl Downloads {
     pub fn forget(&self, ino: Ino) {
-        self.streams.borrow_mut().remove(&ino);
+        self.streams.borrow_mut().forget(ino);
     }
 }
 
@@ -93,26 +79,8 @@ impl Node {
     /// Notes a read, and asks for what a sequential reader will want next.
     pub(crate) fn read_ahead(self: &Rc<Self>, ino: Ino, wanted: &Range<u64>) {
         let Some(valid_bytes) = self.replica.view().extents().home(ino).map(|home| home.valid_bytes) else { return };
-        let ahead = {
-            let mut streams = self.downloads.streams.borrow_mut();
-            // One read is no stream yet: whoever wants the beginning of many files waits for that alone.
-            let follows = |stream: &&mut Stream| wanted.start.abs_diff(stream.next) <= SEQUENTIAL_SLACK_BYTES;
-            let Some(stream) = streams.get_mut(&ino).filter(follows) else {
-                streams.insert(ino, Stream { next: wanted.end, window_bytes: 0, ahead: wanted.end });
-                return;
-            };
-            stream.next = stream.next.max(wanted.end);
-            let end = stream.next.saturating_add(stream.window_bytes);
-            // Topped up by halves, so that requests stay large.
-            if stream.ahead > stream.next.saturating_add(stream.window_bytes / 2) {
-                return;
-            }
-            stream.window_bytes =
-                (stream.window_bytes * 2).clamp(FIRST_WINDOW_BYTES, self.options.read_ahead_bytes.max(FIRST_WINDOW_BYTES));
-            let ahead = stream.ahead.max(wanted.start)..end.max(stream.next.saturating_add(stream.window_bytes));
-            stream.ahead = ahead.end;
-            ahead
-        };
+        let ahead = self.downloads.streams.borrow_mut().read(ino, wanted, self.options.read_ahead_bytes);
+        let Some(ahead) = ahead else { return };
         self.start_downloads(ino, ahead.start..ahead.end.min(valid_bytes), self.request_bytes(ino));
     }
 
@@ -128,7 +96,7 @@ impl Node {
     }
 
     fn request_bytes(&self, ino: Ino) -> u64 {
-        let window = self.downloads.streams.borrow().get(&ino).map_or(0, |stream| stream.window_bytes);
+        let window = self.downloads.streams.borrow().window_bytes(ino);
         (window / 8).next_power_of_two().clamp(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES)
     }
 

@@ -48,6 +48,7 @@ pub mod side_by_side;
 mod signal;
 mod stats;
 mod store;
+mod streams;
 mod trash;
 mod troubles;
 mod warm;

@@ -1,0 +1,161 @@
+//! Who reads files from one place to the next, and how far ahead of them is fetched (O-84).
+
+use ebb_model::Ino;
+use std::ops::Range;
+
+/// The kernel sends the reads of one stream slightly out of order.
+const SLACK_BYTES: u64 = 2 << 20;
+
+/// What a stream is run ahead by at first.
+const FIRST_WINDOW_BYTES: u64 = 1 << 20;
+
+/// Of all files. The one that was not used for longest makes way.
+const MAX_STREAMS: usize = 256;
+
+/// Of one file, so that reads anywhere in it displace no others.
+const MAX_OF_FILE: usize = 16;
+
+#[derive(Default)]
+pub struct Streams {
+    streams: Vec<Stream>,
+    reads: u64,
+}
+
+struct Stream {
+    ino: Ino,
+    /// Where the next read is expected.
+    next: u64,
+    window_bytes: u64,
+    /// Asked for up to here.
+    ahead: u64,
+    /// Number of the last read.
+    used: u64,
+}
+
+impl Streams {
+    /// Notes a read; gives what its stream will want next, if it is time to ask for it. At most
+    /// `most_bytes` are asked for ahead of it.
+    pub fn read(&mut self, ino: Ino, wanted: &Range<u64>, most_bytes: u64) -> Option<Range<u64>> {
+        self.reads += 1;
+        let used = self.reads;
+        let distance = |stream: &Stream| wanted.start.abs_diff(stream.next);
+        let followed = self.streams.iter_mut().filter(|stream| stream.ino == ino).min_by_key(|stream| distance(stream));
+        let Some(stream) = followed.filter(|stream| distance(stream) <= SLACK_BYTES) else {
+            // One read is no stream yet: whoever wants the beginning of many files waits for that alone.
+            self.begin(Stream { ino, next: wanted.end, window_bytes: 0, ahead: wanted.end, used });
+            return None;
+        };
+        stream.used = used;
+        stream.next = stream.next.max(wanted.end);
+        // Topped up by halves, so that requests stay large.
+        if stream.ahead > stream.next.saturating_add(stream.window_bytes / 2) {
+            return None;
+        }
+        stream.window_bytes = (stream.window_bytes * 2).max(FIRST_WINDOW_BYTES).min(most_bytes);
+        let begin = stream.ahead.max(wanted.start);
+        stream.ahead = stream.next.saturating_add(stream.window_bytes);
+        Some(begin..stream.ahead)
+    }
+
+    /// The furthest that anybody who reads the file is run ahead of.
+    pub fn window_bytes(&self, ino: Ino) -> u64 {
+        self.streams.iter().filter(|stream| stream.ino == ino).map(|stream| stream.window_bytes).max().unwrap_or(0)
+    }
+
+    pub fn forget(&mut self, ino: Ino) {
+        self.streams.retain(|stream| stream.ino != ino);
+    }
+
+    fn begin(&mut self, stream: Stream) {
+        let of_file = self.streams.iter().filter(|other| other.ino == stream.ino).count();
+        let only = (of_file >= MAX_OF_FILE).then_some(stream.ino);
+        if only.is_none() && self.streams.len() < MAX_STREAMS {
+            self.streams.push(stream);
+            return;
+        }
+        let candidates = self.streams.iter_mut().filter(|other| only.is_none_or(|only| other.ino == only));
+        if let Some(oldest) = candidates.min_by_key(|other| other.used) {
+            *oldest = stream;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: u64 = 128 << 10;
+    const MOST: u64 = 64 << 20;
+    const GIB: u64 = 1 << 30;
+
+    fn read(streams: &mut Streams, ino: u64, at: u64) -> Option<Range<u64>> {
+        streams.read(Ino(ino), &(at..at + READ), MOST)
+    }
+
+    #[test]
+    fn a_stream_is_run_ahead_of_from_its_second_read_on() {
+        let mut streams = Streams::default();
+        assert_eq!(read(&mut streams, 1, 0), None);
+        assert_eq!(streams.window_bytes(Ino(1)), 0);
+        assert_eq!(read(&mut streams, 1, READ), Some(READ..2 * READ + FIRST_WINDOW_BYTES));
+        let mut ahead = 2 * READ + FIRST_WINDOW_BYTES;
+        for at in (2..4000).map(|read| read * READ) {
+            if let Some(range) = read(&mut streams, 1, at) {
+                assert_eq!(range.start, ahead, "nothing is left out and nothing asked for twice");
+                assert!(range.end <= at + READ + MOST);
+                ahead = range.end;
+            }
+            assert!(ahead > at + READ, "{at}: the reader has caught up");
+        }
+        assert_eq!(streams.window_bytes(Ino(1)), MOST);
+    }
+
+    #[test]
+    fn who_is_not_to_be_run_ahead_of_is_not() {
+        let mut streams = Streams::default();
+        for at in (0..100).map(|read| read * READ) {
+            let ahead = streams.read(Ino(1), &(at..at + READ), 0);
+            assert!(ahead.is_none_or(|range| range.end <= at + READ));
+        }
+    }
+
+    #[test]
+    fn each_of_several_readers_of_a_file_is_run_ahead_of() {
+        let mut streams = Streams::default();
+        let mut asked = [0; 8];
+        for at in (0..400).map(|read| read * READ) {
+            for reader in 0..8 {
+                let ahead = read(&mut streams, 1, reader * GIB + at);
+                asked[reader as usize] += ahead.map_or(0, |range| range.end - range.start);
+            }
+        }
+        assert!(asked.iter().all(|bytes| *bytes >= 400 * READ), "{asked:?}");
+    }
+
+    #[test]
+    fn reads_anywhere_displace_no_reader_of_another_file_and_are_not_run_ahead_of() {
+        let mut streams = Streams::default();
+        let mut asked = 0;
+        for round in 0..400 {
+            let ahead = read(&mut streams, 2, round * READ);
+            asked += ahead.map_or(0, |range| range.end - range.start);
+            for random in 0..10 {
+                assert_eq!(read(&mut streams, 1, (round * 10 + random) * 3 * SLACK_BYTES), None);
+            }
+        }
+        assert!(asked >= 400 * READ, "{asked}");
+        assert_eq!(streams.streams.len(), MAX_OF_FILE + 1);
+    }
+
+    #[test]
+    fn many_files_take_bounded_memory() {
+        let mut streams = Streams::default();
+        for ino in 0..10_000 {
+            read(&mut streams, ino, 0);
+        }
+        assert_eq!(streams.streams.len(), MAX_STREAMS);
+        assert!(read(&mut streams, 9_999, READ).is_some() && read(&mut streams, 0, READ).is_none());
+        streams.forget(Ino(9_999));
+        assert_eq!(streams.window_bytes(Ino(9_999)), 0);
+    }
+}
