@@ -132,6 +132,10 @@ impl Node {
             return Ok(());
         }
         let _turn = self.cache.evicting.lock().await;
+        // Others may have made room meanwhile, which says nothing of how.
+        if over(self) == 0 {
+            return Ok(());
+        }
         // Taken up again once this is over, or they would come up for ever.
         let (mut kept, mut pinned) = (Vec::new(), Vec::new());
         let mut evicted = Ok(());

@@ -10,9 +10,9 @@ use ebb_ports::BucketError;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often what was fetched is forced. Most of it has been written by the system by then; what a
+/// How often what was fetched is forced, which nobody waits for. What a
 /// crash finds not forced is fetched again.
-const FETCHED_INTERVAL: Duration = Duration::from_secs(30);
+const FETCHED_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often sessions are looked at.
 const EXPIRY_POLL: Duration = Duration::from_secs(1);
