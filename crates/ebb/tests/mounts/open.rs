@@ -1,9 +1,13 @@
 //! What happens to names while what they refer to is opened or open.
 
 use crate::place::Place;
+use std::ffi::CString;
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -31,6 +35,30 @@ fn a_directory_stays_while_it_is_open() {
     }
     drop(open);
     place.ebb(&["fsck", "mnt"]).good();
+}
+
+/// Situation: a program runs. Danger: whoever opens it to cut it is refused, and it is cut all the same.
+#[test]
+fn a_program_that_runs_cannot_be_written_or_cut() {
+    let place = Place::new();
+    place.mount();
+    let program = place.path("mnt/sleep");
+    let content = fs::read("/bin/sleep").unwrap();
+    for at in 0..5 {
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut running = Command::new(&program).arg("60").spawn().unwrap();
+        for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_TRUNC, libc::O_WRONLY | libc::O_TRUNC] {
+            let path = CString::new(program.as_os_str().as_bytes()).unwrap();
+            // SAFETY: the path ends in NUL.
+            let opened = unsafe { libc::open(path.as_ptr(), flags) };
+            assert_eq!((opened, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ETXTBSY)), "{flags:o}, {at}");
+        }
+        assert!(running.try_wait().unwrap().is_none() && fs::read(&program).unwrap() == content);
+        running.kill().unwrap();
+        running.wait().unwrap();
+    }
+    File::options().write(true).truncate(true).open(&program).unwrap();
+    assert_eq!(fs::metadata(&program).unwrap().len(), 0);
 }
 
 /// Situation: a name is given to one file after the other, and to a symbolic link, as fast as

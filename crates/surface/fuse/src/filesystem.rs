@@ -57,7 +57,6 @@ pub trait Filesystem {
 
     async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno>;
 
-    /// Truncates if the flags say so (ATOMIC_O_TRUNC).
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno>;
 
     /// Makes a regular file, with mode and umask as in `make`, and opens it. The kernel lets in whoever creates a file: where the

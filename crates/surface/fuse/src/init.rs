@@ -11,8 +11,6 @@ const WANTED: u64 =
     // WRITEs of more than a page, and with MAX_PAGES of up to 1 MiB.
     | init::BIG_WRITES
     | init::MAX_PAGES
-    // O_TRUNC arrives with OPEN instead of a SETATTR after it: one round, and atomic.
-    | init::ATOMIC_O_TRUNC
     // Lookups and readdirs of one directory need no lock: the namespace orders them.
     | init::PARALLEL_DIROPS
     // `ls -l` in one pass. Not AUTO, which goes back to plain READDIR: whoever asks for the
@@ -43,6 +41,7 @@ const WANTED: u64 =
     | init::HAS_RESEND;
 
 // Not asked for, with the reason:
+// ATOMIC_O_TRUNC        a program that runs is cut before the kernel finds that it must not be (ETXTBSY)
 // ASYNC_DIO             what the kernel reads ahead while a direct write is under way stays in its
 //                       cache, stale, unless it waits for the write
 // AUTO_INVAL_DATA       drops pages on any change of mtime, our own included

@@ -45,15 +45,9 @@ impl Context {
 pub struct OpenFlags {
     /// `O_` flags as open(2) takes them.
     pub bits: i32,
-    /// If this open truncates, set-id bits go: the caller is an ordinary user.
-    pub drop_set_id: bool,
 }
 
 impl OpenFlags {
-    pub fn truncates(self) -> bool {
-        self.bits & libc::O_TRUNC != 0
-    }
-
     pub fn appends(self) -> bool {
         self.bits & libc::O_APPEND != 0
     }
@@ -412,15 +406,15 @@ fn parse_operation(
         }
         abi::OPEN => {
             let arg: abi::OpenIn = body.take()?;
-            Operation::Open { flags: open_flags(arg.flags, arg.open_flags) }
+            Operation::Open { flags: open_flags(arg.flags) }
         }
         abi::CREATE => {
             let arg: abi::CreateIn = body.take()?;
-            Operation::Create { name: body.name()?, mode: permissions(arg.mode), flags: open_flags(arg.flags, arg.open_flags) }
+            Operation::Create { name: body.name()?, mode: permissions(arg.mode), flags: open_flags(arg.flags) }
         }
         abi::TMPFILE => {
             let arg: abi::CreateIn = body.take()?;
-            Operation::Tmpfile { mode: permissions(arg.mode), flags: open_flags(arg.flags, arg.open_flags) }
+            Operation::Tmpfile { mode: permissions(arg.mode), flags: open_flags(arg.flags) }
         }
         abi::READ => {
             let arg: abi::ReadIn = body.take()?;
@@ -432,7 +426,7 @@ fn parse_operation(
             let len_bytes = bounded(arg.size)?;
             let offset = position(arg.offset, u64::from(len_bytes))?;
             let range = body.range(len_bytes as usize)?;
-            let flags = open_flags(arg.flags, 0);
+            let flags = open_flags(arg.flags);
             let from_cache = arg.write_flags & abi::WRITE_CACHE != 0;
             let mode = WriteMode {
                 append: flags.appends() && !from_cache,
@@ -448,7 +442,7 @@ fn parse_operation(
         }
         abi::RELEASE => {
             let arg: abi::ReleaseIn = body.take()?;
-            Operation::Release { handle: Handle(arg.fh), flags: open_flags(arg.flags, 0) }
+            Operation::Release { handle: Handle(arg.fh), flags: open_flags(arg.flags) }
         }
         abi::FSYNC => {
             let arg: abi::FsyncIn = body.take()?;
@@ -483,7 +477,7 @@ fn parse_operation(
         abi::REMOVEXATTR => Operation::RemoveXattr { name: body.xattr_name()? },
         abi::OPENDIR => {
             let arg: abi::OpenIn = body.take()?;
-            Operation::OpenDir { flags: open_flags(arg.flags, 0) }
+            Operation::OpenDir { flags: open_flags(arg.flags) }
         }
         abi::READDIR | abi::READDIRPLUS => {
             let arg: abi::ReadIn = body.take()?;
@@ -631,8 +625,8 @@ fn handle_if(given: bool, fh: u64) -> Option<Handle> {
     given.then_some(Handle(fh))
 }
 
-fn open_flags(bits: u32, extra: u32) -> OpenFlags {
-    OpenFlags { bits: bits as i32, drop_set_id: extra & abi::OPEN_KILL_SUIDGID != 0 }
+fn open_flags(bits: u32) -> OpenFlags {
+    OpenFlags { bits: bits as i32 }
 }
 
 /// Of what makes something; what is too short for it does not parse as that either.

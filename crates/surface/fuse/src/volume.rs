@@ -300,20 +300,13 @@ impl Filesystem for Volume {
         if flags.writes() && self.client.is_read_only() {
             return Err(FsError::ReadOnly.into());
         }
-        if flags.writes() || flags.truncates() {
+        if flags.writes() {
             let guards = self.on_known(self.client.flags(ino).await)?.guards();
-            let appends = flags.appends() && !flags.truncates();
-            if guards.has(InodeFlags::IMMUTABLE) || guards.has(InodeFlags::APPEND) && !appends {
+            if guards.has(InodeFlags::IMMUTABLE) || guards.has(InodeFlags::APPEND) && !flags.appends() {
                 return Err(FsError::NotPermitted.into());
             }
         }
         self.on_known(self.client.open(ino).await)?;
-        if flags.truncates()
-            && let Err(error) = self.truncate(cx, ino, flags).await
-        {
-            self.client.close(ino);
-            return Err(error.into());
-        }
         match self.made_ready(ino, flags).await {
             Ok((found, loan)) => {
                 let opened = self.opened(cx, ino, flags, found, loan)?;

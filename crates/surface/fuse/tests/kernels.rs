@@ -79,7 +79,7 @@ fn set_gid_is_dropped_where_the_kernel_does_not() {
     if !can_mount() {
         return;
     }
-    let flags = OpenFlags { bits: libc::O_RDWR, drop_set_id: false };
+    let flags = OpenFlags { bits: libc::O_RDWR };
     let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
     let modes = |kernel, uid, gid| {
         let made = asked(kernel, async |volume| {

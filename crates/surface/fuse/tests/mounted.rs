@@ -45,7 +45,7 @@ fn files_and_directories() {
     OpenOptions::new().write(true).open(mount.path("b")).unwrap().set_len(3).unwrap();
     assert_eq!(fs::read(mount.path("b")).unwrap(), b"hel");
     fs::write(mount.path("b"), "x").unwrap();
-    assert_eq!(fs::read(mount.path("b")).unwrap(), b"x", "O_TRUNC reaches the file system with the open");
+    assert_eq!(fs::read(mount.path("b")).unwrap(), b"x", "an open with O_TRUNC has cut the file");
 
     assert_eq!(fs::remove_dir(mount.root().join("missing")).unwrap_err().kind(), io::ErrorKind::NotFound);
     fs::write(mount.path("d/x"), "").unwrap();

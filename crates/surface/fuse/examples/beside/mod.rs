@@ -143,17 +143,14 @@ impl Filesystem for Beside {
         Err(Errno::NOT_SUPPORTED)
     }
 
-    async fn open(&self, _: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
-        if flags.truncates() {
-            OpenOptions::new().write(true).truncate(true).open(self.path_of(ino)?).map_err(errno)?;
-        }
+    async fn open(&self, _: &Context, ino: Ino, _: OpenFlags) -> Result<OpenReply, Errno> {
         self.opened(ino)
     }
 
     async fn create(&self, _: &Context, parent: Ino, name: Name, _: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let path = self.path(parent, &name)?;
         let mut how = OpenOptions::new();
-        how.write(true).create(true).create_new(flags.excludes()).truncate(flags.truncates());
+        how.write(true).create(true).create_new(flags.excludes()).truncate(false);
         how.open(&path).map_err(errno)?;
         let entry = self.entry(&path)?;
         let opened = self.opened(entry.attr.ino)?;

@@ -4,7 +4,7 @@ use super::{DIRECT, FLAG_BITS, UNNOTED, Volume, WRITES};
 use crate::pages::Found;
 use crate::{Caching, Context, Errno, Handle, OpenFlags, OpenReply};
 use ebb_client::Loan;
-use ebb_model::{Attr, Borrow, FsError, Ino, SetAttr, SetTime};
+use ebb_model::{Borrow, FsError, Ino};
 
 impl Volume {
     /// What a file that is being opened is now, where the kernel may have pages of what it was:
@@ -106,11 +106,6 @@ impl Volume {
                 }
             }
         }
-    }
-
-    pub(super) async fn truncate(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Attr, FsError> {
-        let set = SetAttr { size_bytes: Some(0), mtime: Some(SetTime::Now), drop_set_id: flags.drop_set_id, ..SetAttr::default() };
-        self.once(cx).setattr(&Self::caller(cx), ino, set).await
     }
 }
 

@@ -77,16 +77,8 @@ impl MemFs {
         Ok(EntryReply { attr, entry_ttl: self.settings.ttl, attr_ttl: self.settings.ttl })
     }
 
-    fn opened(&self, tree: &mut Tree, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
-        let node = tree.get_mut(ino)?;
-        if let Content::File(bytes) = &mut node.content
-            && flags.truncates()
-        {
-            bytes.clear();
-            node.attr.size_bytes = 0;
-            touch(node);
-        }
-        node.opens += 1;
+    fn opened(&self, tree: &mut Tree, ino: Ino) -> Result<OpenReply, Errno> {
+        tree.get_mut(ino)?.opens += 1;
         Ok(OpenReply { handle: Handle(ino.0), caching: self.settings.caching })
     }
 }
@@ -326,8 +318,8 @@ impl Filesystem for MemFs {
         self.entry(tree, ino)
     }
 
-    async fn open(&self, _: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
-        self.opened(&mut self.lock(), ino, flags)
+    async fn open(&self, _: &Context, ino: Ino, _: OpenFlags) -> Result<OpenReply, Errno> {
+        self.opened(&mut self.lock(), ino)
     }
 
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
@@ -336,7 +328,7 @@ impl Filesystem for MemFs {
             return Err(FsError::Stale.into());
         }
         let ino = tree.make(cx, parent, name, mode, &Make::Regular)?;
-        Ok((self.entry(tree, ino)?, self.opened(tree, ino, flags)?))
+        Ok((self.entry(tree, ino)?, self.opened(tree, ino)?))
     }
 
     async fn read(&self, _: &Context, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
@@ -423,8 +415,8 @@ impl Filesystem for MemFs {
         tree.get_mut(ino)?.xattrs.remove(&name).map(drop).ok_or(FsError::NoAttribute.into())
     }
 
-    async fn opendir(&self, _: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
-        self.opened(&mut self.lock(), ino, flags)
+    async fn opendir(&self, _: &Context, ino: Ino, _: OpenFlags) -> Result<OpenReply, Errno> {
+        self.opened(&mut self.lock(), ino)
     }
 
     async fn readdir(&self, _: &Context, ino: Ino, _: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
