@@ -159,7 +159,7 @@ impl Namespace {
         changes.push(Change::Linked { parent: trash, name: kept_name, ino, primary, stamp });
     }
 
-    /// Root's, and nobody else's to look into.
+    /// Root's, and nobody else's to look into. To who sees `top` nothing changes.
     fn make_trash(&mut self, place: &TrashPlace, stamp: Stamp, changes: &mut Vec<Change>) -> Ino {
         let (top, ino, time) = (place.top, place.ino, stamp.time);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
@@ -171,7 +171,6 @@ impl Namespace {
         self.add_link(&mut inode, link, true);
         self.add_inode(&inode);
         self.count_in(ino);
-        self.dir_changed(top, stamp, 0);
         changes.push(Change::Linked { parent: top, name: trash_name(), ino, primary: true, stamp });
         ino
     }

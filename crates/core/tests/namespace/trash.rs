@@ -64,11 +64,17 @@ fn what_loses_its_last_name_is_kept() {
     volume.link(file, Ino::ROOT, "g").unwrap();
     volume.discard_file(dir, "f").unwrap();
     assert_eq!((volume.kept(), volume.attr(file).nlink), (vec![], 1), "it has another name");
+    volume.file(dir, "h");
+    let root = volume.attr(Ino::ROOT);
+    volume.discard_file(dir, "h").unwrap();
+    assert_eq!(volume.attr(Ino::ROOT), root, "that there is a trash now is not to be seen");
+    let h = volume.kept()[0].ino;
+    assert!(volume.purged(h, &[]));
 
     let changes = volume.discard_file(Ino::ROOT, "g").unwrap();
     let trash = volume.namespace.trash_of(Ino::ROOT).unwrap();
-    assert!(matches!(&changes[1], Change::Unlinked { parent: Ino::ROOT, ino, primary: true, .. } if *ino == file), "{changes:?}");
-    assert!(matches!(&changes[2], Change::Linked { parent, ino, primary: true, .. } if (*parent, *ino) == (trash, file)), "{changes:?}");
+    assert!(matches!(&changes[0], Change::Unlinked { parent: Ino::ROOT, ino, primary: true, .. } if *ino == file), "{changes:?}");
+    assert!(matches!(&changes[1], Change::Linked { parent, ino, primary: true, .. } if (*parent, *ino) == (trash, file)), "{changes:?}");
     let trashed = Trashed { path: "g".into(), at: volume.now(), until_secs: volume.now().secs + DAY as i64, uid: 1000 };
     assert_eq!(volume.kept(), [TrashEntry { ino: file, kind: FileKind::Regular, size_bytes: 0, trashed }]);
     assert_eq!(volume.names(Ino::ROOT), [("d".to_owned(), dir)]);
