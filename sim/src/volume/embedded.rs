@@ -3,8 +3,8 @@
 
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
-use super::rig::{Medium, attach_embedded, fsck, open_on, walk};
-use super::verify::{bucket_holds, differences};
+use super::rig::{Medium, attach_embedded, empty_trash, fsck, open_on, read_trash, walk};
+use super::verify::{bucket_holds, differences, empty_trashes};
 use super::workload::{Known, Warmer, Worker, ask};
 use crate::oracle::{ClientId, Event, History, Identity, SeenTree};
 use crate::{FaultPlan, Process, Rate, Rng, SimBucket, World};
@@ -12,7 +12,6 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::{Node, OpenError, Planted, Stopped};
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -142,7 +141,11 @@ impl Story<'_> {
         let mut checked = Err(FsError::Io);
         for _ in 0..LOOKS {
             let client = life.client.clone();
-            checked = life.process.call(async move { fsck(&client).await }).await.ok_or("the process has died")?;
+            let checking = async move {
+                read_trash(&client).await?;
+                fsck(&client).await
+            };
+            checked = life.process.call(checking).await.ok_or("the process has died")?;
             if checked.is_ok() {
                 break;
             }
@@ -249,7 +252,8 @@ impl Story<'_> {
         let before = self.look(&life, inos).await?;
         let (node, client) = (life.node.clone(), life.client.clone());
         let stopped = life.process.call(async move {
-            let flushed = client.admin(AdminRequest::Flush { path: vec![] }).await;
+            let emptied = empty_trash(&client).await;
+            let flushed = emptied.and(client.admin(AdminRequest::Flush { path: vec![] }).await);
             let checked = fsck(&client).await;
             let left = client.detach(Duration::from_secs(30)).await;
             (flushed, checked, left, node.stop(true).await)
@@ -263,7 +267,7 @@ impl Story<'_> {
         }
         life.process.kill();
         self.history.add(Event::Gone { client: life.id });
-        let problems = bucket_holds(&self.bucket, &before, &BTreeMap::new());
+        let problems = bucket_holds(&self.bucket, &before, &empty_trashes(&self.bucket));
         if !problems.is_empty() {
             return Err(format!("the bucket is not what it should be: {}", problems.join("; ")));
         }

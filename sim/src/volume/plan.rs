@@ -4,8 +4,12 @@ use super::rig::{Medium, VOLUME};
 use super::workload::Pace;
 use crate::oracle::{Permitted, Tree};
 use crate::{FaultPlan, Rate, Rng, SimBucket};
-use ebb_model::{PACK_BYTES, PACKED_BYTES};
+use bytes::Bytes;
+use ebb_core::backing::page_key;
+use ebb_format::page;
+use ebb_model::{DirectoryPage, Ino, InstalledRecord, KEEP, PACK_BYTES, PACKED_BYTES, Time};
 use ebb_node::{Eviction, Options};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -17,6 +21,8 @@ pub struct Plan {
     pub medium: Medium,
     /// The bucket is not empty at the beginning.
     found: bool,
+    /// Everything that is removed is kept.
+    keeps: bool,
 }
 
 /// Objects that others have put into the bucket before.
@@ -68,6 +74,7 @@ impl Plan {
             },
             medium: [Medium::Plain, Medium::Plain, Medium::Encrypted][rng.split("encrypted").index(3)],
             found: rng.below(2) == 0,
+            keeps: rng.split("trash").index(4) == 0,
         }
     }
 
@@ -93,7 +100,20 @@ impl Plan {
         for (key, body) in found {
             bucket.put_as_outsider(key, body.to_vec(), vec![]).expect("outsiders meet no faults");
         }
-        Tree::with_objects(found.iter().copied())
+        let tree = Tree::with_objects(found.iter().copied());
+        if !self.keeps {
+            return tree;
+        }
+        let (name, value) = (Bytes::from_static(KEEP), Bytes::from_static(b"1000000000"));
+        let (atime, mtime, ctime, btime) = (Time::default(), Time::default(), Time::default(), Time::default());
+        let xattrs = vec![(name.clone(), value.clone())];
+        let dirs: BTreeSet<&str> = found.iter().filter_map(|(key, _)| Some(key.split_once('/')?.0)).collect();
+        let nlink = 2 + dirs.len() as u32;
+        let record = InstalledRecord { mode: 0o755, nlink, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs, links: vec![] };
+        let page = DirectoryPage { dir: Ino::ROOT, parent: None, record, hidden: vec![], entries: vec![] };
+        let body = page::encode(&page).expect("it is a small page").to_vec();
+        bucket.put_as_outsider(&page_key(Ino::ROOT), body, vec![]).expect("outsiders meet no faults");
+        tree.keeping(name, value)
     }
 }
 

@@ -148,6 +148,32 @@ async fn see(client: &Client, ino: Ino) -> Result<SeenNode, FsError> {
     Ok(SeenNode { attr, target, xattrs, content: content.freeze() })
 }
 
+/// Reads what is in the trash, which [`walk`] does not see: what a power cut has left of clean blocks that
+/// were being written is found out by reading.
+pub async fn read_trash(client: &Client) -> Result<(), FsError> {
+    let mut next = Some(TrashPoint::default());
+    while let Some(from) = next {
+        let request = AdminRequest::ListTrash { path: vec![], from };
+        let AdminReply::Trash { entries, next: further } = client.admin(request).await? else { return Err(FsError::Invalid) };
+        for entry in entries {
+            see(client, entry.ino).await?;
+        }
+        next = further;
+    }
+    Ok(())
+}
+
+/// Removes for good what is in the trash.
+pub async fn empty_trash(client: &Client) -> Result<(), FsError> {
+    let mut next = Some(TrashPoint::default());
+    while let Some(from) = next {
+        let request = AdminRequest::EmptyTrash { path: vec![], until: Time { secs: i64::MAX, nanos: 0 }, from };
+        let AdminReply::Emptied { next: further, .. } = client.admin(request).await? else { return Err(FsError::Invalid) };
+        next = further;
+    }
+    Ok(())
+}
+
 /// What `ebb fsck --bucket` asks for, all parts of it.
 pub async fn fsck(client: &Client) -> Result<FsckReport, FsError> {
     let AdminReply::Fsck(mut report) = client.admin(AdminRequest::Fsck).await? else { return Err(FsError::Invalid) };

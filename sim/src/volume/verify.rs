@@ -3,7 +3,8 @@
 use crate::SimBucket;
 use crate::oracle::SeenTree;
 use ebb_core::backing::keys;
-use ebb_model::{Attr, FileKind, Ino, Name};
+use ebb_format::page;
+use ebb_model::{Attr, FileKind, Ino, Name, TRASH};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Compares the bucket with the tree that it is to hold. `others` are keys that somebody
@@ -71,6 +72,16 @@ pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<Strin
     }
     problems.extend(others.into_iter().map(|key| format!("{key} belongs to nobody")));
     problems
+}
+
+/// What the bucket has of a trash with nothing in it.
+pub fn empty_trashes(bucket: &SimBucket) -> BTreeMap<String, Vec<u8>> {
+    let is_trash = |body: &[u8]| {
+        let page = page::decode(body).ok().filter(|page| page.entries.is_empty());
+        page.and_then(|page| page.parent.clone()).is_some_and(|(_, name)| name.as_bytes() == TRASH)
+    };
+    let objects = bucket.objects().into_iter().map(|(key, object)| (key, object.body.to_vec()));
+    objects.filter(|(key, body)| key.as_bytes() == [TRASH, b"/"].concat() || is_trash(body)).collect()
 }
 
 /// The prefix of each directory, by its path.

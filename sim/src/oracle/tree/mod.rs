@@ -25,6 +25,8 @@ const ROOT: NodeId = NodeId(0);
 pub struct Tree {
     nodes: BTreeMap<NodeId, Rc<Node>>,
     by_ino: BTreeMap<Ino, NodeId>,
+    /// What loses its last name goes to a trash, in which nobody looks.
+    keeps: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,6 +78,7 @@ impl Tree {
         Tree {
             nodes: BTreeMap::from([(ROOT, Rc::new(Node { ino: Some(Ino::ROOT), ..root }))]),
             by_ino: BTreeMap::from([(Ino::ROOT, ROOT)]),
+            keeps: false,
         }
     }
 
@@ -103,6 +106,12 @@ impl Tree {
             tree.enter(dir, &name, NodeId(next), Node { content: Content::from_bytes(body), ..Node::new(FileKind::Regular, 0o644) });
         }
         tree
+    }
+
+    /// From the beginning on everything that is removed is kept, as this attribute of the root says.
+    pub fn keeping(mut self, name: Bytes, value: Bytes) -> Tree {
+        self.change(ROOT).xattrs.insert(name, value);
+        Tree { keeps: true, ..self }
     }
 
     /// The state after an operation, if the state explains its outcome. Without an outcome
@@ -138,7 +147,7 @@ impl Tree {
             Op::Open { ino } => match next.at(*ino) {
                 Err(errors) => asked.expect_one_of(&errors)?,
                 // Only who holds it already opens an inode without a name once more.
-                Ok(node) if next.nodes[&node].links == 0 && !next.nodes[&node].opens.contains_key(&client) => {
+                Ok(node) if next.is_nameless(node) && !next.nodes[&node].opens.contains_key(&client) => {
                     asked.expect_one_of(&[FsError::Stale])?;
                 }
                 Ok(node) => {
@@ -216,7 +225,7 @@ impl Tree {
     /// Takes on a tree that was seen whole, if this state explains it.
     pub fn seen(&self, tree: &SeenTree, same_inos: bool) -> Result<Tree, Mismatch> {
         let mut next = self.clone();
-        next.nodes.retain(|_, node| node.links > 0 || !node.opens.is_empty());
+        next.nodes.retain(|id, node| !self.is_nameless(*id) || !node.opens.is_empty());
         let left: BTreeSet<NodeId> = next.nodes.keys().copied().collect();
         next.by_ino.retain(|_, node| left.contains(node));
         if !same_inos {
@@ -334,7 +343,8 @@ impl Tree {
 
     fn check_attr(&self, id: NodeId, attr: &Attr) -> Result<(), Mismatch> {
         let node = &self.nodes[&id];
-        node.check_attr(attr, if node.kind == FileKind::Directory { None } else { Some(node.links) })
+        let links = if self.is_kept(id) { 1 } else { node.links };
+        node.check_attr(attr, if node.kind == FileKind::Directory { None } else { Some(links) })
     }
 
     fn bind(&mut self, id: NodeId, ino: Ino) -> Result<(), Mismatch> {
@@ -388,7 +398,16 @@ impl Tree {
     }
 
     fn may_be_gone(&self, ino: Ino) -> bool {
-        self.by_ino.get(&ino).is_none_or(|id| self.nodes[id].links == 0 && self.nodes[id].opens.is_empty())
+        self.by_ino.get(&ino).is_none_or(|id| self.is_nameless(*id) && self.nodes[id].opens.is_empty())
+    }
+
+    /// It has lost its last name, and is in the trash.
+    fn is_kept(&self, id: NodeId) -> bool {
+        self.keeps && self.nodes[&id].links == 0 && !self.nodes[&id].linkable
+    }
+
+    fn is_nameless(&self, id: NodeId) -> bool {
+        self.nodes[&id].links == 0 && !self.is_kept(id)
     }
 
     fn contains(&self, outer: NodeId, inner: NodeId) -> bool {
@@ -409,8 +428,10 @@ impl Tree {
         let dir = self.change(dir);
         dir.entries.remove(name);
         dir.touch();
+        let keeps = self.keeps;
         let node = self.change(node);
         node.links -= 1;
+        node.changed |= keeps;
     }
 
     fn close(&mut self, client: ClientId, id: NodeId, count: u32) {
