@@ -80,6 +80,10 @@ async fn tell(world: Rc<World>, rng: Rc<Rng>) -> u64 {
             let (came_back, state) = done.await.unwrap();
             restored += u64::from(came_back);
             history.push(state);
+            if came_back {
+                // What is restored survives a power cut, with all that was before it.
+                history.drain(..history.len() - 1);
+            }
         }
         match end {
             0 => {
