@@ -43,7 +43,9 @@ impl Shared {
         loop {
             let attachment = self.attached().await?;
             let identity = self.identity.get();
-            match self.send(request(attachment.session), patience).await {
+            let request = request(attachment.session);
+            let _finding = request.finds().then(|| self.recalls.find());
+            match self.send(request, patience).await {
                 Ok(reply) => return Ok((reply, identity)),
                 Err(failure) => self.weather(failure, attachment, &mut backoff).await?,
             }

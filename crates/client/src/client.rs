@@ -10,6 +10,7 @@ use crate::keeper;
 use crate::link::Link;
 use crate::locks::Locks;
 use crate::mutate::InDoubt;
+use crate::recalls::Recalls;
 use crate::session::{Requested, Slots};
 use ebb_model::{Attached, ClusterId, FsError, Incarnation, Ino, Request, SessionId, TxId};
 use ebb_ports::{Clock, Entropy, PortFuture, Ports, Spawn};
@@ -161,6 +162,7 @@ impl Client {
             locks: Locks::new(attached.session),
             errors: Errors::default(),
             caching: Caching::new(attached.sole),
+            recalls: Recalls::default(),
             mutations: Cell::new(0),
             in_flight: Cell::new(0),
             idle: Gate::default(),
@@ -168,6 +170,7 @@ impl Client {
         });
         let client = Client { _alive: Rc::new(Alive { shared: shared.clone() }), shared, requested: None };
         if left.is_some() {
+            client.shared.recalls.inherited.set(true);
             keeper::take_up(&client.shared).await?;
         }
         keeper::start(&client.shared);
@@ -284,6 +287,14 @@ impl Client {
         self.shared.caching.set_handler(Rc::new(handler));
     }
 
+    /// `handler` is called with inodes that the node wants to forget. It gives up what it can of them, and
+    /// completes with those that the user holds then. The user holds what it has been told of, until it
+    /// gives that up: an inode that it does not hold may have another id when it is found again. A client
+    /// without a handler holds everything.
+    pub fn on_recall(&self, handler: impl Fn(Vec<Ino>) -> PortFuture<'static, Vec<Ino>> + 'static) {
+        self.shared.recalls.set_handler(Rc::new(handler));
+    }
+
     /// What went wrong with the inode behind an answer that had been given: an operation
     /// lost in a crash of the node that could not be repeated, or one whose outcome stays
     /// unknown. While it stands, whatever changes the bytes of the inode fails with it, and
@@ -349,6 +360,7 @@ pub(crate) struct Shared {
     pub(crate) locks: Locks,
     pub(crate) errors: Errors,
     pub(crate) caching: Caching,
+    pub(crate) recalls: Recalls,
     /// Mutations that have been asked for and are not settled.
     pub(crate) mutations: Cell<usize>,
     /// Mutations whose answer may come any moment.

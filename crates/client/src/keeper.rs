@@ -7,6 +7,7 @@ use crate::client::{AttachError, Attachment, ClientPorts, Identity, Options, Sha
 use crate::journal::Operation;
 use crate::link::{Link, LinkEvent};
 use crate::mutate::InDoubt;
+use crate::recalls::answer_recalls;
 use crate::session::Slots;
 use ebb_model::{Attached, ClientMutation, ClusterId, FsError, LogIndex, Notice, Reply, Request, RpcError, SessionId};
 use futures_util::future::{Either, join_all, select};
@@ -91,6 +92,7 @@ pub(crate) fn start(shared: &Rc<Shared>) {
     spawn_until_ended(shared, keep(shared.clone()));
     spawn_until_ended(shared, listen(shared.clone()));
     spawn_until_ended(shared, drop_caches(shared.clone()));
+    spawn_until_ended(shared, answer_recalls(shared.clone()));
     if !shared.link.is_local() {
         spawn_until_ended(shared, watch_term(shared.clone()));
     }
@@ -365,6 +367,7 @@ async fn listen(shared: Rc<Shared>) {
             LinkEvent::Notice(Notice::Share) => shared.caching.share(),
             LinkEvent::Notice(Notice::Invalidate { ino }) => shared.caching.invalidate(ino),
             LinkEvent::Notice(Notice::Lock { wait }) => shared.lock_news(wait),
+            LinkEvent::Notice(Notice::Recall { recall, inos }) => shared.recalls.ask(recall, inos),
             LinkEvent::Notice(Notice::Leaving) => tracing::info!("the node stops: waiting for it or its successor"),
             LinkEvent::Lost => {
                 if let Some(attachment) = shared.attachment() {

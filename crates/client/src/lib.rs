@@ -24,6 +24,7 @@ mod locks;
 mod mutate;
 mod operations;
 mod pool;
+mod recalls;
 mod session;
 mod wire;
 

@@ -414,6 +414,7 @@ impl Follower {
                     assert!(range.start < size && range.end <= size.next_multiple_of(BLOCK_BYTES));
                 }
                 Change::Made { ino } | Change::Touched { ino, .. } => assert!(namespace.inode(ino).is_some()),
+                Change::Forgotten { .. } => unreachable!("there is no bucket"),
             }
         }
         for (ino, (parent, name)) in &self.primary {

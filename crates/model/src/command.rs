@@ -253,6 +253,9 @@ pub enum BackingCommand {
     SendAgain { ino: Ino, stamp: Stamp },
     /// The file is what its object is: what was written since is lost (O-74).
     RolledBack { ino: Ino, etag: String, len_bytes: u64, modified: Time, stamp: Stamp },
+    /// These children of the directory leave the memory, as far as the bucket says all of them; the
+    /// directory is to be loaded again. Nobody holds them.
+    Forget { dir: Ino, inos: Vec<Ino> },
 }
 
 impl BackingCommand {

@@ -139,6 +139,12 @@ pub enum Request {
     Told {
         session: SessionId,
     },
+    /// The answer to [`Notice::Recall`]: of the inodes asked for, these are held as before.
+    Recalled {
+        session: SessionId,
+        recall: u64,
+        held: Vec<Ino>,
+    },
 }
 
 impl Request {
@@ -149,6 +155,7 @@ impl Request {
             | Request::Renew { session }
             | Request::Told { session }
             | Request::Shared { session }
+            | Request::Recalled { session, .. }
             | Request::Open { session, .. }
             | Request::Close { session, .. }
             | Request::Fsync { session, .. }
@@ -169,6 +176,7 @@ impl Request {
             Request::Renew { .. } => "renew",
             Request::Told { .. } => "told",
             Request::Shared { .. } => "shared",
+            Request::Recalled { .. } => "recalled",
             Request::Lookup { .. } => "lookup",
             Request::GetAttr { .. } => "get-attr",
             Request::ReadLink { .. } => "read-link",
@@ -216,11 +224,17 @@ impl Request {
             | Request::Renew { .. }
             | Request::Told { .. }
             | Request::Shared { .. }
+            | Request::Recalled { .. }
             | Request::SyncFs { .. }
             | Request::Admin(_)
             | Request::Lock { .. }
             | Request::EndWait { .. } => None,
         }
+    }
+
+    /// Its answer tells of inodes that the client need not have known.
+    pub fn finds(&self) -> bool {
+        matches!(self, Request::Lookup { .. } | Request::GetAttr { .. } | Request::ReadDir { .. })
     }
 
     /// Bytes of files that it carries.
@@ -344,6 +358,11 @@ impl ClientMutation {
     /// What it makes is open as by [`Request::Open`].
     pub fn opens(&self) -> bool {
         matches!(self, ClientMutation::Make { open: true, .. } | ClientMutation::Tmpfile { .. })
+    }
+
+    /// It makes an inode, or a name of one.
+    pub fn names(&self) -> bool {
+        matches!(self, ClientMutation::Make { .. } | ClientMutation::Link { .. } | ClientMutation::Tmpfile { .. })
     }
 
     /// The inode that it changes by its id: not one that it finds or makes under a name.
@@ -484,6 +503,9 @@ pub enum Notice {
     Leaving,
     /// A wait for a lock has come to an end: ask again how it stands.
     Lock { wait: u64 },
+    /// The node wants to forget these inodes. Give them up, and say with [`Request::Recalled`] which are
+    /// held all the same.
+    Recall { recall: u64, inos: Vec<Ino> },
 }
 
 /// What `ebb status` and its siblings ask.

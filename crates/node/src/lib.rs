@@ -18,6 +18,7 @@ mod fallocate;
 mod fetch;
 mod flush;
 mod force;
+mod forget;
 mod fsck;
 pub mod head;
 mod holes;
@@ -71,12 +72,14 @@ use ebb_ports::{Bucket, DiskError, Ports};
 use exposed::Exposures;
 use fetch::Downloads;
 use flush::Flusher;
+use forget::Forgetting;
 use futures_util::future::{Either, select};
 use head::Tenure;
 use holes::Holes;
 use lend::Loans;
 use locks::Locks;
 use log::LogError;
+use metadata::Metadata;
 use quota::Quotas;
 use replica::Replica;
 use revalidate::Revalidation;
@@ -114,6 +117,8 @@ pub struct Node {
     downloads: Downloads,
     cache: Cache,
     revalidation: Revalidation,
+    forgetting: Forgetting,
+    metadata: Metadata,
     flusher: Flusher,
     holes: Holes,
     loans: Loans,

@@ -34,7 +34,7 @@ impl Node {
         spawn.spawn(Box::pin(self.clone().expire_for_ever()));
         spawn.spawn(Box::pin(self.clone().snapshot_for_ever()));
         spawn.spawn(Box::pin(self.clone().count_for_ever()));
-        spawn.spawn(Box::pin(self.clone().watch_metadata_for_ever()));
+        spawn.spawn(Box::pin(self.clone().bound_metadata_for_ever()));
         spawn.spawn(Box::pin(self.clone().scrub_for_ever()));
         spawn.spawn(Box::pin(self.clone().compact_for_ever()));
         if !self.read_only() {

@@ -95,6 +95,10 @@ impl Node {
         }
     }
 
+    pub(crate) fn load_epoch(&self, dir: Ino) -> Option<u64> {
+        self.replica.view().backing().load_epoch(dir)
+    }
+
     fn load_plan(&self, dir: Ino) -> Option<LoadPlan> {
         let state = self.replica.view();
         state.backing().load_plan(state.namespace(), dir)
@@ -133,7 +137,10 @@ impl Node {
     /// the answer is void.
     async fn load_name(&self, dir: Ino, name: &Name) -> Result<bool, RpcError> {
         match self.ask_for_name(dir, name).await? {
-            Some(found) => self.install_name(dir, name, found).await,
+            Some(found) => {
+                let epoch = found.epoch;
+                Ok(self.install_name(dir, name, found).await? && self.load_epoch(dir) == Some(epoch))
+            }
             None => Ok(true),
         }
     }
@@ -206,7 +213,7 @@ impl Node {
         let mut missing = Vec::new();
         let mut at = dir;
         while self.replica.view().namespace().inode(at).is_none() {
-            let Some(page) = self.page_of(at, Some(&page_key(at))).await? else { return Ok(false) };
+            let Some(page) = self.read_page(&page_key(at)).await? else { return Ok(false) };
             let Some((parent, name)) = page.parent.clone() else { return Ok(false) };
             if missing.len() >= MAX_DEPTH {
                 return Ok(false);
@@ -226,17 +233,23 @@ impl Node {
         if let Some(page) = self.pages.borrow().get(&dir) {
             return Ok(Some(page.clone()));
         }
+        let page = self.read_page(key).await?;
+        if let Some(page) = &page {
+            self.pages.borrow_mut().insert(dir, page.clone());
+        }
+        Ok(page)
+    }
+
+    async fn read_page(&self, key: &str) -> Result<Option<Rc<Page>>, RpcError> {
         let decode = |object: Object| {
             let damage = |error| Damage { at: 0, what: format!("the attributes that it holds are unknown: {error}") };
             page::decode(&object.body).map_err(damage)
         };
-        let page = match self.get_sound(key, &(0..LARGE_PAGE_BYTES), || self.bucket().get(key, None, None), decode).await {
-            Ok(page) => Rc::new(page),
-            Err(BucketError::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(bucket_refusal(&error)),
-        };
-        self.pages.borrow_mut().insert(dir, page.clone());
-        Ok(Some(page))
+        match self.get_sound(key, &(0..LARGE_PAGE_BYTES), || self.bucket().get(key, None, None), decode).await {
+            Ok(page) => Ok(Some(Rc::new(page))),
+            Err(BucketError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(bucket_refusal(&error)),
+        }
     }
 
     /// Logs what was found, in pieces that fit a record. False if the directory is no longer

@@ -71,6 +71,16 @@ impl State {
 }
 
 impl<K: Ord + Clone> Locks<K> {
+    /// `None` if somebody holds or awaits it.
+    pub fn try_lock(&self, key: K, mode: Mode) -> Option<Guard<K>> {
+        let mut table = self.table.borrow_mut();
+        if table.contains_key(&key) {
+            return None;
+        }
+        table.entry(key.clone()).or_default().enter(mode);
+        Some(Guard { table: self.table.clone(), key, mode })
+    }
+
     pub async fn lock(&self, key: K, mode: Mode) -> Guard<K> {
         let turn = {
             let mut table = self.table.borrow_mut();

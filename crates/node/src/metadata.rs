@@ -1,47 +1,92 @@
 //! The bound of the memory that metadata takes. It is asked where something new is to come in,
 //! before anything of it is done; a command that is in the log is applied whatever the bound is.
+//! Near the bound names are forgotten that the bucket has.
 //!
 //! What comes in at one time may go beyond the bound together: that is a page of a listing or an
 //! attribute for each request.
 
 use crate::Node;
+use crate::signal::Signal;
 use ebb_model::*;
+use futures_util::future::select;
+use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often it is looked whether there is room again.
+/// How often it is looked how much there is.
 const METADATA_POLL: Duration = Duration::from_secs(1);
+
+/// If all directories together have fewer names that can go, what is there is in use.
+const LEAST: usize = 64;
+
+/// How long nothing is tried then.
+const REST: Duration = Duration::from_secs(5);
+
+/// From nine tenths of the bound on names are forgotten, until this is left.
+const TENTHS_LEFT: u64 = 8;
+
+#[derive(Default)]
+pub struct Metadata {
+    /// Somebody waits for room.
+    urged: Signal,
+    /// Nothing is forgotten before.
+    not_before: Cell<Duration>,
+}
 
 impl Node {
     /// Whether a client may make what it asks for. What makes nothing new, or less, always goes on.
     pub(crate) fn room_to_make(&self, mutation: &ClientMutation) -> Result<(), RpcError> {
-        if is_new(mutation) && self.metadata_is_full() { Err(FsError::NoSpace.into()) } else { Ok(()) }
+        if !is_new(mutation) || !self.metadata_is_full() {
+            return Ok(());
+        }
+        self.metadata.urged.raise();
+        self.tell_of_metadata();
+        Err(FsError::NoSpace.into())
     }
 
-    /// Whether names may come in from the bucket.
+    /// Whether names may come in from the bucket: not yet while others may be forgotten for them.
     pub(crate) fn room_to_load(&self) -> Result<(), RpcError> {
-        if self.metadata_is_full() { Err(FsError::NoMemory.into()) } else { Ok(()) }
+        if !self.metadata_is_full() {
+            return Ok(());
+        }
+        if self.ports.clock.monotonic() >= self.metadata.not_before.get() {
+            self.metadata.urged.raise();
+            return Err(RpcError::Overloaded);
+        }
+        self.tell_of_metadata();
+        Err(FsError::NoMemory.into())
     }
 
     fn metadata_is_full(&self) -> bool {
-        let bytes = self.replica.view().memory_bytes();
-        let full = bytes >= self.options.metadata_bytes;
-        if full {
-            self.tell_of_metadata(bytes);
-        }
-        full
+        self.replica.view().memory_bytes() >= self.options.metadata_bytes
     }
 
-    pub(crate) async fn watch_metadata_for_ever(self: Rc<Self>) {
-        while !self.is_stopping() {
-            let bytes = self.replica.view().memory_bytes();
-            self.tell_of_metadata(bytes);
-            self.ports.clock.sleep(METADATA_POLL).await;
-        }
-    }
-
-    fn tell_of_metadata(&self, bytes: u64) {
+    pub(crate) async fn bound_metadata_for_ever(self: Rc<Self>) {
         let limit = self.options.metadata_bytes;
+        while !self.is_stopping() {
+            let urged = self.metadata.urged.wait();
+            let now = self.ports.clock.monotonic();
+            let is_due = self.replica.view().memory_bytes() >= limit / 10 * 9 && now >= self.metadata.not_before.get();
+            if is_due {
+                let gone = self.forget_until(limit / 10 * TENTHS_LEFT).await.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "names could not be forgotten");
+                    0
+                });
+                if gone < LEAST {
+                    self.metadata.not_before.set(self.ports.clock.monotonic() + REST);
+                }
+            }
+            // While names go there is nothing to tell.
+            if !self.metadata_is_full() || self.ports.clock.monotonic() < self.metadata.not_before.get() {
+                self.tell_of_metadata();
+            }
+            select(pin!(urged), self.ports.clock.sleep(METADATA_POLL)).await;
+        }
+    }
+
+    fn tell_of_metadata(&self) {
+        let (bytes, limit) = (self.replica.view().memory_bytes(), self.options.metadata_bytes);
         let what = (bytes >= limit).then(|| {
             format!(
                 "metadata takes {bytes} of the {limit} bytes of memory that it may: nothing can be made and no names come \

@@ -12,6 +12,7 @@ use ebb_core::extent::{self, Fill};
 use ebb_core::partition::Partition;
 use ebb_core::session::Verdict;
 use ebb_model::*;
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -119,13 +120,13 @@ impl Node {
         if replay.is_none() {
             self.room_to_make(&mutation)?;
         }
-        let order = Order { tx, caller, replay, firm: self.is_firm(&mutation) };
+        let order = Order { tx, caller, replay, firm: self.is_firm(&mutation), looked_up: RefCell::default() };
         if let Some(ino) = mutation.inode() {
             self.see_all_names(ino).await?;
         }
         match mutation {
             ClientMutation::Make { parent, name, mode, what, open } => {
-                self.resolve(parent, &name).await?;
+                self.resolve_for(&order, parent, &name).await?;
                 let mutated = self
                     .order(&order, |state| {
                         let ino = order.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent));
@@ -139,11 +140,11 @@ impl Node {
                 Ok(mutated)
             }
             ClientMutation::Link { ino, parent, name } => {
-                self.resolve(parent, &name).await?;
+                self.resolve_for(&order, parent, &name).await?;
                 self.order(&order, |_| Mutation::Link { ino, parent, name }).await
             }
             ClientMutation::Unlink { parent, name } => {
-                let victim = self.known_child(parent, &name).await?;
+                let victim = self.known_child(&order, parent, &name).await?;
                 self.prepare_trash(parent, victim).await?;
                 let done = self
                     .order_removal(&order, Some((parent, name.clone())), |state| {
@@ -155,7 +156,7 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::Rmdir { parent, name } => {
-                let victim = self.known_child(parent, &name).await?;
+                let victim = self.known_child(&order, parent, &name).await?;
                 if let Some(dir) = victim {
                     self.complete(dir).await?;
                 }
@@ -170,8 +171,8 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::Rename { from, name, to, new_name, mode } => {
-                self.known_child(from, &name).await?;
-                let victim = self.known_child(to, &new_name).await?;
+                self.known_child(&order, from, &name).await?;
+                let victim = self.known_child(&order, to, &new_name).await?;
                 if let (Some(dir), RenameMode::Replace) = (victim, mode) {
                     self.complete(dir).await?;
                 }
@@ -429,7 +430,9 @@ impl Node {
                 };
                 let mutation = choose(state);
                 // What was looked up for it has changed since: sent again, it is looked up again.
-                if state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy) {
+                let stands = |(dir, epoch): &(Ino, Option<u64>)| state.backing().load_epoch(*dir) == *epoch;
+                let is_known = order.looked_up.borrow().iter().all(stands);
+                if !is_known || state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy) {
                     return Err(RpcError::Overloaded);
                 }
                 let (tx, caller, repeated) = (order.tx, order.caller.clone(), order.replay.is_some());
@@ -446,9 +449,15 @@ impl Node {
         answer
     }
 
+    async fn resolve_for(&self, order: &Order, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        self.resolve(dir, name).await?;
+        order.looked_up.borrow_mut().push((dir, self.load_epoch(dir)));
+        Ok(())
+    }
+
     /// The inode of a name, with everything known that a change to it needs.
-    async fn known_child(&self, parent: Ino, name: &Name) -> Result<Option<Ino>, RpcError> {
-        self.resolve(parent, name).await?;
+    async fn known_child(&self, order: &Order, parent: Ino, name: &Name) -> Result<Option<Ino>, RpcError> {
+        self.resolve_for(order, parent, name).await?;
         let child = self.replica.view().namespace().lookup(parent, name).ok().map(|attr| attr.ino);
         if let Some(ino) = child {
             self.see_all_names(ino).await?;
@@ -488,4 +497,7 @@ pub(crate) struct Order {
     pub replay: Option<Replay>,
     /// Its bytes are forced before it is logged.
     pub firm: bool,
+    /// Directories in which names were looked up for it, with their epochs then: what was found, or
+    /// not, may have been forgotten since.
+    pub looked_up: RefCell<Vec<(Ino, Option<u64>)>>,
 }

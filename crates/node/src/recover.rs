@@ -4,6 +4,7 @@ use crate::cache::Cache;
 use crate::exposed::Exposures;
 use crate::fetch::Downloads;
 use crate::flush::Flusher;
+use crate::forget::Forgetting;
 use crate::head::{Candidate, HeadError, TakeOver, Tenure};
 use crate::holes::Holes;
 use crate::identity::{self, IdentityError};
@@ -11,6 +12,7 @@ use crate::lend::Loans;
 use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
 use crate::members;
+use crate::metadata::Metadata;
 use crate::paced::{Pace, PacedBucket};
 use crate::packs;
 use crate::quota::Quotas;
@@ -221,6 +223,8 @@ impl Node {
             pages: Default::default(),
             downloads: Downloads::default(),
             revalidation: Revalidation::default(),
+            forgetting: Forgetting::default(),
+            metadata: Metadata::default(),
             cache: Cache::new(&options),
             holes: Holes::default(),
             loans: Loans::default(),
@@ -612,6 +616,13 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                 Effect::Punch { ino, blocks } => holes.push((ino, blocks)),
                 // The gaps between what is in use are found by what is.
                 Effect::Vacate { .. } => {}
+            }
+        }
+        if let Command::Backing(BackingCommand::Forget { inos, .. }) = &command {
+            for ino in inos.iter().filter(|ino| partition.namespace().inode(**ino).is_none()) {
+                unsynced.remove(ino);
+                unforced.gone(*ino);
+                cuts.remove(ino);
             }
         }
         if let (Command::Client { stamp, mutation, .. } | Command::Repeated { stamp, mutation, .. }, Some(Ok(_))) =

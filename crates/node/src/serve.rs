@@ -55,6 +55,9 @@ impl Node {
             return Err(RpcError::Overloaded);
         }
         let reply = self.reply(request).await.map_err(|error| self.unless_failed(error))?;
+        if !self.forgetting.may_tell(&reply) {
+            return Err(RpcError::Overloaded);
+        }
         // Nobody acts on what another's power cut may take back (DESIGN §3). A client that is
         // alone brings back what it has done, but not the ids of what was found.
         let shown = match self.attachments.is_shared() {
@@ -97,10 +100,17 @@ impl Node {
                 Ok(Reply::Done)
             }
 
+            Request::Recalled { session, recall, held } => {
+                self.expect_attached(session)?;
+                self.forgetting.answered(session, recall, &held.into_iter().collect());
+                Ok(Reply::Done)
+            }
+
             Request::Lookup { parent, name } => {
                 if name.as_bytes() == TRASH {
                     return Err(FsError::NotFound.into());
                 }
+                self.forgetting.used(parent);
                 self.revalidate_name(parent, &name).await;
                 let attr = self.look_up(parent, &name).await?;
                 Ok(Reply::Attr(self.shown(attr)))
@@ -112,6 +122,7 @@ impl Node {
             }
             Request::ReadLink { ino } => Ok(Reply::Link(self.replica.view().namespace().read_link(ino)?)),
             Request::ReadDir { dir, after, limit } => {
+                self.forgetting.used(dir);
                 if after == Cookie::START {
                     self.revalidate_listing(dir).await;
                 }

@@ -46,6 +46,8 @@ struct Mailbox {
     /// Waits for locks that have come to an end.
     locks: BTreeSet<u64>,
     durable: Option<LogIndex>,
+    /// The last one: the node waits for no other.
+    recall: Option<(u64, Vec<Ino>)>,
     leaving: bool,
 }
 
@@ -57,6 +59,7 @@ impl Mailbox {
             Notice::Durable { durable } => self.durable = self.durable.max(Some(durable)),
             Notice::Leaving => self.leaving = true,
             Notice::Lock { wait } => drop(self.locks.insert(wait)),
+            Notice::Recall { recall, inos } => self.recall = Some((recall, inos)),
         }
     }
 
@@ -73,6 +76,9 @@ impl Mailbox {
         }
         if let Some(durable) = self.durable.take() {
             return Some(Notice::Durable { durable });
+        }
+        if let Some((recall, inos)) = self.recall.take() {
+            return Some(Notice::Recall { recall, inos });
         }
         std::mem::take(&mut self.leaving).then_some(Notice::Leaving)
     }
@@ -184,6 +190,10 @@ impl Attachments {
 
     pub fn contains(&self, session: SessionId) -> bool {
         self.table.borrow().contains_key(&session)
+    }
+
+    pub fn sessions(&self) -> Vec<SessionId> {
+        self.table.borrow().keys().copied().collect()
     }
 
     pub fn new_connection(&self) -> ConnectionId {
@@ -341,6 +351,11 @@ impl Attachments {
 
     pub fn holders(&self, ino: Ino) -> Vec<SessionId> {
         self.opens.borrow().get(&ino).map(|holders| holders.keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// Anybody has it open.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.opens.borrow().contains_key(&ino)
     }
 
     pub fn holds(&self, session: SessionId, ino: Ino) -> bool {

@@ -7,6 +7,7 @@ mod exactly_once;
 mod holds;
 mod locks;
 mod node;
+mod recalls;
 mod replay;
 mod wire;
 mod world;

@@ -221,7 +221,9 @@ impl Node {
                     session_term_ms: TERM.as_millis() as u32,
                 }))
             }
-            Request::Renew { session } | Request::Shared { session } | Request::Detach { session } => known(session).map(|()| Reply::Done),
+            Request::Renew { session } | Request::Shared { session } | Request::Recalled { session, .. } | Request::Detach { session } => {
+                known(session).map(|()| Reply::Done)
+            }
             Request::Open { session, ino } => {
                 known(session)?;
                 *self.opens.borrow_mut().entry(ino).or_default() += 1;
@@ -447,6 +449,7 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Lock { .. } => "lock",
         Request::EndWait { .. } => "end-wait",
         Request::Reclaim { .. } => "reclaim",
+        Request::Recalled { .. } => "recalled",
         _ => "other",
     }
 }

@@ -63,6 +63,10 @@ impl Backing {
             BackingCommand::Vanished { parent, name, stamp } => self.vanished(namespace, extents, *parent, name, *stamp, changes),
             BackingCommand::Revalidating { dir } => self.revalidating(namespace, *dir),
             BackingCommand::SendAgain { ino, stamp } => self.send_again(namespace, extents, *ino, *stamp),
+            BackingCommand::Forget { dir, inos } => {
+                let forgotten = self.forget(namespace, extents, *dir, inos, changes);
+                return if forgotten { vec![*dir] } else { Vec::new() };
+            }
             BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp } => {
                 return self.rolled_back(namespace, extents, *ino, etag, (*len_bytes, *modified), *stamp);
             }

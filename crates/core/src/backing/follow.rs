@@ -20,6 +20,7 @@ impl Backing {
                 self.record(namespace, *ino, stamp.time);
             }
             Change::Gone { ino, .. } => self.gone(*ino),
+            Change::Forgotten { .. } => {}
         }
     }
 

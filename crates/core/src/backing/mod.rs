@@ -24,6 +24,7 @@
 mod apply;
 mod check;
 mod follow;
+mod forget;
 pub mod keys;
 mod listing;
 mod mend;
@@ -34,6 +35,7 @@ mod revalidate;
 mod snapshot;
 mod unseen;
 
+pub use forget::Forgettable;
 pub use keys::page_key;
 pub use listing::{Interpreted, Listed, Listing, Scope, to_probe};
 pub use page::PageDraft;
@@ -148,6 +150,10 @@ pub struct Upload {
 impl Upload {
     fn claims(&self, key: &str) -> bool {
         self.key == key || self.marker.as_deref() == Some(key)
+    }
+
+    fn is_below(&self, prefix: &str) -> bool {
+        [Some(&self.key), self.marker.as_ref()].into_iter().flatten().any(|key| key.starts_with(prefix))
     }
 }
 

@@ -33,11 +33,15 @@ impl Backing {
             dir.load = Load::Revalidating;
             dir.epoch += 1;
         });
-        // What is on its way out may be in the listing, and claimed no longer when that is here.
+        self.keep_out_claimed(dir, &prefix);
+    }
+
+    /// A listing is about to be asked for that may add names to a directory which had all of them. What is
+    /// on its way out may be in it, and claimed no longer when it is here.
+    pub(super) fn keep_out_claimed(&mut self, dir: Ino, prefix: &str) {
         let uploads = self.uploads.values().flat_map(|upload| upload.marker.iter().chain([&upload.key])).cloned();
-        let claimed =
-            keys_below(&self.deletes, &prefix).chain(keys_below(&self.homes, &prefix)).chain(keys_below(&self.redirects, &prefix));
-        let segments = claimed.chain(uploads).filter_map(|key| key.strip_prefix(&prefix)?.split('/').next().map(str::to_owned));
+        let claimed = keys_below(&self.deletes, prefix).chain(keys_below(&self.homes, prefix)).chain(keys_below(&self.redirects, prefix));
+        let segments = claimed.chain(uploads).filter_map(|key| key.strip_prefix(prefix)?.split('/').next().map(str::to_owned));
         let names: BTreeSet<Name> = segments.filter_map(|segment| keys::name_of(&segment)).filter(|name| !is_reserved(dir, name)).collect();
         for name in names {
             self.removed.insert(&(dir, name), &());
@@ -96,11 +100,11 @@ impl Backing {
     /// Whether a directory that was found at `prefix` has nothing in it any more.
     pub fn is_deserted(&self, namespace: &Namespace, dir: Ino, name: &Name, prefix: &str) -> bool {
         let Some(Dentry { ino, .. }) = namespace.dentry(dir, name) else { return false };
-        let here = self.dirs.contains_key(&ino) && self.prefix_of(namespace, ino).as_deref() == Some(prefix);
+        let here = self.dirs.contains_key(&ino) && self.is_complete(ino) && self.prefix_of(namespace, ino).as_deref() == Some(prefix);
         here && !self.uploads.contains_key(&ino) && !namespace.has_more_names_than(ino, 0)
     }
 }
 
-fn keys_below<V: Value<String>>(tree: &Tree<String, V>, prefix: &str) -> impl Iterator<Item = String> {
+pub(super) fn keys_below<V: Value<String>>(tree: &Tree<String, V>, prefix: &str) -> impl Iterator<Item = String> {
     tree.range(prefix.to_owned()..).map(|(key, _)| key).take_while(move |key| key.starts_with(prefix))
 }

@@ -126,6 +126,18 @@ impl Extents {
         self.blocks.bytes() + self.files.bytes() + self.holes.memory_bytes() + self.packs.memory_bytes() + self.exposed.bytes()
     }
 
+    /// The bucket has all bytes of a file of this length, and all that is known of them.
+    pub fn is_clean(&self, ino: Ino, len_bytes: u64) -> bool {
+        let is_whole =
+            |file: FileMap| file.dirty == 0 && file.cuts.is_none() && file.home.is_some_and(|home| home.valid_bytes == len_bytes);
+        self.files.get(&ino).is_some_and(is_whole) && !self.is_exposed(ino) && self.holes.next(ino, 0).is_none()
+    }
+
+    /// Something of the file is on the node's disk, or has a place there.
+    pub fn is_stored(&self, ino: Ino) -> bool {
+        self.files.get(&ino).is_some_and(|file| file.resident > 0 || file.packed.is_some())
+    }
+
     pub fn apply(&mut self, command: &ExtentCommand) {
         match *command {
             ExtentCommand::Present { ino, ref etag, first, ref sums } => {
@@ -189,7 +201,7 @@ impl Extents {
             }
             Change::Zeroed { ino, ref range, ref edges, stamp } => self.zero(ino, range, edges, stamp.version),
             Change::Resized { ino, old_bytes, new_bytes, stamp } if new_bytes < old_bytes => self.cut(ino, new_bytes, stamp.version),
-            Change::Gone { ino, .. } => {
+            Change::Gone { ino, .. } | Change::Forgotten { ino } => {
                 self.drop_blocks(ino, 0);
                 self.holes.remove(ino, 0..u64::MAX);
                 self.pack(ino, None);

@@ -2,7 +2,7 @@
 //! were there and have now been seen.
 
 use super::trash::{Parting, TRASHED};
-use super::{Change, Inode, Namespace};
+use super::{Change, Dentry, Inode, Namespace};
 use ebb_model::*;
 
 impl Namespace {
@@ -57,6 +57,18 @@ impl Namespace {
         true
     }
 
+    /// The reverse of [`Namespace::install`], of an inode that has just this name.
+    pub(crate) fn forget(&mut self, parent: Ino, name: &Name, child: Dentry) {
+        let counted_in = self.counts_in(child.ino);
+        self.strike(parent, name);
+        if child.kind == FileKind::Directory {
+            self.change_inode(parent, |dir| dir.attr.nlink -= 1);
+        }
+        if let Some(inode) = self.inodes.remove(&child.ino) {
+            self.count_out(counted_in, &inode);
+        }
+    }
+
     pub fn has_more_names_than(&self, dir: Ino, count: usize) -> bool {
         self.stream(dir, Cookie::START).nth(count).is_some()
     }
@@ -109,6 +121,15 @@ impl Namespace {
             self.count_out_stray(&inode);
             changes.push(Change::Gone { ino, kind });
         }
+    }
+}
+
+impl Inode {
+    /// Of a file: nothing is known of it but what the bucket's listing says.
+    pub(crate) fn is_as_found(&self) -> bool {
+        let Attr { mode, uid, gid, atime, mtime, ctime, btime, .. } = self.attr;
+        let found = default_record(FileKind::Regular, (uid, gid), mtime);
+        (mode, atime, ctime, btime) == (found.mode, mtime, mtime, mtime) && self.xattrs.is_empty()
     }
 }
 

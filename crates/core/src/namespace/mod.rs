@@ -282,20 +282,23 @@ pub enum Change {
     Resized { ino: Ino, old_bytes: u64, new_bytes: u64, stamp: Stamp },
     /// The inode has neither name nor holder and has been removed.
     Gone { ino: Ino, kind: FileKind },
+    /// The bucket says all about the inode, which is known here no longer.
+    Forgotten { ino: Ino },
 }
 
 impl Change {
     /// The inodes of which a cache may hold something that the change made stale.
     pub fn inodes(&self) -> impl Iterator<Item = Ino> {
         let (first, second) = match *self {
-            Change::Linked { parent, ino, .. } | Change::Unlinked { parent, ino, .. } => (ino, Some(parent)),
+            Change::Linked { parent, ino, .. } | Change::Unlinked { parent, ino, .. } => (Some(ino), Some(parent)),
             Change::Made { ino }
             | Change::Touched { ino, .. }
             | Change::Written { ino, .. }
             | Change::Zeroed { ino, .. }
             | Change::Resized { ino, .. }
-            | Change::Gone { ino, .. } => (ino, None),
+            | Change::Gone { ino, .. } => (Some(ino), None),
+            Change::Forgotten { .. } => (None, None),
         };
-        std::iter::once(first).chain(second)
+        first.into_iter().chain(second)
     }
 }

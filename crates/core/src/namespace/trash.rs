@@ -81,7 +81,7 @@ impl Namespace {
         self.dentry(top, &trash_name()).filter(|dentry| dentry.kind == FileKind::Directory).map(|dentry| dentry.ino)
     }
 
-    pub(super) fn is_trash(&self, dir: Ino) -> bool {
+    pub(crate) fn is_trash(&self, dir: Ino) -> bool {
         self.primary_name(dir).is_some_and(|(_, name)| name.as_bytes() == TRASH)
     }
 

@@ -7,6 +7,7 @@
 //! nothing that nobody owns, and a node that has nothing but the bucket shows the same tree.
 
 mod flush;
+mod forget;
 mod load;
 mod mutate;
 mod seen;

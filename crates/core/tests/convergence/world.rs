@@ -111,7 +111,7 @@ impl World {
 
     pub fn step(&mut self, mut dice: Dice) {
         self.time += 1;
-        match dice.below(23) {
+        match dice.below(25) {
             0..=7 => self.mutation(&mut dice),
             8..=10 => self.begin_flush(&mut dice),
             11..=14 => {
@@ -126,6 +126,7 @@ impl World {
             18 => self.unredirect(&mut dice),
             19 => self.set_quota(&mut dice),
             20 | 21 => self.empty_trash(&mut dice),
+            22 | 23 => self.forget(&mut dice),
             _ => self.crash(),
         }
     }

@@ -69,6 +69,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Backing(BackingCommand::Revalidating { .. })) => "revalidating",
     Payload::Command(Command::Backing(BackingCommand::SendAgain { .. })) => "send-again",
     Payload::Command(Command::Backing(BackingCommand::RolledBack { .. })) => "rolled-back",
+    Payload::Command(Command::Backing(BackingCommand::Forget { .. })) => "forget",
     Payload::Command(Command::Repeated { .. }) => "repeated",
     Payload::Command(Command::Quota { limits: Some(_), .. }) => "quota",
     Payload::Command(Command::Quota { limits: None, .. }) => "quota-ends",
@@ -83,6 +84,7 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Renew { .. }, .. } => "renew",
     Message::Request { request: Request::Shared { .. }, .. } => "shared",
     Message::Request { request: Request::Told { .. }, .. } => "told",
+    Message::Request { request: Request::Recalled { .. }, .. } => "recalled",
     Message::Request { request: Request::Lookup { .. }, .. } => "lookup",
     Message::Request { request: Request::GetAttr { .. }, .. } => "get-attr",
     Message::Request { request: Request::ReadLink { .. }, .. } => "read-link",
@@ -209,6 +211,7 @@ names!(message_name, MESSAGES, Message {
     Message::Notice(Notice::Invalidate { .. }) => "notice-invalidate",
     Message::Notice(Notice::Leaving) => "notice-leaving",
     Message::Notice(Notice::Lock { .. }) => "notice-lock",
+    Message::Notice(Notice::Recall { .. }) => "notice-recall",
 });
 
 names!(kind_name, KINDS, FileKind {
@@ -523,6 +526,7 @@ impl Draw {
             BackingCommand::Revalidating { dir },
             BackingCommand::SendAgain { ino, stamp: self.stamp() },
             BackingCommand::RolledBack { ino, etag: self.text(), len_bytes: self.u64(), modified: self.time(), stamp: self.stamp() },
+            BackingCommand::Forget { dir, inos: self.list(Draw::ino) },
         ];
         all.extend(backing.map(Command::Backing));
         let mutation = Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() };
@@ -615,6 +619,7 @@ impl Draw {
             Request::Renew { session },
             Request::Shared { session },
             Request::Told { session },
+            Request::Recalled { session, recall: self.u64(), held: self.list(Draw::ino) },
             Request::Lookup { parent: ino, name: self.name() },
             Request::GetAttr { ino },
             Request::ReadLink { ino },
@@ -914,6 +919,7 @@ impl Draw {
             Notice::Invalidate { ino: self.ino() },
             Notice::Leaving,
             Notice::Lock { wait: self.u64() },
+            Notice::Recall { recall: self.u64(), inos: self.list(Draw::ino) },
         ];
         all.extend(notices.map(Message::Notice));
         all

@@ -1,0 +1,73 @@
+use crate::node::*;
+use crate::world::World;
+use ebb_client::LinkEvent;
+use ebb_model::*;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+fn recall(node: &Node, recall: u64, inos: &[u64]) {
+    node.say(LinkEvent::Notice(Notice::Recall { recall, inos: inos.iter().copied().map(Ino).collect() }));
+}
+
+/// What the node was told of each recall.
+fn answers(node: &Node) -> Vec<(u64, Vec<Ino>)> {
+    let seen = node.seen.borrow();
+    let answers = seen.iter().filter_map(|request| match request {
+        Request::Recalled { recall, held, .. } => Some((*recall, held.clone())),
+        _ => None,
+    });
+    answers.collect()
+}
+
+/// An answer is on its way that tells of an inode, and the node, which gave it before, wants to forget the
+/// inode. The client says that it holds it, once it has the answer.
+#[test]
+fn what_is_on_its_way_is_waited_for() {
+    let world = World::new(1);
+    let node = Node::new(&world);
+    let client = node.attach();
+    let held = Rc::new(RefCell::new(BTreeSet::new()));
+    let holds = held.clone();
+    client.on_recall(move |inos| {
+        let held = inos.into_iter().filter(|ino| holds.borrow().contains(ino)).collect();
+        Box::pin(async move { held })
+    });
+    node.latency_ms.set(300);
+    let (asked, learns) = (client.clone(), held.clone());
+    let found = world.start(async move {
+        let attr = asked.getattr(Ino(7)).await.unwrap();
+        learns.borrow_mut().insert(attr.ino);
+    });
+    world.pass(Duration::from_millis(10));
+    node.latency_ms.set(1);
+    recall(&node, 5, &[7, 8]);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(answers(&node), [], "the answer is under way");
+    world.pass(Duration::from_millis(500));
+    assert!(found.borrow().is_some());
+    assert_eq!(answers(&node), [(5, vec![Ino(7)])]);
+}
+
+/// Nobody says what the user of a client holds: then that is everything. So it is with one whose answers are
+/// too long under way.
+#[test]
+fn who_does_not_say_holds_everything() {
+    let world = World::new(2);
+    let node = Node::new(&world);
+    let client = node.attach();
+    recall(&node, 1, &[3, 4]);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(answers(&node), [(1, vec![Ino(3), Ino(4)])]);
+
+    client.on_recall(|_| Box::pin(async { Vec::new() }));
+    node.latency_ms.set(60_000);
+    let asked = client.clone();
+    let _found = world.start(async move { asked.getattr(Ino(3)).await.map(drop) });
+    world.pass(Duration::from_millis(10));
+    node.latency_ms.set(1);
+    recall(&node, 2, &[4]);
+    world.pass(Duration::from_secs(5));
+    assert_eq!(answers(&node)[1..], [(2, vec![Ino(4)])]);
+}

@@ -1,0 +1,175 @@
+//! What the bucket says all of leaves the memory.
+
+use super::world::{Dice, World};
+use ebb_model::*;
+use std::collections::BTreeMap;
+
+impl World {
+    /// Some of what may be forgotten is, and comes back as it was, for good or for the comparison alone.
+    pub fn forget(&mut self, dice: &mut Dice) {
+        let dir = dice.of(&self.directories()).unwrap();
+        let (namespace, extents) = (self.partition.namespace(), self.partition.extents());
+        let found = self.partition.backing().forgettable(namespace, extents, dir, Cookie::START, usize::MAX);
+        let spared = dice.below(5);
+        let inos: Vec<Ino> = (0..).zip(found.inos).filter(|(at, _)| at % 4 != spared).map(|(_, ino)| ino).collect();
+        let names: Vec<Name> = inos.iter().map(|ino| namespace.primary_name(*ino).unwrap().1).collect();
+        for ino in &inos {
+            if self.partition.extents().is_stored(*ino) {
+                self.apply(Command::Extent(ExtentCommand::Absent { ino: *ino, first: 0, count: 1 }));
+                self.stores.insert(*ino, vec![0xee; 64]);
+            }
+        }
+        let before = self.dump_in(dir);
+        self.log(BackingCommand::Forget { dir, inos: inos.clone() });
+        assert!(inos.iter().all(|ino| self.partition.namespace().inode(*ino).is_none()), "what may be forgotten is");
+        let (forgotten, truth) = (self.partition.clone(), self.truth.clone());
+        for name in &names {
+            self.resolve(dir, name);
+        }
+        let after = self.dump_in(dir);
+        for name in &names {
+            let path = [b"/", name.as_bytes()].concat();
+            assert_eq!(after.get(&path), before.get(&path), "{name} of {dir}");
+        }
+        if dice.below(2) == 0 {
+            (self.partition, self.truth) = (forgotten, truth);
+        }
+    }
+
+    fn dump_in(&self, dir: Ino) -> BTreeMap<Vec<u8>, super::seen::Seen> {
+        let mut seen = BTreeMap::new();
+        self.dump_below(dir, b"", &mut seen, &mut BTreeMap::new());
+        seen
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+impl World {
+    fn made(&mut self, parent: Ino, text: &str, what: Make) -> Ino {
+        let ino = self.partition.namespace().next_ino(parent);
+        assert!(self.mutate(Mutation::Make { parent, name: name(text), ino, mode: 0o755, what }));
+        ino
+    }
+
+    fn removed(&mut self, parent: Ino, text: &str) {
+        assert!(self.mutate(Mutation::Unlink { parent, name: name(text), holders: vec![] }));
+    }
+
+    /// Everything is sent, and what is to be deleted waits.
+    fn send(&mut self) {
+        while let Some((_, work)) = { self.partition.backing().dirty_work().next() } {
+            self.begin(work);
+            while !self.flights.is_empty() {
+                self.advance(0);
+            }
+        }
+    }
+
+    fn may_go(&self, dir: Ino) -> Vec<Ino> {
+        let (namespace, extents) = (self.partition.namespace(), self.partition.extents());
+        self.partition.backing().forgettable(namespace, extents, dir, Cookie::START, usize::MAX).inos
+    }
+
+    fn forget_all(&mut self, dir: Ino) {
+        let inos = self.may_go(dir);
+        for ino in inos.iter().filter(|ino| self.partition.extents().is_stored(**ino)).copied().collect::<Vec<_>>() {
+            self.apply(Command::Extent(ExtentCommand::Absent { ino, first: 0, count: 1 }));
+        }
+        self.log(BackingCommand::Forget { dir, inos });
+    }
+}
+
+/// Situation: the object of a removed file is still to be deleted when its directory forgets the others.
+/// Danger: a listing that was asked for before the deletion, and comes after it, brings the file back.
+#[test]
+fn what_is_to_be_deleted_does_not_come_back() {
+    let mut world = World::new(false);
+    let dir = world.made(Ino::ROOT, "a", Make::Directory);
+    let gone = world.made(dir, "b", Make::Regular);
+    world.write(gone, 0, 5);
+    let stays = world.made(dir, "c", Make::Regular);
+    world.write(stays, 0, 5);
+    world.send();
+    world.removed(dir, "b");
+    world.send();
+    assert_eq!(world.may_go(dir), [stays]);
+    world.forget_all(dir);
+    let listing = world.list(dir).unwrap();
+    world.drain();
+    world.install(&listing);
+    while world.load_next(dir) {}
+    let names: Vec<Name> = world.dentries().into_iter().filter(|(parent, ..)| *parent == dir).map(|(_, name, _)| name).collect();
+    assert_eq!(names, [name("c")]);
+}
+
+/// Situation: a listing is under way when one of its files is changed, sent and forgotten. Danger: the
+/// answer brings the file back as it was.
+#[test]
+fn an_older_listing_says_nothing() {
+    let mut world = World::new(true);
+    while world.load_next(Ino::ROOT) {}
+    let dir = world.partition.namespace().dentry(Ino::ROOT, &name("d")).unwrap().ino;
+    let listing = world.list(dir).unwrap();
+    world.resolve(dir, &name("x"));
+    let file = world.partition.namespace().dentry(dir, &name("x")).unwrap().ino;
+    world.write(file, 0, 9);
+    world.send();
+    let before = world.dump_in(dir);
+    world.forget_all(dir);
+    assert!(world.partition.namespace().dentry(dir, &name("x")).is_none());
+    world.install(&listing);
+    world.resolve(dir, &name("x"));
+    assert_eq!(world.dump_in(dir).get(&b"/x"[..]), before.get(&b"/x"[..]));
+}
+
+/// Situation: a directory is empty because all in it was removed, and objects of that are still to be
+/// deleted. Danger: it is forgotten, and who finds it again finds them in it.
+#[test]
+fn a_directory_with_something_to_be_deleted_stays() {
+    let mut world = World::new(false);
+    let dir = world.made(Ino::ROOT, "a", Make::Directory);
+    let below = world.made(dir, "b", Make::Directory);
+    let file = world.made(below, "c", Make::Regular);
+    world.write(file, 0, 5);
+    world.send();
+    world.removed(below, "c");
+    world.send();
+    assert_eq!(world.may_go(dir), []);
+    world.drain();
+    assert_eq!(world.may_go(dir), [below]);
+}
+
+/// What has not reached the bucket as it is, or is more than the bucket says, stays.
+#[test]
+fn what_the_bucket_does_not_say_stays() {
+    let mut world = World::new(false);
+    let dir = world.made(Ino::ROOT, "a", Make::Directory);
+    let file = world.made(dir, "b", Make::Regular);
+    world.write(file, 0, 5);
+    assert_eq!(world.may_go(dir), [], "nothing has been sent");
+    world.send();
+    assert_eq!(world.may_go(dir), [file]);
+    assert_eq!(world.may_go(Ino::ROOT), [], "there is something in it");
+    world.write(file, 5, 5);
+    assert_eq!(world.may_go(dir), [], "it is dirty");
+    world.send();
+    assert!(world.mutate(Mutation::Link { ino: file, parent: Ino::ROOT, name: name("c") }));
+    world.send();
+    assert_eq!(world.may_go(dir), [], "it has another name");
+    world.removed(Ino::ROOT, "c");
+    world.send();
+    let pin = |value: &'static [u8]| Mutation::SetXattr { ino: dir, name: PIN.into(), value: value.into(), mode: XattrMode::Set };
+    assert!(world.mutate(pin(b"1")));
+    world.send();
+    assert_eq!(world.may_go(dir), [], "it is pinned");
+    assert!(world.mutate(Mutation::RemoveXattr { ino: dir, name: PIN.into() }));
+    world.send();
+    assert_eq!(world.may_go(dir), [file]);
+    let limits = Some(QuotaLimits { bytes: Some(1 << 20), inodes: None });
+    world.apply(Command::Quota { dir: Ino::ROOT, limits, stamp: world.stamp() });
+    world.send();
+    assert_eq!(world.may_go(dir), [], "it has been counted");
+}

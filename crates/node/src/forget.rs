@@ -1,0 +1,279 @@
+//! Names that leave the memory when metadata takes nearly all that it may: in directories that have not been used
+//! for longest, what the bucket says all of ([`Forgettable`]). It is loaded again when it is asked for.
+//!
+//! What is loaded again may have another inode id, so nobody may hold the one that goes. Clients are asked
+//! to give them up, and say which they hold. Laws:
+//! - A client that does not answer holds everything, and so does one that is still to come back.
+//! - What an answer has told of since clients were asked is held, whatever they say.
+//! - Between the choice of what goes and its end no answer tells of it.
+//! - Nothing of what goes is under way here: its locks are held, and of its bytes nothing is left.
+
+use crate::Node;
+use crate::locks::{Guard, Mode};
+use crate::signal::Signal;
+use ebb_core::backing::Forgettable;
+use ebb_model::*;
+use futures_util::future::select;
+use futures_util::lock::Mutex;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Names that are looked at, and so inodes that clients are asked for, at one time.
+const BATCH: usize = 512;
+
+/// A client that has not answered after this time holds everything.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Directories that are remembered as used. With more all of them count as unused.
+const MOST_USED: usize = 1 << 16;
+
+/// If so many batches one after the other could not go, most is in use.
+const MOST_IN_VAIN: usize = 32;
+
+/// Directories with nothing to forget that are looked at before others have their turn.
+const LOOKS_AT_ONCE: usize = 256;
+
+#[derive(Default)]
+pub struct Forgetting {
+    /// One at a time.
+    turn: Mutex<()>,
+    /// Directories that were used since they were looked at last.
+    used: RefCell<BTreeSet<Ino>>,
+    /// The number of the directory that was looked at last.
+    hand: Cell<u64>,
+    recall: RefCell<Option<Recall>>,
+    recalls: Cell<u64>,
+    answered: Signal,
+}
+
+/// What clients have been asked for.
+struct Recall {
+    number: u64,
+    /// Without those that are held.
+    inos: BTreeSet<Ino>,
+    /// Who has not answered.
+    waiting: BTreeSet<SessionId>,
+    /// It is decided: they go.
+    is_over: bool,
+}
+
+impl Forgetting {
+    /// Names of the directory are used.
+    pub fn used(&self, dir: Ino) {
+        let mut used = self.used.borrow_mut();
+        if used.len() >= MOST_USED {
+            used.clear();
+        }
+        used.insert(dir);
+    }
+
+    pub fn answered(&self, session: SessionId, number: u64, held: &BTreeSet<Ino>) {
+        if let Some(recall) = self.recall.borrow_mut().as_mut().filter(|recall| recall.number == number) {
+            recall.inos.retain(|ino| !held.contains(ino));
+            recall.waiting.remove(&session);
+        }
+        self.answered.raise();
+    }
+
+    /// Notes what an answer tells of. False if it may not be given: what it tells of goes.
+    pub fn may_tell(&self, reply: &Reply) -> bool {
+        let mut recall = self.recall.borrow_mut();
+        let Some(recall) = &mut *recall else { return true };
+        let told: BTreeSet<Ino> = match reply {
+            Reply::Attr(attr) => BTreeSet::from([attr.ino]),
+            Reply::Directory { entries, .. } => entries.iter().map(|(_, attr)| attr.ino).collect(),
+            _ => return true,
+        };
+        if recall.is_over {
+            return !told.iter().any(|ino| recall.inos.contains(ino));
+        }
+        recall.inos.retain(|ino| !told.contains(ino));
+        true
+    }
+
+    fn begin(&self, number: u64, inos: &[Ino], waiting: &[SessionId]) {
+        let (inos, waiting) = (inos.iter().copied().collect(), waiting.iter().copied().collect());
+        *self.recall.borrow_mut() = Some(Recall { number, inos, waiting, is_over: false });
+    }
+
+    fn end(&self) {
+        self.recall.take();
+    }
+
+    /// Those that nobody is known to hold.
+    fn free(&self) -> Vec<Ino> {
+        self.recall.borrow().as_ref().map(|recall| recall.inos.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// From now on no answer tells of those that are left.
+    fn decide(&self, goes: impl Fn(&Ino) -> bool) -> Vec<Ino> {
+        let mut recall = self.recall.borrow_mut();
+        let Some(recall) = &mut *recall else { return Vec::new() };
+        recall.inos.retain(goes);
+        recall.is_over = true;
+        recall.inos.iter().copied().collect()
+    }
+}
+
+impl Node {
+    /// Forgets names until metadata takes less than `bytes`, or all directories have been looked at. Says
+    /// how many went.
+    pub(crate) async fn forget_until(self: &Rc<Self>, bytes: u64) -> Result<usize, RpcError> {
+        let _turn = self.forgetting.turn.lock().await;
+        let (mut gone, mut in_vain) = (0, 0);
+        // What was used since the last time is spared the first time.
+        let looks = 2 * self.replica.view().backing().directory_count();
+        for look in 0..looks {
+            if self.replica.view().memory_bytes() < bytes || in_vain >= MOST_IN_VAIN || !self.may_forget() {
+                break;
+            }
+            let Some(dir) = self.next_directory() else { break };
+            if !self.forgetting.used.borrow_mut().remove(&dir) {
+                gone += self.forget_in(dir, bytes, &mut in_vain).await?;
+            }
+            if look % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1 {
+                self.ports.clock.sleep(Duration::from_millis(1)).await;
+            }
+        }
+        Ok(gone)
+    }
+
+    fn may_forget(&self) -> bool {
+        self.bucket.is_some() && !self.is_stopping() && !self.attachments.awaits_any() && !self.has_failed() && self.lost_to().is_none()
+    }
+
+    fn next_directory(&self) -> Option<Ino> {
+        let state = self.replica.view();
+        let after = Ino(self.forgetting.hand.get().saturating_add(1));
+        let next = state.backing().directories(after).next().or_else(|| state.backing().directories(Ino(0)).next())?;
+        self.forgetting.hand.set(next.0);
+        Some(next)
+    }
+
+    async fn forget_in(self: &Rc<Self>, dir: Ino, bytes: u64, in_vain: &mut usize) -> Result<usize, RpcError> {
+        let (mut after, mut all) = (Cookie::START, 0);
+        // Who reads a directory would find its names at other places.
+        while !self.attachments.is_open(dir) {
+            let Forgettable { mut inos, next } = {
+                let state = self.replica.view();
+                state.backing().forgettable(state.namespace(), state.extents(), dir, after, BATCH)
+            };
+            inos.retain(|ino| !self.attachments.is_open(*ino));
+            if !inos.is_empty() {
+                let gone = if self.recall(&inos).await { self.forget(dir).await } else { Ok(0) };
+                self.forgetting.end();
+                let gone = gone?;
+                all += gone;
+                *in_vain = if gone > inos.len() / 8 { 0 } else { *in_vain + 1 };
+            }
+            match next {
+                Some(next) if self.replica.view().memory_bytes() >= bytes && *in_vain < MOST_IN_VAIN => after = next,
+                _ => break,
+            }
+        }
+        Ok(all)
+    }
+
+    /// Asks clients for inodes. False if not all of them have answered.
+    async fn recall(&self, inos: &[Ino]) -> bool {
+        let number = self.run.wrapping_add(self.forgetting.recalls.replace(self.forgetting.recalls.get() + 1));
+        self.forgetting.begin(number, inos, &self.attachments.sessions());
+        self.attachments.notify_others(None, &Notice::Recall { recall: number, inos: inos.to_vec() });
+        let deadline = self.ports.clock.monotonic() + PATIENCE;
+        loop {
+            let answered = Box::pin(self.forgetting.answered.wait());
+            if let Some(recall) = &mut *self.forgetting.recall.borrow_mut() {
+                recall.waiting.retain(|session| self.attachments.contains(*session));
+                if recall.waiting.is_empty() {
+                    return true;
+                }
+            }
+            let now = self.ports.clock.monotonic();
+            if now >= deadline {
+                return false;
+            }
+            select(answered, self.ports.clock.sleep(deadline - now)).await;
+        }
+    }
+
+    /// Forgets what nobody holds of what was asked for. Says how many that were.
+    async fn forget(self: &Rc<Self>, dir: Ino) -> Result<usize, RpcError> {
+        let Some(_loading) = self.loads.try_lock(dir, Mode::Exclusive) else { return Ok(0) };
+        let mut guards: Vec<Guard<Ino>> = Vec::new();
+        let mut free = BTreeSet::new();
+        for ino in self.forgetting.free() {
+            let is_dir = self.replica.view().namespace().attr(ino).is_ok_and(|attr| attr.kind == FileKind::Directory);
+            let locks = if is_dir { &self.loads } else { &self.locks };
+            if let Some(guard) = locks.try_lock(ino, Mode::Exclusive) {
+                guards.push(guard);
+                free.insert(ino);
+            }
+        }
+        self.drop_clean(&mut free).await?;
+        let mut going = Vec::new();
+        let proposed = self
+            .replica
+            .propose(|_| {
+                if self.attachments.is_open(dir) || !self.may_forget() {
+                    return Err(RpcError::Overloaded);
+                }
+                going = self.forgetting.decide(|ino| free.contains(ino) && !self.attachments.is_open(*ino));
+                if going.is_empty() {
+                    Err(RpcError::Overloaded)
+                } else {
+                    Ok(Command::Backing(BackingCommand::Forget { dir, inos: going.clone() }))
+                }
+            })
+            .await;
+        self.forgetting.end();
+        let applied = match proposed {
+            Ok((_, applied)) => applied,
+            Err(RpcError::Overloaded) => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        // What has changed since it was looked at stays.
+        going.retain(|ino| self.replica.view().namespace().inode(*ino).is_none());
+        for ino in going.iter().chain([&dir]) {
+            self.pages.borrow_mut().remove(ino);
+        }
+        for ino in &going {
+            self.cache.forget(*ino);
+            self.downloads.forget(*ino);
+            self.loans.forget(*ino);
+        }
+        drop(guards);
+        self.follow(applied, None).await?;
+        Ok(going.len())
+    }
+
+    /// Drops the bytes of files, which are all in the bucket, with their store files. Takes out those that
+    /// are read past the node.
+    async fn drop_clean(&self, files: &mut BTreeSet<Ino>) -> Result<(), RpcError> {
+        let mut dropped = Vec::new();
+        for ino in files.clone() {
+            if !self.replica.view().extents().is_stored(ino) && !self.store.has_own(ino) {
+                continue;
+            }
+            if self.is_exposed(ino) || self.is_lent_out(ino).await? {
+                files.remove(&ino);
+                continue;
+            }
+            let runs = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
+            for run in runs {
+                self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
+            }
+            self.vacate(ino).await?;
+            dropped.push(ino);
+        }
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        self.force_log().await?;
+        for ino in dropped {
+            self.store.drop_file(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        }
+        Ok(())
+    }
+}
