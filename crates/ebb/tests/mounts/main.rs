@@ -13,6 +13,7 @@ mod encrypted;
 mod ends;
 mod exposed;
 mod flags;
+mod forgetting;
 mod fsck;
 mod handles;
 mod helper;

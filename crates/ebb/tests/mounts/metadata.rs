@@ -7,7 +7,8 @@ use std::fs::{self, File};
 #[test]
 fn what_does_not_fit_into_the_memory_is_refused() {
     let place = Place::new();
-    place.mount_with(&["--metadata-memory", "1M"]);
+    // What has not reached the bucket cannot be forgotten.
+    place.mount_with(&["--metadata-memory", "1M", "--flush-interval", "1h"]);
     let path = |number: usize| place.path(&format!("mnt/d/{number}"));
     fs::create_dir(place.path("mnt/d")).unwrap();
     let (count, refused) = (0..100_000).find_map(|number| File::create(path(number)).err().map(|error| (number, error))).unwrap();

@@ -139,8 +139,8 @@ pub struct Node {
     pub data: Option<PathBuf>,
     #[command(flatten)]
     pub encryption: Encryption,
-    /// Most memory that names and attributes may take; beyond it nothing new comes in. The default
-    /// is half of what the process can have.
+    /// Most memory that names and attributes may take: near it those go that the bucket has, beyond it
+    /// nothing new comes in. The default is half of what the process can have.
     #[arg(long, value_name = "SIZE", env = "EBB_METADATA_MEMORY")]
     pub metadata_memory: Option<Bytes>,
     /// Most bytes that are cached on the node's disk; never more than nine tenths of what is free.

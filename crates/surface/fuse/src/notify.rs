@@ -27,6 +27,8 @@ pub enum Notification {
     Deleted { parent: Ino, child: Ino, name: Name },
     /// Every name is asked for again at its next use (ABI 7.44).
     AllEntries,
+    /// What nobody uses of these inodes is dropped, so that the kernel forgets them (ABI 7.45).
+    Prune { inos: Vec<Ino> },
     /// Requests that were read and not answered are sent again (HAS_RESEND).
     Resend,
 }
@@ -84,20 +86,25 @@ fn write(device: &OwnedFd, notification: &Notification) -> Result<(), NotifyErro
     let written = match notification {
         Notification::Inode { ino, bytes } => {
             let (off, len) = page_range(bytes);
-            send(device, abi::NOTIFY_INVAL_INODE, &abi::NotifyInvalInodeOut { ino: ino.0, off, len }, None)
+            send(device, abi::NOTIFY_INVAL_INODE, &abi::NotifyInvalInodeOut { ino: ino.0, off, len }, &[])
         }
         Notification::Entry { parent, name, expire } => {
             let flags = if *expire { abi::EXPIRE_ONLY } else { 0 };
             let out = abi::NotifyInvalEntryOut { parent: parent.0, namelen: name.as_bytes().len() as u32, flags };
-            send(device, abi::NOTIFY_INVAL_ENTRY, &out, Some(name))
+            send(device, abi::NOTIFY_INVAL_ENTRY, &out, &terminated(name))
         }
         Notification::Deleted { parent, child, name } => {
             let namelen = name.as_bytes().len() as u32;
             let out = abi::NotifyDeleteOut { parent: parent.0, child: child.0, namelen, padding: 0 };
-            send(device, abi::NOTIFY_DELETE, &out, Some(name))
+            send(device, abi::NOTIFY_DELETE, &out, &terminated(name))
         }
-        Notification::AllEntries => send(device, abi::NOTIFY_INC_EPOCH, &[0u8; 0], None),
-        Notification::Resend => send(device, abi::NOTIFY_RESEND, &[0u8; 0], None),
+        Notification::AllEntries => send(device, abi::NOTIFY_INC_EPOCH, &[0u8; 0], &[]),
+        Notification::Prune { inos } => {
+            let out = abi::NotifyPruneOut { count: inos.len() as u32, padding: 0, spare: 0 };
+            let numbers: Vec<u8> = inos.iter().flat_map(|ino| ino.0.to_ne_bytes()).collect();
+            send(device, abi::NOTIFY_PRUNE, &out, &numbers)
+        }
+        Notification::Resend => send(device, abi::NOTIFY_RESEND, &[0u8; 0], &[]),
     };
     let Err(failure) = written else { return Ok(()) };
     match failure.raw_os_error() {
@@ -120,14 +127,17 @@ fn page_range(bytes: &Range<u64>) -> (i64, i64) {
     (off, if off.checked_add(len).is_none() { 0 } else { len })
 }
 
-fn send<T: IntoBytes + zerocopy::Immutable + ?Sized>(device: &OwnedFd, code: i32, body: &T, name: Option<&Name>) -> io::Result<()> {
-    // The kernel wants the terminating NUL of a name and does not count it in `namelen`.
-    let name = name.map(|name| [name.as_bytes(), b"\0"].concat()).unwrap_or_default();
+/// The kernel wants the terminating NUL of a name and does not count it in `namelen`.
+fn terminated(name: &Name) -> Vec<u8> {
+    [name.as_bytes(), b"\0"].concat()
+}
+
+fn send<T: IntoBytes + zerocopy::Immutable + ?Sized>(device: &OwnedFd, code: i32, body: &T, more: &[u8]) -> io::Result<()> {
     let body = body.as_bytes();
-    let len = (size_of::<abi::OutHeader>() + body.len() + name.len()) as u32;
+    let len = (size_of::<abi::OutHeader>() + body.len() + more.len()) as u32;
     // `unique` 0 says that this answers nothing.
     let header = abi::OutHeader { len, error: code, unique: 0 };
-    write_message(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body), IoSlice::new(&name)])
+    write_message(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body), IoSlice::new(more)])
 }
 
 /// Notifications that wait their turn; senders beyond that wait before they are queued.

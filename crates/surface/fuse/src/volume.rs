@@ -25,6 +25,7 @@ use tokio::time::Instant;
 mod caching;
 mod left;
 mod opening;
+mod recall;
 
 /// Entries asked of the node at one time.
 const DIRECTORY_BATCH: u32 = 512;
@@ -107,6 +108,11 @@ impl Volume {
             }
             let (known, notifier) = (told.clone(), telling.clone());
             Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
+        });
+        let (held, pruning) = (known.clone(), notifier.clone());
+        client.on_recall(move |inos| {
+            let (known, notifier) = (held.clone(), pruning.clone());
+            Box::pin(async move { recall::give_up(inos, root, &known, &notifier).await })
         });
         let life = client.estate().map_or(0, |estate| estate.life());
         let (mappable, opens, lockers) = (RefCell::default(), Cell::new(life * OPENS_PER_LIFE), RefCell::default());

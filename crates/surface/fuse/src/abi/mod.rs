@@ -97,3 +97,4 @@ pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 pub const NOTIFY_DELETE: i32 = 6;
 pub const NOTIFY_RESEND: i32 = 7;
 pub const NOTIFY_INC_EPOCH: i32 = 8;
+pub const NOTIFY_PRUNE: i32 = 9;

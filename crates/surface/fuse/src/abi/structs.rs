@@ -183,6 +183,8 @@ abi! {
     struct NotifyInvalInodeOut { ino: u64, off: i64, len: i64, }
     struct NotifyInvalEntryOut { parent: u64, namelen: u32, flags: u32, }
     struct NotifyDeleteOut { parent: u64, child: u64, namelen: u32, padding: u32, }
+    /// The numbers of the inodes follow.
+    struct NotifyPruneOut { count: u32, padding: u32, spare: u64, }
 }
 
 // The sizes that the kernel checks replies and requests against.

@@ -1,0 +1,32 @@
+//! Inodes that the node wants to forget.
+
+use super::Known;
+use crate::{Notification, Notifier, NotifyError};
+use ebb_model::Ino;
+use std::cell::RefCell;
+use std::time::Duration;
+
+/// The kernel forgets what it is told to drop at once, and says so behind what it is asking for.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Has the kernel forget what nobody uses, where it can be told to; others it forgets when it needs the
+/// memory. Gives those that it still has.
+pub(super) async fn give_up(inos: Vec<Ino>, root: Ino, known: &RefCell<Known>, notifier: &Notifier) -> Vec<Ino> {
+    let is_held = |ino: &Ino| *ino == root || known.borrow().contains_key(ino);
+    let pruned: Vec<Ino> = inos.iter().copied().filter(|ino| *ino != root && is_held(ino)).collect();
+    if !pruned.is_empty() {
+        match notifier.send(Notification::Prune { inos: pruned.clone() }).await {
+            Ok(()) => {
+                let mut looks = 0;
+                while looks < LOOKS && pruned.iter().any(is_held) {
+                    tokio::time::sleep(PAUSE).await;
+                    looks += 1;
+                }
+            }
+            Err(NotifyError::Unsupported | NotifyError::Ended) => {}
+            Err(error) => tracing::error!(%error, "the kernel does not drop what it should"),
+        }
+    }
+    inos.into_iter().filter(is_held).collect()
+}
