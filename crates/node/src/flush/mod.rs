@@ -46,7 +46,7 @@ pub struct Flusher {
     lanes: Vec<Lane>,
     refused: RefusedWork,
     doubts: Doubts,
-    rests: Rests,
+    pub(crate) rests: Rests,
     flushed: Cell<Flushed>,
 }
 

@@ -36,6 +36,11 @@ impl Rests {
         self.until.borrow_mut().insert(dir, now + rest);
     }
 
+    /// Somebody waits for the page.
+    pub fn cut_short(&self, dir: Ino) {
+        self.until.borrow_mut().remove(&dir);
+    }
+
     /// Forgets those that are over.
     pub(super) fn end(&self, now: Duration) {
         self.until.borrow_mut().retain(|_, until| *until > now);

@@ -39,7 +39,7 @@ impl Node {
         }
     }
 
-    /// Drops the block if it is damaged, and brings it in anew.
+    /// Drops the block if it is damaged, and brings it in anew, for good.
     async fn refetch(self: &Rc<Self>, ino: Ino, block: u64) -> Result<(), RpcError> {
         let range = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
         if self.holds_sound(ino, &range).await? {
@@ -48,7 +48,9 @@ impl Node {
         self.fetch(ino, std::slice::from_ref(&range)).await?;
         self.refresh_lent(ino);
         // What is absent by now has become a hole, or was evicted.
-        self.holds_sound(ino, &range).await.map(drop)
+        self.holds_sound(ino, &range).await?;
+        // Or a power cut could bring the damage back.
+        self.fsync(ino).await.map(drop)
     }
 
     /// False where the block is absent: of what was damaged, too, if the bucket has it.
@@ -128,6 +130,7 @@ impl Node {
             if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }
+            self.flusher.rests.cut_short(ino);
             self.flusher.urge();
             let progress = Box::pin(self.flusher.progress.wait());
             select(progress, self.ports.clock.sleep(POLL)).await;
