@@ -103,6 +103,7 @@ impl<'a> Checker<'a> {
                     }
                 }
                 Event::Settled => self.settle()?,
+                Event::NodeDied { .. } => self.node_died(),
                 Event::PowerCut => self.power_cut()?,
                 Event::Seen { tree, inos } => {
                     let mut why = Vec::new();
@@ -200,6 +201,17 @@ impl<'a> Checker<'a> {
         };
         for possibility in &mut self.possible {
             Rc::make_mut(&mut possibility.tree).smear_write(ino, offset, data);
+        }
+    }
+
+    /// Bytes of a write that was under way may be there before it is carried out, which it is when its client
+    /// asks again (semantics 4).
+    fn node_died(&mut self) {
+        let under_way: Vec<Op> = self.pending.values().map(|pending| pending.op.clone()).collect();
+        for op in under_way {
+            if let Op::Mutate(mutation) = op {
+                self.smear(&mutation);
+            }
         }
     }
 

@@ -91,6 +91,10 @@ pub enum Event {
     },
     /// What has no answer and has not happened by now never will.
     Settled,
+    /// The node of clients that live on has died, and starts again with all that it has answered.
+    NodeDied {
+        of: &'static str,
+    },
     /// The machine of the only client and its node lost power.
     PowerCut,
     /// The whole tree as it was found while nothing else went on.
@@ -165,6 +169,7 @@ pub fn describe(history: &[(Duration, Event)]) -> String {
             Event::Return { id, outcome } => format!("{:>4} {}", id.0, describe_outcome(outcome)),
             Event::Gone { client } => format!("     client {} is gone", client.0),
             Event::Settled => "     settled".into(),
+            Event::NodeDied { of } => format!("     the node dies of {of}"),
             Event::PowerCut => "     power cut".into(),
             Event::Seen { tree, inos } => {
                 let paths: Vec<String> = tree

@@ -187,7 +187,7 @@ impl Detached<'_> {
         let machine = self.clients[which].machine.clone();
         match (self.rng.below(6), self.trouble) {
             (0, _) => {
-                self.history.note("the node is killed");
+                self.history.add(Event::NodeDied { of: "a signal" });
                 self.server.kill();
                 self.restart().await?;
             }
@@ -197,7 +197,7 @@ impl Detached<'_> {
             }
             (2, _) => self.world.machine(&machine).jump_wall(self.rng.below(7200) as i64 - 3600),
             (_, Trouble::Cuts) => {
-                self.history.note("power cut of the node's machine");
+                self.history.add(Event::NodeDied { of: "a power cut" });
                 self.world.machine(SERVER).power_cut();
                 self.restart().await?;
             }
