@@ -6,8 +6,8 @@
 
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
-use super::rig::{attach_heir, open_on, walk};
-use super::verify::bucket_holds;
+use super::rig::{attach_heir, empty_trash, open_on, walk};
+use super::verify::{bucket_holds, empty_trashes};
 use super::workload::{Ask, Known, Worker, perform};
 use crate::oracle::{ClientId, Event, History, Identity, Op, Outcome};
 use crate::{FaultPlan, Process, Rng, SimBucket, World};
@@ -204,7 +204,8 @@ async fn end(scene: &Rc<Scene>, history: &History) -> Result<(), String> {
     }
     let (node, client) = (life.node.clone(), life.client.clone());
     let stopped = life.process.call(async move {
-        let flushed = client.admin(AdminRequest::Flush { path: vec![] }).await;
+        let emptied = empty_trash(&client).await;
+        let flushed = emptied.and(client.admin(AdminRequest::Flush { path: vec![] }).await);
         let left = client.detach(Duration::from_secs(30)).await;
         (flushed, left, node.stop(true).await)
     });
@@ -213,7 +214,7 @@ async fn end(scene: &Rc<Scene>, history: &History) -> Result<(), String> {
     if !matches!(stopped, (Ok(_), Ok(()), Ok(Stopped::Released))) {
         return Err(format!("the node does not come to rest: {stopped:?}"));
     }
-    let problems = bucket_holds(&scene.bucket, &seen, &BTreeMap::new());
+    let problems = bucket_holds(&scene.bucket, &seen, &empty_trashes(&scene.bucket));
     if problems.is_empty() { Ok(()) } else { Err(format!("the bucket is not what it should be: {}", problems.join("; "))) }
 }
 
