@@ -73,6 +73,12 @@ impl Store {
         self.server.as_ref().map(Child::id)
     }
 
+    /// Reached at this one from the next mount on.
+    pub fn set_endpoint(&mut self, endpoint: String) {
+        self.environment.retain(|(name, _)| *name != "EBB_ENDPOINT");
+        self.environment.push(("EBB_ENDPOINT", endpoint));
+    }
+
     pub fn endpoint(&self) -> Option<&str> {
         self.environment.iter().find(|(name, _)| *name == "EBB_ENDPOINT").map(|(_, value)| value.as_str())
     }
@@ -122,8 +128,13 @@ impl Rig {
 
     /// With these flags for the node.
     pub fn with(mut self, flags: &[&str]) -> Rig {
-        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.set_flags(flags);
         self
+    }
+
+    /// From the next start of the node on.
+    pub fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
     /// With this data directory for the node.

@@ -1,19 +1,15 @@
 //! Work with what is in the bucket, beside `curl` at the same server.
 
+use super::curl::{self, AT_ONCE, Request};
 use super::data::{self, LARGE_BYTES};
 use super::place::{Column, Places};
+use super::seconds;
 use crate::{Outcome, tool};
 use ebb_bench::Rng;
 use ebb_bench::work::{self, Durability, READ_BYTES, Stop, WRITE_BYTES};
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
-
-/// Requests at one time, where there are several.
-const AT_ONCE: u64 = 8;
 
 /// Files of which the beginning is read.
 const FILES: usize = 200;
@@ -22,17 +18,24 @@ const FILE_BYTES: usize = 1 << 20;
 /// Reads anywhere.
 const READS: u64 = 1024;
 
-/// One object from the beginning to the end, with nothing of it on the node: MB/s. Of ebb the
-/// mount is new and its data directory empty.
+/// One object from the beginning to the end, with nothing of it on the node: MB/s.
 pub fn sequential(places: &mut Places, column: Column) -> Outcome<f64> {
+    sequential_with(places, column, &[], |key| curl::ranges(key, LARGE_BYTES, LARGE_BYTES / AT_ONCE))
+}
+
+/// With these flags of `ebb mount`, and these requests of `curl`.
+pub fn sequential_with(
+    places: &mut Places,
+    column: Column,
+    flags: &[&str],
+    requests: impl FnOnce(&str) -> Vec<Vec<Request>>,
+) -> Outcome<f64> {
     let path = data::large(places, Column::Ebb)?;
-    let part = LARGE_BYTES / AT_ONCE;
-    let parts = (0..AT_ONCE).map(|at| vec![Asked::of(&path, at * part, part)]).collect();
-    let seconds = cold(places, column, parts, || {
+    let took = cold(places, column, flags, requests(name(&path)), || {
         let mut buffer = vec![0; WRITE_BYTES];
         data::read_all(&File::open(&path)?, &mut buffer).map(drop)
     })?;
-    Ok(LARGE_BYTES as f64 / 1e6 / seconds)
+    Ok(LARGE_BYTES as f64 / 1e6 / took)
 }
 
 /// The first 128 KiB of files whose names are known, one after the other: files a second.
@@ -43,12 +46,12 @@ pub fn beginnings(places: &mut Places, column: Column) -> Outcome<f64> {
         let content = Rng(7).bytes(FILE_BYTES);
         paths.iter().try_for_each(|path| fs::write(path, &content))?;
     }
-    let asked = paths.iter().map(|path| Asked::of(path, 0, READ_BYTES as u64)).collect();
-    let seconds = cold(places, column, vec![asked], || {
+    let asked = paths.iter().map(|path| Request::get(name(path), 0, READ_BYTES as u64)).collect();
+    let took = cold(places, column, &[], vec![asked], || {
         let mut buffer = vec![0; READ_BYTES];
         paths.iter().try_for_each(|path| Ok(File::open(path)?.read_exact_at(&mut buffer, 0)?))
     })?;
-    Ok(FILES as f64 / seconds)
+    Ok(FILES as f64 / took)
 }
 
 /// 128 KiB anywhere in one object, eight at one time: reads a second.
@@ -57,8 +60,9 @@ pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
     let mut rng = Rng(128);
     let offsets: Vec<u64> = (0..READS).map(|_| rng.below(LARGE_BYTES / READ_BYTES as u64) * READ_BYTES as u64).collect();
     let lists: Vec<&[u64]> = offsets.chunks((READS / AT_ONCE) as usize).collect();
-    let asked = lists.iter().map(|list| list.iter().map(|at| Asked::of(&path, *at, READ_BYTES as u64)).collect()).collect();
-    let seconds = cold(places, column, asked, || {
+    let get = |at: &u64| Request::get(name(&path), *at, READ_BYTES as u64);
+    let asked = lists.iter().map(|list| list.iter().map(get).collect()).collect();
+    let took = cold(places, column, &[], asked, || {
         let file = File::open(&path)?;
         let read = |list: &[u64]| {
             let mut buffer = vec![0; READ_BYTES];
@@ -72,7 +76,7 @@ pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
             Ok(ends.into_iter().collect::<std::io::Result<()>>()?)
         })
     })?;
-    Ok(READS as f64 / seconds)
+    Ok(READS as f64 / took)
 }
 
 /// What the node gets from the bucket for each byte that is read so.
@@ -95,93 +99,35 @@ pub fn write_back(places: &mut Places, column: Column) -> Outcome<f64> {
             fs::create_dir(&scratch)?;
             (0..AT_ONCE).try_for_each(|at| fs::write(scratch.join(at.to_string()), Rng(at).bytes(part)))?;
         }
-        let sent = (0..AT_ONCE).map(|at| vec![Asked { key: format!("part-{at}"), what: What::Put(scratch.join(at.to_string())) }]);
-        let sent = sent.collect();
-        let began = Instant::now();
-        curl(places, sent)?;
-        return Ok(LARGE_BYTES as f64 / 1e6 / began.elapsed().as_secs_f64());
+        let sent = (0..AT_ONCE).map(|at| vec![Request::put(&format!("part-{at}"), &scratch.join(at.to_string()))]).collect();
+        return Ok(LARGE_BYTES as f64 / 1e6 / seconds(|| curl::run(places, sent))?);
     }
     let path = places.root(column)?.join("written-back");
-    let began = Instant::now();
-    work::write_stream(&path, LARGE_BYTES, Durability::Unforced, &Stop::default())?;
-    places.settle(column)?;
-    let seconds = began.elapsed().as_secs_f64();
+    let took = seconds(|| {
+        work::write_stream(&path, LARGE_BYTES, Durability::Unforced, &Stop::default())?;
+        places.settle(column)
+    })?;
     fs::remove_file(&path)?;
-    Ok(LARGE_BYTES as f64 / 1e6 / seconds)
+    Ok(LARGE_BYTES as f64 / 1e6 / took)
 }
 
-/// How long it takes with nothing on the node: `curl` asks for `asked`, ebb does `read`.
-fn cold(places: &mut Places, column: Column, asked: Vec<Vec<Asked>>, read: impl FnOnce() -> Outcome<()>) -> Outcome<f64> {
-    places.settle(Column::Ebb)?;
+/// How long it takes with nothing on the node, mounted with these flags: `curl` makes the requests, ebb does `read`.
+fn cold(
+    places: &mut Places,
+    column: Column,
+    flags: &[&str],
+    requests: Vec<Vec<Request>>,
+    read: impl FnOnce() -> Outcome<()>,
+) -> Outcome<f64> {
     if column == Column::Curl {
-        let began = Instant::now();
-        curl(places, asked)?;
-        return Ok(began.elapsed().as_secs_f64());
+        places.settle(Column::Ebb)?;
+        return seconds(|| curl::run(places, requests));
     }
-    let rig = places.rig()?;
-    rig.umount()?;
-    rig.drop_cache()?;
-    rig.mount("")?;
-    // Names are known.
-    fs::read_dir(rig.mountpoint())?.try_for_each(|entry| entry?.metadata().map(drop))?;
-    let began = Instant::now();
-    read()?;
-    Ok(began.elapsed().as_secs_f64())
+    places.begin_cold(flags)?;
+    seconds(read)
 }
 
-/// A request to the store itself.
-struct Asked {
-    /// Below the volume's.
-    key: String,
-    what: What,
-}
-
-enum What {
-    Get { offset: u64, len_bytes: u64 },
-    Put(PathBuf),
-}
-
-impl Asked {
-    fn of(path: &Path, offset: u64, len_bytes: u64) -> Asked {
-        let key = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Asked { key, what: What::Get { offset, len_bytes } }
-    }
-}
-
-/// A process for each list of requests, which makes them one after the other.
-fn curl(places: &mut Places, lists: Vec<Vec<Asked>>) -> Outcome<()> {
-    let rig = places.rig()?;
-    let of = |name: &str| rig.store.environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.clone());
-    let user = of("AWS_ACCESS_KEY_ID").zip(of("AWS_SECRET_ACCESS_KEY")).map(|(id, secret)| format!("{id}:{secret}"));
-    let user = user.ok_or("the store's credentials are not known")?;
-    let root = format!("{}/{}", rig.store.endpoint().ok_or("the store has no endpoint")?, rig.store.url.trim_start_matches("s3://"));
-    let mut clients = Vec::new();
-    for list in lists {
-        let mut client = Command::new("curl").args(["--config", "-"]).stdin(Stdio::piped()).spawn()?;
-        let requests = list.iter().map(|Asked { key, what }| {
-            let what = match what {
-                What::Get { offset, len_bytes } => format!("range = \"{offset}-{}\"", offset + len_bytes - 1),
-                What::Put(path) => format!("upload-file = \"{}\"", path.display()),
-            };
-            format!(
-                "url = \"{root}/{key}\"\n{what}\noutput = \"/dev/null\"\nfail\nsilent\nshow-error\naws-sigv4 = \"aws:amz:us-east-1:s3\"\n\
-                 user = \"{user}\"\nheader = \"x-amz-content-sha256: UNSIGNED-PAYLOAD\"\n"
-            )
-        });
-        let requests = requests.collect::<Vec<_>>().join("next\n");
-        client.stdin.take().ok_or("curl has no input")?.write_all(requests.as_bytes())?;
-        clients.push(client);
-    }
-    for mut client in clients {
-        let status = client.wait()?;
-        if !status.success() {
-            return Err(format!("curl: {status}").into());
-        }
-    }
-    Ok(())
-}
-
-/// What the rows of this file need of the machine.
-pub fn check() -> Outcome<()> {
-    if tool::has("curl") { Ok(()) } else { Err("curl is missing: it reads objects beside ebb".into()) }
+/// The key of a file in the root of the volume.
+fn name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }

@@ -5,7 +5,12 @@
 //! so that what else happens on the machine falls on all columns alike.
 
 mod bucket;
+mod cache;
+mod chunks;
+mod curl;
 mod data;
+mod line;
+mod model;
 mod names;
 mod place;
 mod quiet;
@@ -18,6 +23,7 @@ use quiet::Busy;
 use report::{Report, Taken};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 pub use tables::Table;
 
 pub struct Wanted {
@@ -29,7 +35,7 @@ pub struct Wanted {
 }
 
 pub fn run(wanted: Wanted) -> Outcome<()> {
-    bucket::check()?;
+    curl::check()?;
     let binaries = tool::build(&["ebb", "ebb-s3-server"], true)?;
     let examples = tool::build_examples("ebb-fuse", &["noop", "passthrough"])?;
     let rows: Vec<&tables::Row> =
@@ -37,7 +43,7 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
     if rows.is_empty() {
         return Err("no row is called that".into());
     }
-    let mut places = Places::new(&binaries, &examples)?;
+    let mut places = Places::new(&binaries, &examples, wanted.table.setup())?;
     let mut busy = Busy::default();
     let mut taken: Vec<Taken> = rows.iter().map(|row| Taken::of(row)).collect();
     for round in 1..=wanted.rounds {
@@ -74,4 +80,19 @@ fn commit(root: &Path) -> Outcome<String> {
     let hash = tool::output(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root))?;
     let changed = tool::output(Command::new("git").args(["status", "--porcelain", "--untracked-files=no"]).current_dir(root))?;
     Ok(format!("{}{}", hash.trim(), if changed.trim().is_empty() { "" } else { "+" }))
+}
+
+fn seconds(work: impl FnOnce() -> Outcome<()>) -> Outcome<f64> {
+    let began = Instant::now();
+    work()?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// What the kernel is to drop, as in proc_sys_vm(5).
+const NAMES: &str = "2";
+const PAGES_AND_NAMES: &str = "3";
+
+/// Of the whole machine: the kernel knows nothing finer. Pages that are still to be written stay.
+fn drop_caches(what: &str) -> Outcome<()> {
+    std::fs::write("/proc/sys/vm/drop_caches", what).map_err(|error| format!("/proc/sys/vm/drop_caches: {error}").into())
 }

@@ -1,13 +1,13 @@
 //! Work with names and attributes: listings, and programs that make and remove trees.
 
 use super::place::{Column, Places};
+use super::{NAMES, drop_caches, seconds};
 use crate::{Outcome, tool};
 use ebb_bench::Rng;
 use ebb_bench::work::{self, Stop};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 pub const ENTRIES: usize = 100_000;
 pub const TREE_FILES: usize = 5000;
@@ -24,7 +24,7 @@ pub fn list_warm(places: &mut Places, column: Column) -> Outcome<f64> {
 pub fn list_first(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = entries(places, column)?;
     places.settle(column)?;
-    forget_names()?;
+    drop_caches(NAMES)?;
     seconds(|| list(&directory))
 }
 
@@ -46,12 +46,8 @@ pub fn remove(places: &mut Places, column: Column) -> Outcome<f64> {
 
 /// `git clone` of a repository with that tree, from native: seconds.
 pub fn clone(places: &mut Places, column: Column) -> Outcome<f64> {
-    let repository = repository(places)?;
     let copy = places.root(column)?.join("clone");
-    let took = seconds(|| {
-        let mut command = Command::new("git");
-        tool::run(command.args(["clone", "--quiet", "--no-local"]).arg(&repository).arg(&copy))
-    })?;
+    let took = clone_to(places, &copy)?;
     fs::remove_dir_all(&copy)?;
     Ok(took)
 }
@@ -80,11 +76,6 @@ fn entries(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     Ok(directory)
 }
 
-/// Names and attributes of the whole machine: the kernel knows nothing finer.
-fn forget_names() -> Outcome<()> {
-    fs::write("/proc/sys/vm/drop_caches", "2").map_err(|error| format!("/proc/sys/vm/drop_caches: {error}").into())
-}
-
 fn tree(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     let tree = places.root(column)?.join("tree");
     if !tree.exists() {
@@ -92,6 +83,11 @@ fn tree(places: &mut Places, column: Column) -> Outcome<PathBuf> {
         places.settle(column)?;
     }
     Ok(tree)
+}
+
+fn clone_to(places: &Places, copy: &Path) -> Outcome<f64> {
+    let repository = repository(places)?;
+    seconds(|| tool::run(Command::new("git").args(["clone", "--quiet", "--no-local"]).arg(&repository).arg(copy)))
 }
 
 fn unpack(places: &Places, tree: &Path) -> Outcome<f64> {
@@ -142,10 +138,4 @@ fn source(places: &Places) -> Outcome<PathBuf> {
         }
     }
     Ok(source)
-}
-
-fn seconds(work: impl FnOnce() -> Outcome<()>) -> Outcome<f64> {
-    let began = Instant::now();
-    work()?;
-    Ok(began.elapsed().as_secs_f64())
 }

@@ -1,6 +1,7 @@
 //! Places to work in: the machine's own file systems, the two FUSE servers that show what the
 //! kernel allows, and ebb.
 
+use super::line;
 use crate::rig::{Rig, Shape};
 use crate::{Outcome, tool};
 use std::fs;
@@ -14,6 +15,9 @@ pub enum Column {
     Memory,
     Passthrough,
     Noop,
+    /// Objects copied to native, one after the other or eight at one time.
+    Serial,
+    Parallel,
     Ebb,
     /// A client of the store that is no file system.
     Curl,
@@ -26,6 +30,8 @@ impl Column {
             Column::Memory => "tmpfs",
             Column::Passthrough => "bare passthrough",
             Column::Noop => "no-op FUSE",
+            Column::Serial => "serial copy",
+            Column::Parallel => "parallel copy",
             Column::Ebb => "ebb",
             Column::Curl => "curl",
         }
@@ -47,6 +53,11 @@ impl Column {
                 "the server `examples/noop.rs` of `ebb-fuse`: keeps everything in its own memory, \
                  on the same session code as ebb. Survives nothing."
             }
+            Column::Serial => {
+                "one process of `curl` copies the objects from the same S3 server to native, one after the other; \
+                 then the files are read. Not forced: survives the death of processes."
+            }
+            Column::Parallel => "the same with 8 processes, each with every eighth object.",
             Column::Ebb => {
                 "one process with node and mount (`ebb mount s3://…`), its data directory on native, \
                  over an S3 server on the same machine that keeps objects in memory. A call that returned \
@@ -62,10 +73,22 @@ impl Column {
     }
 }
 
+/// What is not as usual in the places of one table.
+#[derive(Clone, Copy, Default)]
+pub struct Setup {
+    /// How fast the store is reached, each way.
+    pub line_bytes_per_sec: Option<u64>,
+    /// Of `ebb mount`.
+    pub flags: &'static [&'static str],
+    /// How that is told beside the table.
+    pub note: &'static str,
+}
+
 /// Every place of a run. They are made when first used, and gone when this is dropped.
 pub struct Places {
     binaries: PathBuf,
     examples: PathBuf,
+    setup: Setup,
     native: PathBuf,
     memory: Option<PathBuf>,
     servers: Vec<(Column, Server)>,
@@ -77,10 +100,11 @@ const MEMORY: &str = "/dev/shm";
 
 impl Places {
     /// `TMPDIR` says on which disk.
-    pub fn new(binaries: &Path, examples: &Path) -> Outcome<Places> {
+    pub fn new(binaries: &Path, examples: &Path, setup: Setup) -> Outcome<Places> {
         let native = std::env::temp_dir().join(format!("ebb-bench-{}", std::process::id()));
         fs::create_dir(&native).map_err(|error| format!("{}: {error}", native.display()))?;
-        Ok(Places { binaries: binaries.to_owned(), examples: examples.to_owned(), native, memory: None, servers: Vec::new(), ebb: None })
+        let (binaries, examples) = (binaries.to_owned(), examples.to_owned());
+        Ok(Places { binaries, examples, setup, native, memory: None, servers: Vec::new(), ebb: None })
     }
 
     /// For what the work itself needs and is not measured.
@@ -117,13 +141,17 @@ impl Places {
             }
             Column::Ebb => {
                 if self.ebb.is_none() {
-                    let mut rig = Rig::new(Shape::EmbeddedS3, &self.binaries)?;
+                    let mut rig = Rig::new(Shape::EmbeddedS3, &self.binaries)?.with(self.setup.flags);
+                    if let Some(rate) = self.setup.line_bytes_per_sec {
+                        let endpoint = line::before(rig.store.endpoint().ok_or("the store has no endpoint")?, rate)?;
+                        rig.store.set_endpoint(endpoint);
+                    }
                     rig.mount("")?;
                     self.ebb = Some(rig);
                 }
                 Ok(self.rig()?.mountpoint())
             }
-            Column::Curl => Err("nothing is mounted there".into()),
+            Column::Serial | Column::Parallel | Column::Curl => Err("nothing is mounted there".into()),
         }
     }
 
@@ -153,6 +181,19 @@ impl Places {
 
     pub fn rig(&mut self) -> Outcome<&mut Rig> {
         self.ebb.as_mut().ok_or_else(|| "ebb is not mounted".into())
+    }
+
+    /// ebb is mounted anew, with nothing on the node but the names in the root, and with these flags.
+    pub fn begin_cold(&mut self, flags: &[&str]) -> Outcome<()> {
+        self.settle(Column::Ebb)?;
+        let flags: Vec<&str> = self.setup.flags.iter().chain(flags).copied().collect();
+        let rig = self.rig()?;
+        rig.umount()?;
+        rig.drop_cache()?;
+        rig.set_flags(&flags);
+        rig.mount("")?;
+        fs::read_dir(rig.mountpoint())?.try_for_each(|entry| entry?.metadata().map(drop))?;
+        Ok(())
     }
 
     /// Waits until nothing is left to be done there behind the scenes.

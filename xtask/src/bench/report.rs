@@ -73,6 +73,7 @@ impl Report {
             ("commit", commit(&tool::root())?),
             ("kernel", said("uname", &["-r"])?),
             ("processors", std::thread::available_parallelism()?.to_string()),
+            ("L3", last_cache()),
             ("native", places.native_kind()?),
         ];
         let columns = tables::columns(taken.iter().map(|taken| taken.row.columns));
@@ -89,22 +90,28 @@ impl Report {
             line(format!("**Taken on a busy machine: others had {:.0} % of it. Not for publication.**\n", 100.0 * self.others));
         }
         line(format!("{}; median (least–most) of {} rounds.\n", said.join(", "), self.rounds));
+        let note = self.table.setup().note;
+        if !note.is_empty() {
+            line(format!("{note}\n"));
+        }
         let names: Vec<&str> = self.columns.iter().map(|column| column.name()).collect();
-        let with_goals = self.taken.iter().any(|taken| taken.row.goal.is_some());
+        let with_goals = self.taken.iter().any(|taken| !taken.row.goals.is_empty());
         let goals = if with_goals { " of ebb | goal |" } else { "" };
         line(format!("| | unit | {} |{goals}", names.join(" | ")));
         line(format!("|---|---|{}{}", "---|".repeat(names.len()), if with_goals { "---|---|" } else { "" }));
         for taken in &self.taken {
             let cells = self.columns.iter().map(|column| taken.spread(*column).map(|spread| shown(&spread)).unwrap_or_default());
             let cells: Vec<String> = cells.collect();
-            let goal = match &taken.row.goal {
-                Some(goal) => {
-                    let ratio = taken.ratio(goal).unwrap_or(f64::NAN);
-                    let missed = if goal.bound.is_met(ratio) { "" } else { " (missed)" };
-                    format!(" {ratio:.2} × {}{missed} | {} |", goal.against.name(), bound(goal.bound))
-                }
-                None if with_goals => " | |".into(),
-                None => String::new(),
+            let goals = taken.row.goals;
+            let reached = goals.iter().map(|goal| {
+                let ratio = taken.ratio(goal).unwrap_or(f64::NAN);
+                let missed = if goal.bound.is_met(ratio) { "" } else { " (missed)" };
+                format!("{ratio:.2} × {}{missed}", goal.against.name())
+            });
+            let lines = |lines: Vec<String>| lines.join("<br>");
+            let goal = match with_goals {
+                true => format!(" {} | {} |", lines(reached.collect()), lines(goals.iter().map(|goal| bound(goal.bound)).collect())),
+                false => String::new(),
             };
             line(format!("| {} | {} | {} |{goal}", taken.row.name, taken.row.unit, cells.join(" | ")));
         }
@@ -120,7 +127,7 @@ impl Report {
         let columns: Vec<Value> = self.columns.iter().map(|column| json!({"name": column.name(), "is": column.explained()})).collect();
         let machine: serde_json::Map<String, Value> = self.machine.iter().map(|(what, value)| (what.to_string(), json!(value))).collect();
         let whole = json!({
-            "table": self.table.name(), "busy": self.busy, "others": self.others, "rounds": self.rounds,
+            "table": self.table.name(), "note": self.table.setup().note, "busy": self.busy, "others": self.others, "rounds": self.rounds,
             "machine": machine, "columns": columns, "rows": rows,
         });
         Ok(serde_json::to_string_pretty(&whole)? + "\n")
@@ -135,18 +142,19 @@ impl Report {
                 Some((column.name().to_owned(), json!({"median": median, "least": least, "most": most, "values": values})))
             })
             .collect();
-        let goal = taken.row.goal.as_ref().map(|goal| {
+        let goals = taken.row.goals.iter().map(|goal| {
             let ratio = taken.ratio(goal);
             let met = ratio.is_some_and(|ratio| goal.bound.is_met(ratio));
             json!({"against": goal.against.name(), "bound": bound(goal.bound), "ratio": ratio, "met": met})
         });
-        json!({"name": taken.row.name, "unit": taken.row.unit, "cells": cells, "goal": goal})
+        let goals: Vec<Value> = goals.collect();
+        json!({"name": taken.row.name, "unit": taken.row.unit, "cells": cells, "goals": goals})
     }
 
     /// Puts the table into a page, in place of an older one.
     pub fn publish(&self, path: &Path) -> Outcome<()> {
         let page = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let page = replaced(&page, self.table.name(), &self.markdown())
+        let page = replaced(&page, &self.table.name(), &self.markdown())
             .ok_or_else(|| format!("{} has no place for the table {}", path.display(), self.table.name()))?;
         Ok(std::fs::write(path, page)?)
     }
@@ -158,6 +166,12 @@ fn replaced(page: &str, table: &str, text: &str) -> Option<String> {
     let (before, rest) = page.split_once(&begin)?;
     let (_, after) = rest.split_once(&end)?;
     Some(format!("{before}{begin}{text}{end}{after}"))
+}
+
+/// What the processors share; nothing where the kernel does not say.
+fn last_cache() -> String {
+    let said = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");
+    said.map_or_else(|_| "unknown".into(), |size| size.trim().to_owned())
 }
 
 fn shown(spread: &Spread) -> String {

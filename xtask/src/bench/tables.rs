@@ -1,11 +1,12 @@
 //! The tables: which work, where, and what ebb is to reach.
 
-use super::place::{Column, Places};
-use super::{bucket, data, names};
+use super::place::{Column, Places, Setup};
+use super::{bucket, cache, chunks, data, model, names};
 use crate::Outcome;
-use Column::{Curl, Ebb, Memory, Native, Noop, Passthrough};
+use Column::{Curl, Ebb, Memory, Native, Noop, Parallel, Passthrough, Serial};
+use clap::ValueEnum;
 
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Table {
     /// What machine and kernel can do.
     Limits,
@@ -15,6 +16,12 @@ pub enum Table {
     Metadata,
     /// What comes from the bucket, and what goes there.
     Bucket,
+    /// A service that reads its model when it starts.
+    Model,
+    /// A slow bucket, and sets smaller and larger than the cache.
+    Cache,
+    /// Sizes of requests.
+    Chunks,
 }
 
 pub struct Row {
@@ -22,7 +29,7 @@ pub struct Row {
     pub unit: &'static str,
     pub columns: &'static [Column],
     /// Of the column `ebb`.
-    pub goal: Option<Goal>,
+    pub goals: &'static [Goal],
     /// More is better, unless the unit is seconds.
     pub measure: fn(&mut Places, Column) -> Outcome<f64>,
 }
@@ -47,12 +54,12 @@ impl Bound {
     }
 }
 
-const fn at_least(part: f64, against: Column) -> Option<Goal> {
-    Some(Goal { against, bound: Bound::AtLeast(part) })
+const fn at_least(part: f64, against: Column) -> Goal {
+    Goal { against, bound: Bound::AtLeast(part) }
 }
 
-const fn at_most(times: f64, against: Column) -> Option<Goal> {
-    Some(Goal { against, bound: Bound::AtMost(times) })
+const fn at_most(times: f64, against: Column) -> Goal {
+    Goal { against, bound: Bound::AtMost(times) }
 }
 
 impl Table {
@@ -62,66 +69,108 @@ impl Table {
             Table::Files => FILES,
             Table::Metadata => METADATA,
             Table::Bucket => BUCKET,
+            Table::Model => MODEL,
+            Table::Cache => CACHE,
+            Table::Chunks => CHUNKS,
         }
     }
 
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    pub fn setup(self) -> Setup {
         match self {
-            Table::Limits => "limits",
-            Table::Files => "files",
-            Table::Metadata => "metadata",
-            Table::Bucket => "bucket",
+            Table::Cache => cache::SETUP,
+            Table::Chunks => Setup {
+                note: "Each row is a size of requests. ebb has no setting for it: it is mounted with a read-ahead of eight times as much, \
+                       and asks for an eighth of it, 8 MiB at most, once a reader has gone on for long enough. `curl` asks for ranges of \
+                       that size, in 8 processes.",
+                ..Setup::default()
+            },
+            _ => Setup::default(),
         }
     }
 }
 
 macro_rules! row {
-    ($name:literal, $unit:literal, $columns:expr, $goal:expr, $measure:path) => {
-        Row { name: $name, unit: $unit, columns: $columns, goal: $goal, measure: $measure }
+    ($name:literal, $unit:literal, $columns:expr, [$($goal:expr),*], $measure:path) => {
+        Row { name: $name, unit: $unit, columns: $columns, goals: &[$($goal),*], measure: $measure }
     };
 }
 
 const EVERY_KERNEL: &[Column] = &[Native, Memory, Passthrough, Noop];
 
 const LIMITS: &[Row] = &[
-    row!("read cached, sequential 128 KiB", "MB/s", EVERY_KERNEL, None, data::read_sequential),
-    row!("read cached, random 4 KiB", "k/s", EVERY_KERNEL, None, data::read_random),
-    row!("read mapped, cached", "M pages/s", EVERY_KERNEL, None, data::read_mapped),
-    row!("write new file, 1 MiB, and fsync", "MB/s", &[Native, Memory, Passthrough], None, data::write_stream),
-    row!("create, write 4 KiB, close, 1 thread", "k/s", EVERY_KERNEL, None, data::create_one),
-    row!("create, write 4 KiB, close, 4 threads", "k/s", EVERY_KERNEL, None, data::create_four),
-    row!("stat, cached", "k/s", EVERY_KERNEL, None, data::stat),
-    row!("open, read 4 KiB, close, cached", "k/s", EVERY_KERNEL, None, data::open_read),
-    row!("untar 5,000 files", "s", &[Native, Memory, Noop], None, names::untar),
-    row!("rm -rf", "s", &[Native, Memory, Noop], None, names::remove),
+    row!("read cached, sequential 128 KiB", "MB/s", EVERY_KERNEL, [], data::read_sequential),
+    row!("read cached, random 4 KiB", "k/s", EVERY_KERNEL, [], data::read_random),
+    row!("read mapped, cached", "M pages/s", EVERY_KERNEL, [], data::read_mapped),
+    row!("write new file, 1 MiB, and fsync", "MB/s", &[Native, Memory, Passthrough], [], data::write_stream),
+    row!("create, write 4 KiB, close, 1 thread", "k/s", EVERY_KERNEL, [], data::create_one),
+    row!("create, write 4 KiB, close, 4 threads", "k/s", EVERY_KERNEL, [], data::create_four),
+    row!("stat, cached", "k/s", EVERY_KERNEL, [], data::stat),
+    row!("open, read 4 KiB, close, cached", "k/s", EVERY_KERNEL, [], data::open_read),
+    row!("untar 5,000 files", "s", &[Native, Memory, Noop], [], names::untar),
+    row!("rm -rf", "s", &[Native, Memory, Noop], [], names::remove),
 ];
 
 const FILES: &[Row] = &[
-    row!("read cached, sequential 128 KiB", "MB/s", &[Native, Passthrough, Ebb], at_least(0.97, Passthrough), data::read_sequential),
-    row!("read cached, random 4 KiB", "k/s", &[Native, Passthrough, Ebb], at_least(0.97, Passthrough), data::read_random),
-    row!("read mapped, cached", "M pages/s", &[Native, Passthrough, Ebb], at_least(0.97, Passthrough), data::read_mapped),
-    row!("write new file, 1 MiB, and fsync", "MB/s", &[Native, Passthrough, Ebb], at_least(0.85, Native), data::write_stream),
-    row!("create, write 4 KiB, close, 1 thread", "k/s", &[Native, Noop, Ebb], at_least(0.75, Noop), data::create_one),
-    row!("create, write 4 KiB, close, 4 threads", "k/s", &[Native, Noop, Ebb], at_least(0.75, Noop), data::create_four),
-    row!("stat, cached", "k/s", &[Native, Noop, Ebb], at_least(0.85, Native), data::stat),
-    row!("open, read 4 KiB, close, cached", "k/s", &[Native, Noop, Ebb], at_least(0.9, Noop), data::open_read),
+    row!("read cached, sequential 128 KiB", "MB/s", &[Native, Passthrough, Ebb], [at_least(0.97, Passthrough)], data::read_sequential),
+    row!("read cached, random 4 KiB", "k/s", &[Native, Passthrough, Ebb], [at_least(0.97, Passthrough)], data::read_random),
+    row!("read mapped, cached", "M pages/s", &[Native, Passthrough, Ebb], [at_least(0.97, Passthrough)], data::read_mapped),
+    row!("write new file, 1 MiB, and fsync", "MB/s", &[Native, Passthrough, Ebb], [at_least(0.85, Native)], data::write_stream),
+    row!("create, write 4 KiB, close, 1 thread", "k/s", &[Native, Noop, Ebb], [at_least(0.75, Noop)], data::create_one),
+    row!("create, write 4 KiB, close, 4 threads", "k/s", &[Native, Noop, Ebb], [at_least(0.75, Noop)], data::create_four),
+    row!("stat, cached", "k/s", &[Native, Noop, Ebb], [at_least(0.85, Native)], data::stat),
+    row!("open, read 4 KiB, close, cached", "k/s", &[Native, Noop, Ebb], [at_least(0.9, Noop)], data::open_read),
 ];
 
 const METADATA: &[Row] = &[
-    row!("readdir and lstat of 100,000, cached", "k/s", &[Native, Noop, Ebb], at_least(0.8, Native), names::list_warm),
-    row!("readdir and lstat of 100,000, first", "s", &[Native, Noop, Ebb], at_most(1.2, Native), names::list_first),
-    row!("untar 5,000 files", "s", &[Native, Noop, Ebb], at_most(1.3, Noop), names::untar),
-    row!("find in them, ten times", "s", &[Native, Noop, Ebb], None, names::find),
-    row!("rm -rf", "s", &[Native, Noop, Ebb], at_most(1.3, Noop), names::remove),
-    row!("git clone", "s", &[Native, Noop, Ebb], at_most(1.3, Noop), names::clone),
+    row!("readdir and lstat of 100,000, cached", "k/s", &[Native, Noop, Ebb], [at_least(0.8, Native)], names::list_warm),
+    row!("readdir and lstat of 100,000, first", "s", &[Native, Noop, Ebb], [at_most(1.2, Native)], names::list_first),
+    row!("untar 5,000 files", "s", &[Native, Noop, Ebb], [at_most(1.3, Noop)], names::untar),
+    row!("find in them, ten times", "s", &[Native, Noop, Ebb], [], names::find),
+    row!("rm -rf", "s", &[Native, Noop, Ebb], [at_most(1.3, Noop)], names::remove),
+    row!("git clone", "s", &[Native, Noop, Ebb], [at_most(1.3, Noop)], names::clone),
 ];
 
 const BUCKET: &[Row] = &[
-    row!("read, sequential", "MB/s", &[Curl, Ebb], at_least(0.9, Curl), bucket::sequential),
-    row!("read the first 128 KiB of files, one after the other", "/s", &[Curl, Ebb], at_least(0.67, Curl), bucket::beginnings),
-    row!("read 128 KiB anywhere, 8 at one time", "/s", &[Curl, Ebb], at_least(0.8, Curl), bucket::anywhere),
-    row!("fetched for each byte of these", "bytes", &[Ebb], None, bucket::amplification),
-    row!("write, until the bucket has it", "MB/s", &[Curl, Ebb], at_least(0.9, Curl), bucket::write_back),
+    row!("read, sequential", "MB/s", &[Curl, Ebb], [at_least(0.9, Curl)], bucket::sequential),
+    row!("read the first 128 KiB of files, one after the other", "/s", &[Curl, Ebb], [at_least(0.67, Curl)], bucket::beginnings),
+    row!("read 128 KiB anywhere, 8 at one time", "/s", &[Curl, Ebb], [at_least(0.8, Curl)], bucket::anywhere),
+    row!("fetched for each byte of these", "bytes", &[Ebb], [], bucket::amplification),
+    row!("write, until the bucket has it", "MB/s", &[Curl, Ebb], [at_least(0.9, Curl)], bucket::write_back),
+];
+
+const MODEL: &[Row] = &[
+    row!("first", "s", &[Serial, Parallel, Ebb], [at_most(1.1, Parallel), at_most(0.67, Serial)], model::first),
+    row!(
+        "first, after `ebb warmup`, which counts",
+        "s",
+        &[Serial, Parallel, Ebb],
+        [at_most(1.1, Parallel), at_most(0.67, Serial)],
+        model::warmed_up
+    ),
+    row!("again, from the node's disk", "s", &[Native, Ebb], [at_most(1.1, Native)], model::from_disk),
+    row!("again, from the kernel's memory", "s", &[Native, Ebb], [at_most(1.1, Native)], model::from_memory),
+];
+
+const CACHE: &[Row] = &[
+    row!("overwrite a file of 16 MiB 63 times", "MB/s", &[Curl, Ebb], [], cache::overwrite),
+    row!("write twice the cache, until the bucket has it", "MB/s", &[Curl, Ebb], [], cache::write_twice),
+    row!("read half the cache again", "MB/s", &[Curl, Ebb], [at_least(2.2, Curl)], cache::read_half),
+    row!("read twice the cache again, in order", "MB/s", &[Curl, Ebb], [], cache::read_twice),
+    row!("read twice the cache, 80 % from a fifth of it", "MB/s", &[Curl, Ebb], [], cache::read_skewed),
+];
+
+const CHUNKS: &[Row] = &[
+    row!("256 KiB", "MB/s", &[Curl, Ebb], [], chunks::read::<256>),
+    row!("1 MiB", "MB/s", &[Curl, Ebb], [], chunks::read::<1024>),
+    row!("2 MiB", "MB/s", &[Curl, Ebb], [], chunks::read::<2048>),
+    row!("4 MiB", "MB/s", &[Curl, Ebb], [], chunks::read::<4096>),
+    row!("8 MiB, the default", "MB/s", &[Curl, Ebb], [], chunks::read::<8192>),
+    row!("16 MiB", "MB/s", &[Curl], [], chunks::read::<16384>),
+    row!("52 MiB", "MB/s", &[Curl], [], chunks::read::<53248>),
 ];
 
 /// Every column of a table, once, in the order in which they are shown.

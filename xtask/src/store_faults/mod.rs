@@ -111,9 +111,8 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     let mut rng = Rng(seed);
     let endpoint = rig.store.endpoint().ok_or("there is no endpoint")?;
     let (proxy, endpoint) = Proxy::before(endpoint, rng.draw())?;
-    rig.store.environment.retain(|(name, _)| *name != "EBB_ENDPOINT");
-    let settings = [("EBB_ENDPOINT", endpoint), ("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())];
-    rig.store.environment.extend(settings);
+    rig.store.set_endpoint(endpoint);
+    rig.store.environment.extend([("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())]);
     rig.mount("")?;
     let root = rig.mountpoint();
     let cold = Cold::make(rig, &mut rng)?;

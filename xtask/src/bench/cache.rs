@@ -1,0 +1,165 @@
+//! Sets of files that the cache has room for and others that it has not, over a store that is far slower
+//! (REQUIREMENTS H-E2, H-E6).
+
+use super::curl::{self, AT_ONCE, Request};
+use super::place::{Column, Places, Setup};
+use super::{PAGES_AND_NAMES, drop_caches, seconds};
+use crate::Outcome;
+use ebb_bench::Rng;
+use ebb_bench::work::{self, Durability, Stop, WRITE_BYTES};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// What is not as in the other tables.
+pub const SETUP: Setup = Setup {
+    line_bytes_per_sec: Some(20_000_000),
+    flags: &["--cache-size", "64M", "--dirty-size", "32M", "--read-ahead", "8M"],
+    note: "The store is behind a line that carries 20 MB/s each way, all connections together; of the cache 64 MiB are allowed, \
+           of which 32 MiB may wait for the bucket (`--cache-size 64M --dirty-size 32M --read-ahead 8M`). Half the cache are 32 files \
+           of 1 MiB, twice the cache 128; what is read again is not in the kernel's memory. `curl` keeps nothing, \
+           so it does one pass over 32 MiB in each row: the line.",
+};
+
+/// Files that are half of the cache; the larger set is twice the cache.
+const HALF: usize = 32;
+const TWICE: usize = 128;
+const FILE_BYTES: usize = 1 << 20;
+
+/// How often one file is overwritten, as in the paper.
+const PASSES: usize = 63;
+const OVERWRITTEN_BYTES: u64 = 16 << 20;
+
+/// Reads of whole files, four fifths of them of a fifth of the files.
+const SKEWED_READS: usize = 128;
+
+/// One file that the cache has room for, written from its beginning to its end again and again: MB/s.
+pub fn overwrite(places: &mut Places, column: Column) -> Outcome<f64> {
+    if column == Column::Curl {
+        return put(places);
+    }
+    let path = places.root(column)?.join("overwritten");
+    let block = Rng(63).bytes(WRITE_BYTES);
+    let took = seconds(|| {
+        let file = File::create(&path)?;
+        for _ in 0..PASSES {
+            (0..OVERWRITTEN_BYTES).step_by(WRITE_BYTES).try_for_each(|at| file.write_all_at(&block, at))?;
+        }
+        Ok(())
+    })?;
+    fs::remove_file(&path)?;
+    Ok(PASSES as f64 * OVERWRITTEN_BYTES as f64 / 1e6 / took)
+}
+
+/// A new file of twice the cache, until the bucket has it: MB/s.
+pub fn write_twice(places: &mut Places, column: Column) -> Outcome<f64> {
+    if column == Column::Curl {
+        return put(places);
+    }
+    let (path, len_bytes) = (places.root(column)?.join("written"), (TWICE * FILE_BYTES) as u64);
+    let took = seconds(|| {
+        work::write_stream(&path, len_bytes, Durability::Unforced, &Stop::default())?;
+        places.settle(column)
+    })?;
+    fs::remove_file(&path)?;
+    Ok(len_bytes as f64 / 1e6 / took)
+}
+
+/// Half the cache, a second time: MB/s.
+pub fn read_half(places: &mut Places, column: Column) -> Outcome<f64> {
+    let in_order: Vec<usize> = (0..HALF).collect();
+    read_again(places, column, &in_order, &in_order)
+}
+
+/// Twice the cache in order, a second time: MB/s.
+pub fn read_twice(places: &mut Places, column: Column) -> Outcome<f64> {
+    let in_order: Vec<usize> = (0..TWICE).collect();
+    read_again(places, column, &in_order, &in_order)
+}
+
+/// Twice the cache, most of it seldom, after as many such reads before: MB/s.
+pub fn read_skewed(places: &mut Places, column: Column) -> Outcome<f64> {
+    let mut rng = Rng(80);
+    let [before, measured] = [(); 2].map(|()| skewed(&mut rng));
+    read_again(places, column, &before, &measured)
+}
+
+fn skewed(rng: &mut Rng) -> Vec<usize> {
+    let draw = |rng: &mut Rng| {
+        let fifth = TWICE / 5;
+        match rng.below(5) {
+            0 => fifth + rng.below((TWICE - fifth) as u64) as usize,
+            _ => rng.below(fifth as u64) as usize,
+        }
+    };
+    (0..SKEWED_READS).map(|_| draw(rng)).collect()
+}
+
+/// With nothing on the node at first.
+fn read_again(places: &mut Places, column: Column, before: &[usize], measured: &[usize]) -> Outcome<f64> {
+    let files = files(places)?;
+    if column == Column::Curl {
+        places.settle(Column::Ebb)?;
+        let get = |file: usize| Request::get(&key(file), 0, FILE_BYTES as u64);
+        let lists = (0..AT_ONCE as usize).map(|list| (list..HALF).step_by(AT_ONCE as usize).map(get).collect()).collect();
+        return Ok(rate(HALF, seconds(|| curl::run(places, lists))?));
+    }
+    places.begin_cold(&[])?;
+    let read = |order: &[usize]| {
+        order.iter().try_for_each(|file| match fs::read(&files[*file])?.len() {
+            FILE_BYTES => Ok(()),
+            len => Err(format!("{len} bytes of {FILE_BYTES}").into()),
+        })
+    };
+    read(before)?;
+    drop_caches(PAGES_AND_NAMES)?;
+    Ok(rate(measured.len(), seconds(|| read(measured))?))
+}
+
+/// Made once.
+fn files(places: &mut Places) -> Outcome<Vec<PathBuf>> {
+    let root = places.root(Column::Ebb)?;
+    let directory = root.join("set");
+    let files = (0..TWICE).map(|file| root.join(key(file))).collect::<Vec<_>>();
+    if !directory.exists() {
+        fs::create_dir(&directory)?;
+        let mut rng = Rng(256);
+        files.iter().try_for_each(|path| fs::write(path, rng.bytes(FILE_BYTES)))?;
+        places.settle(Column::Ebb)?;
+    }
+    Ok(files)
+}
+
+fn key(file: usize) -> String {
+    format!("set/{file:03}")
+}
+
+/// Half the cache, sent to the bucket: MB/s.
+fn put(places: &mut Places) -> Outcome<f64> {
+    let file = places.scratch("sent")?;
+    if !file.exists() {
+        fs::write(&file, Rng(1).bytes(HALF * FILE_BYTES / AT_ONCE as usize))?;
+    }
+    places.root(Column::Ebb)?;
+    places.settle(Column::Ebb)?;
+    let lists = (0..AT_ONCE).map(|at| vec![Request::put(&format!("sent-{at}"), &file)]).collect();
+    Ok(rate(HALF, seconds(|| curl::run(places, lists))?))
+}
+
+fn rate(files: usize, seconds: f64) -> f64 {
+    (files * FILE_BYTES) as f64 / 1e6 / seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_reads_are_of_few_files() {
+        let (mut rng, fifth) = (Rng(1), TWICE / 5);
+        let draws: Vec<usize> = (0..80).flat_map(|_| skewed(&mut rng)).collect();
+        let hot = draws.iter().filter(|file| **file < fifth).count();
+        assert!(draws.iter().all(|file| *file < TWICE));
+        assert!((0.78..0.82).contains(&(hot as f64 / draws.len() as f64)));
+    }
+}

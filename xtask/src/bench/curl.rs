@@ -1,0 +1,111 @@
+//! Requests to the store itself, made by `curl`.
+
+use super::place::Places;
+use crate::{Outcome, tool};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Requests at one time, where there are several.
+pub const AT_ONCE: u64 = 8;
+
+pub struct Request {
+    /// Below the volume's.
+    key: String,
+    what: What,
+}
+
+enum What {
+    Get { offset: u64, len_bytes: u64 },
+    Save(PathBuf),
+    Put(PathBuf),
+}
+
+impl Request {
+    /// A range of an object, which is thrown away.
+    pub fn get(key: &str, offset: u64, len_bytes: u64) -> Request {
+        Request { key: key.into(), what: What::Get { offset, len_bytes } }
+    }
+
+    /// A whole object into a file.
+    pub fn save(key: &str, path: &Path) -> Request {
+        Request { key: key.into(), what: What::Save(path.into()) }
+    }
+
+    /// A file to a whole object.
+    pub fn put(key: &str, path: &Path) -> Request {
+        Request { key: key.into(), what: What::Put(path.into()) }
+    }
+
+    fn config(&self, root: &str, user: &str) -> String {
+        let Request { key, what } = self;
+        let (output, more) = match what {
+            What::Get { offset, len_bytes } => (Path::new("/dev/null"), format!("range = \"{offset}-{}\"", offset + len_bytes - 1)),
+            What::Save(path) => (path.as_path(), String::new()),
+            What::Put(path) => (Path::new("/dev/null"), format!("upload-file = \"{}\"", path.display())),
+        };
+        format!(
+            "url = \"{root}/{key}\"\n{more}\noutput = \"{}\"\nfail\nsilent\nshow-error\naws-sigv4 = \"aws:amz:us-east-1:s3\"\n\
+             user = \"{user}\"\nheader = \"x-amz-content-sha256: UNSIGNED-PAYLOAD\"\n",
+            output.display()
+        )
+    }
+}
+
+/// One range after the other, from the beginning of an object to its end, in eight lists of as many.
+pub fn ranges(key: &str, len_bytes: u64, range_bytes: u64) -> Vec<Vec<Request>> {
+    let part = len_bytes.div_ceil(AT_ONCE).next_multiple_of(range_bytes);
+    let starts = (0..len_bytes).step_by(part as usize);
+    let list = |start: u64| {
+        let end = (start + part).min(len_bytes);
+        (start..end).step_by(range_bytes as usize).map(|at| Request::get(key, at, range_bytes.min(end - at))).collect()
+    };
+    starts.map(list).collect()
+}
+
+/// A process for each list of requests, which makes them one after the other.
+pub fn run(places: &mut Places, lists: Vec<Vec<Request>>) -> Outcome<()> {
+    let store = &places.rig()?.store;
+    let of = |name: &str| store.environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.clone());
+    let user = of("AWS_ACCESS_KEY_ID").zip(of("AWS_SECRET_ACCESS_KEY")).map(|(id, secret)| format!("{id}:{secret}"));
+    let user = user.ok_or("the store's credentials are not known")?;
+    let root = format!("{}/{}", store.endpoint().ok_or("the store has no endpoint")?, store.url.trim_start_matches("s3://"));
+    let mut clients = Vec::new();
+    for list in lists {
+        let mut client = Command::new("curl").args(["--config", "-"]).stdin(Stdio::piped()).spawn()?;
+        let requests = list.iter().map(|request| request.config(&root, &user)).collect::<Vec<_>>().join("next\n");
+        client.stdin.take().ok_or("curl has no input")?.write_all(requests.as_bytes())?;
+        clients.push(client);
+    }
+    for mut client in clients {
+        let status = client.wait()?;
+        if !status.success() {
+            return Err(format!("curl: {status}").into());
+        }
+    }
+    Ok(())
+}
+
+pub fn check() -> Outcome<()> {
+    if tool::has("curl") { Ok(()) } else { Err("curl is missing: it reads objects beside ebb".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_the_whole_object() {
+        for (len_bytes, range_bytes) in [(1, 1), (7, 2), (1 << 20, 3000), (512 << 20, 52 << 20), (512 << 20, 8 << 20)] {
+            let lists = ranges("key", len_bytes, range_bytes);
+            assert!(lists.len() as u64 <= AT_ONCE);
+            let mut at = 0;
+            for request in lists.iter().flatten() {
+                let What::Get { offset, len_bytes } = request.what else { panic!("it is read") };
+                assert!(offset == at && len_bytes > 0 && len_bytes <= range_bytes);
+                at += len_bytes;
+            }
+            assert_eq!(at, len_bytes);
+        }
+    }
+}
