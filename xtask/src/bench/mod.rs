@@ -10,6 +10,7 @@ mod chunks;
 mod curl;
 mod data;
 mod line;
+mod mdtest;
 mod model;
 mod names;
 mod place;

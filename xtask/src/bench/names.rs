@@ -60,6 +60,19 @@ pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
     seconds(|| (0..10).try_for_each(|_| find()))
 }
 
+/// `git status` in a clone of it, ten times: seconds.
+pub fn status(places: &mut Places, column: Column) -> Outcome<f64> {
+    let copy = places.root(column)?.join("clone-kept");
+    if !copy.exists() {
+        clone_to(places, &copy)?;
+        places.settle(column)?;
+    }
+    let status = || tool::run(Command::new("git").args(["status", "--porcelain"]).current_dir(&copy));
+    // The first one writes down what it has seen.
+    status()?;
+    seconds(|| (0..10).try_for_each(|_| status()))
+}
+
 fn list(directory: &Path) -> Outcome<()> {
     let listed = work::list(directory, &Stop::default())?;
     if listed == ENTRIES { Ok(()) } else { Err(format!("{listed} entries of {ENTRIES}").into()) }

@@ -1,7 +1,7 @@
 //! The tables: which work, where, and what ebb is to reach.
 
 use super::place::{Column, Places, Setup};
-use super::{bucket, cache, chunks, data, model, names};
+use super::{bucket, cache, chunks, data, mdtest, model, names};
 use crate::Outcome;
 use Column::{Curl, Ebb, Memory, Native, Noop, Parallel, Passthrough, Serial};
 use clap::ValueEnum;
@@ -132,6 +132,15 @@ const METADATA: &[Row] = &[
     row!("find in them, ten times", "s", &[Native, Noop, Ebb], [], names::find),
     row!("rm -rf", "s", &[Native, Noop, Ebb], [at_most(1.3, Noop)], names::remove),
     row!("git clone", "s", &[Native, Noop, Ebb], [at_most(1.3, Noop)], names::clone),
+    row!("git status, ten times", "s", &[Native, Noop, Ebb], [], names::status),
+    row!("mdtest: create directories", "k/s", &[Native, Noop, Ebb], [], mdtest::create_directories),
+    row!("mdtest: stat directories", "k/s", &[Native, Noop, Ebb], [], mdtest::stat_directories),
+    row!("mdtest: remove directories", "k/s", &[Native, Noop, Ebb], [], mdtest::remove_directories),
+    row!("mdtest: create files", "k/s", &[Native, Noop, Ebb], [], mdtest::create_files),
+    row!("mdtest: stat files", "k/s", &[Native, Noop, Ebb], [], mdtest::stat_files),
+    row!("mdtest: remove files", "k/s", &[Native, Noop, Ebb], [], mdtest::remove_files),
+    row!("mdtest: create a tree", "k/s", &[Native, Noop, Ebb], [], mdtest::create_tree),
+    row!("mdtest: remove a tree", "k/s", &[Native, Noop, Ebb], [], mdtest::remove_tree),
 ];
 
 const BUCKET: &[Row] = &[
