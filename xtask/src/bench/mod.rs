@@ -14,6 +14,7 @@ mod mdtest;
 mod model;
 mod names;
 mod place;
+mod plot;
 mod quiet;
 mod report;
 mod tables;

@@ -1,6 +1,7 @@
 //! What came out, for people and for programs.
 
 use super::place::{Column, Places};
+use super::plot::{self, Panel, Point};
 use super::quiet::Busy;
 use super::tables::{self, Bound, Goal, Row, Table};
 use super::{Outcome, commit, tool};
@@ -37,10 +38,10 @@ impl Taken {
 }
 
 #[derive(PartialEq, Debug)]
-struct Spread {
-    least: f64,
-    median: f64,
-    most: f64,
+pub struct Spread {
+    pub least: f64,
+    pub median: f64,
+    pub most: f64,
 }
 
 impl Spread {
@@ -151,11 +152,23 @@ impl Report {
         json!({"name": taken.row.name, "unit": taken.row.unit, "cells": cells, "goals": goals})
     }
 
-    /// Puts the table into a page, in place of an older one.
+    fn plot(&self) -> String {
+        let point =
+            |taken: &Taken, column: Column| Some(Point { name: column.name(), spread: taken.spread(column)?, ours: column == Column::Ebb });
+        let points = |taken: &Taken| self.columns.iter().filter_map(|column| point(taken, *column)).collect();
+        let panels = self.taken.iter().map(|taken| Panel { name: taken.row.name, unit: taken.row.unit, points: points(taken) });
+        plot::svg(&self.table.name(), &panels.collect::<Vec<_>>())
+    }
+
+    /// Puts the table into a page, in place of an older one, and its plot into a directory of the page's name.
     pub fn publish(&self, path: &Path) -> Outcome<()> {
         let page = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let page = replaced(&page, &self.table.name(), &self.markdown())
-            .ok_or_else(|| format!("{} has no place for the table {}", path.display(), self.table.name()))?;
+        let (plots, name) = (path.with_extension(""), self.table.name());
+        let directory = plots.file_name().unwrap_or_default().to_string_lossy();
+        let text = format!("{}\n![The same as a plot]({directory}/{name}.svg)\n", self.markdown());
+        let page = replaced(&page, &name, &text).ok_or_else(|| format!("{} has no place for the table {name}", path.display()))?;
+        std::fs::create_dir_all(&plots)?;
+        std::fs::write(plots.join(format!("{name}.svg")), self.plot())?;
         Ok(std::fs::write(path, page)?)
     }
 }
@@ -180,7 +193,7 @@ fn shown(spread: &Spread) -> String {
 }
 
 /// Three figures.
-fn figures(value: f64) -> String {
+pub fn figures(value: f64) -> String {
     match value {
         100.0.. => format!("{value:.0}"),
         10.0.. => format!("{value:.1}"),
