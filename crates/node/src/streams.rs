@@ -6,6 +6,10 @@ use std::ops::Range;
 /// The kernel sends the reads of one stream slightly out of order.
 const SLACK_BYTES: u64 = 2 << 20;
 
+/// What makes a stream of a read is another one no further from its end than this many of its own lengths: of reads
+/// anywhere, hardly any two are so near to each other.
+const FIRST_SLACK_READS: u64 = 2;
+
 /// What a stream is run ahead by at first.
 const FIRST_WINDOW_BYTES: u64 = 1 << 20;
 
@@ -32,15 +36,23 @@ struct Stream {
     used: u64,
 }
 
+impl Stream {
+    /// How far from where its next read is expected this one is, if it can be that.
+    fn distance_of(&self, wanted: &Range<u64>) -> Option<u64> {
+        let slack = if self.window_bytes == 0 { FIRST_SLACK_READS * (wanted.end - wanted.start) } else { SLACK_BYTES };
+        Some(wanted.start.abs_diff(self.next)).filter(|distance| *distance <= slack)
+    }
+}
+
 impl Streams {
     /// Notes a read; gives what its stream will want next, if it is time to ask for it. At most
     /// `most_bytes` are asked for ahead of it.
     pub fn read(&mut self, ino: Ino, wanted: &Range<u64>, most_bytes: u64) -> Option<Range<u64>> {
         self.reads += 1;
         let used = self.reads;
-        let distance = |stream: &Stream| wanted.start.abs_diff(stream.next);
-        let followed = self.streams.iter_mut().filter(|stream| stream.ino == ino).min_by_key(|stream| distance(stream));
-        let Some(stream) = followed.filter(|stream| distance(stream) <= SLACK_BYTES) else {
+        let of_file = self.streams.iter_mut().filter(|stream| stream.ino == ino);
+        let followed = of_file.filter_map(|stream| Some((stream.distance_of(wanted)?, stream))).min_by_key(|(distance, _)| *distance);
+        let Some((_, stream)) = followed else {
             // One read is no stream yet: whoever wants the beginning of many files waits for that alone.
             self.begin(Stream { ino, next: wanted.end, window_bytes: 0, ahead: wanted.end, used });
             return None;
@@ -145,6 +157,18 @@ mod tests {
         }
         assert!(asked >= 400 * READ, "{asked}");
         assert_eq!(streams.streams.len(), MAX_OF_FILE + 1);
+    }
+
+    #[test]
+    fn reads_anywhere_in_a_file_are_hardly_ever_taken_for_a_stream() {
+        let mut streams = Streams::default();
+        let (reads, mut asked, mut random) = (4000, 0, 1u64);
+        for _ in 0..reads {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let ahead = read(&mut streams, 1, (random >> 33) % (GIB / 2 / READ) * READ);
+            asked += ahead.map_or(0, |range| range.end - range.start);
+        }
+        assert!(asked * 10 < reads * READ, "{asked} bytes ahead of {}", reads * READ);
     }
 
     #[test]

@@ -151,6 +151,7 @@ impl Session {
         let mut in_flight_bytes = 0;
         let mut stop = pin!(stop.fuse());
         let mut deadline = None;
+        let mut vigil = Vigil::default();
 
         let ended = 'serve: loop {
             let mut drained = false;
@@ -167,7 +168,14 @@ impl Session {
                     None if in_flight.len() + held.len() >= MAX_IN_FLIGHT || in_flight_bytes >= MAX_IN_FLIGHT_BYTES => break,
                     None => {
                         let len = match device.receive(buffer.as_mut())? {
-                            Received::Message(len) => len,
+                            Received::Message(len) => {
+                                vigil.came();
+                                len
+                            }
+                            Received::Nothing if in_flight.is_empty() && vigil.goes_on() => {
+                                std::thread::yield_now();
+                                continue;
+                            }
                             Received::Nothing => {
                                 if let Some(again) = succession.as_mut().and_then(Succession::all_came) {
                                     fs.all_came(&again);
@@ -341,6 +349,30 @@ fn sent_bytes(operation: &Operation) -> usize {
     if let Operation::Write { data, .. } = operation { data.len() } else { 0 }
 }
 
+/// Where requests come one right after the other, the next one is looked for a moment longer before this
+/// thread sleeps: to be woken takes longer than most requests, far longer where the processor is a virtual one.
+#[derive(Default)]
+struct Vigil {
+    came: Option<std::time::Instant>,
+    /// Nothing has come since.
+    idle: Option<std::time::Instant>,
+    /// The last request came soon after the one before it.
+    close: bool,
+}
+
+impl Vigil {
+    fn came(&mut self) {
+        let now = std::time::Instant::now();
+        self.close = self.came.is_some_and(|before| now - before < VIGIL_CLOSE);
+        self.came = Some(now);
+        self.idle = None;
+    }
+
+    fn goes_on(&mut self) -> bool {
+        self.close && self.idle.get_or_insert_with(std::time::Instant::now).elapsed() < VIGIL
+    }
+}
+
 /// A handler that has to wait.
 struct Handler<H>(Pin<Box<Option<H>>>);
 
@@ -351,6 +383,11 @@ impl<H: Future> Future for Handler<H> {
         self.0.as_mut().as_pin_mut().expect("a handler is put here before it is polled").poll(cx)
     }
 }
+
+/// How long a request is looked for, and how soon after another one it has to have come for that: what it takes
+/// to be woken, on slow machines.
+const VIGIL: Duration = Duration::from_micros(50);
+const VIGIL_CLOSE: Duration = Duration::from_micros(250);
 
 /// Requests read in a row before other tasks of the thread get their turn.
 const BATCH: usize = 64;
