@@ -6,10 +6,6 @@ use std::ops::Range;
 /// The kernel sends the reads of one stream slightly out of order.
 const SLACK_BYTES: u64 = 2 << 20;
 
-/// What makes a stream of a read is another one no further from its end than this many of its own lengths: of reads
-/// anywhere, hardly any two are so near to each other.
-const FIRST_SLACK_READS: u64 = 2;
-
 /// What a stream is run ahead by at first.
 const FIRST_WINDOW_BYTES: u64 = 1 << 20;
 
@@ -37,10 +33,14 @@ struct Stream {
 }
 
 impl Stream {
-    /// How far from where its next read is expected this one is, if it can be that.
+    /// How far from where its next read is expected this one is, if it can be that. Of reads anywhere hardly any
+    /// two follow each other, but many are near to each other.
     fn distance_of(&self, wanted: &Range<u64>) -> Option<u64> {
-        let slack = if self.window_bytes == 0 { FIRST_SLACK_READS * (wanted.end - wanted.start) } else { SLACK_BYTES };
-        Some(wanted.start.abs_diff(self.next)).filter(|distance| *distance <= slack)
+        let is_near = match self.window_bytes {
+            0 => (self.next..=self.next.saturating_add(wanted.end - wanted.start)).contains(&wanted.start),
+            window_bytes => wanted.start.abs_diff(self.next) <= SLACK_BYTES.min(window_bytes / 2),
+        };
+        is_near.then(|| wanted.start.abs_diff(self.next))
     }
 }
 
