@@ -64,11 +64,13 @@ fn a_node_counts_what_its_bucket_sees() {
 
             let faults = BucketFaults { unavailable: Rate(200_000), ..BucketFaults::default() };
             world.set_faults(FaultPlan { bucket: faults, ..FaultPlan::default() });
-            let inner = client.clone();
+            let (inner, sleeps) = (client.clone(), process.ports.clock.clone());
             let work = process.call(async move {
                 let ino = inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await.unwrap().ino;
                 for _ in 0..2 {
                     assert_eq!(inner.read(ino, 0, 3 * BLOCK).await.unwrap().len(), 3 * BLOCK);
+                    // What was given out is put into the cache.
+                    sleeps.sleep(QUIET).await;
                 }
                 inner.write(&Caller::ROOT, ino, 0, Bytes::from(vec![1; 2 * BLOCK]), false).await.unwrap();
                 inner.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();

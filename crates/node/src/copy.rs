@@ -39,7 +39,7 @@ impl Node {
                 continue;
             }
             // A clean block was damaged: it is absent now, and fetched by the next attempt.
-            let Some(data) = self.gather(from, &plan).await? else { continue };
+            let Some(data) = self.gather(from, &plan, &[]).await? else { continue };
             match self.write_locked(order, ino, offset, data, drop_set_id).await? {
                 Written::Done(mutated) => return Ok(mutated),
                 Written::Missing(remote) => {

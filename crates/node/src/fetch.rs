@@ -13,7 +13,7 @@ use ebb_model::*;
 use ebb_ports::{BucketError, ETag, Object};
 use futures_channel::oneshot;
 use futures_util::FutureExt;
-use futures_util::future::{Shared, select};
+use futures_util::future::{Shared, join_all, select};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,15 +36,38 @@ pub(crate) const MAX_ATTEMPTS: usize = 64;
 
 #[derive(Default)]
 pub struct Downloads {
-    /// Blocks under way, with the end of their download, which all who wait are told.
-    pending: RefCell<BTreeMap<(Ino, u64), Outcome>>,
+    /// Blocks under way.
+    pending: RefCell<BTreeMap<(Ino, u64), Download>>,
     running: Cell<usize>,
     /// Raised whenever a download ends.
     ended: Signal,
     streams: RefCell<Streams>,
 }
 
-type Outcome = Shared<oneshot::Receiver<Result<(), RpcError>>>;
+/// A download under way, of which all who wait are told.
+#[derive(Clone)]
+struct Download {
+    /// What came, before it is in the store file. Nothing, where it did not come.
+    arrival: Shared<oneshot::Receiver<Piece>>,
+    outcome: Shared<oneshot::Receiver<Result<(), RpcError>>>,
+}
+
+/// Bytes of an object, from a byte on.
+#[derive(Clone)]
+pub(crate) struct Piece {
+    etag: ETag,
+    first_byte: u64,
+    data: Bytes,
+}
+
+impl Piece {
+    /// What it has of a range of this object, from the range's beginning on.
+    pub(crate) fn beginning_of(&self, etag: &str, range: &Range<u64>) -> Option<Bytes> {
+        let start = range.start.checked_sub(self.first_byte)? as usize;
+        let end = self.data.len().min((range.end - self.first_byte) as usize);
+        (self.etag.0 == etag && start < end).then(|| self.data.slice(start..end))
+    }
+}
 
 impl Downloads {
     pub fn forget(&self, ino: Ino) {
@@ -61,19 +84,58 @@ impl Node {
 
     /// As [`Node::fetch`], in requests of that size.
     pub(crate) async fn fetch_in(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>], request_bytes: u64) -> Result<(), RpcError> {
-        for range in ranges {
-            self.start_downloads(ino, range.clone(), request_bytes);
-        }
-        let awaited: Vec<Outcome> = {
-            let pending = self.downloads.pending.borrow();
-            let blocks = ranges.iter().flat_map(|range| range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
-            blocks.filter_map(|block| pending.get(&(ino, block)).cloned()).collect()
-        };
-        for outcome in awaited {
+        for Download { outcome, .. } in self.downloads_of(ino, ranges, request_bytes) {
             // One that was given up says nothing: whoever waits plans again.
             self.waiting("the bucket", outcome).await.unwrap_or(Ok(()))?;
         }
         Ok(())
+    }
+
+    /// As [`Node::fetch`], for who reads: gives what comes as soon as it is there, and does not wait
+    /// until it is in the store file.
+    pub(crate) async fn fetch_to_read(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>]) -> Result<Vec<Piece>, RpcError> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        for Download { arrival, outcome } in self.downloads_of(ino, ranges, self.request_bytes(ino)) {
+            match self.waiting("the bucket", arrival).await {
+                Ok(piece) if self.absent_of(ino).is_some_and(|etag| etag == piece.etag.0) => {
+                    if pieces.last().is_none_or(|last| last.first_byte != piece.first_byte) {
+                        pieces.push(piece);
+                    }
+                }
+                // Of no use, or nothing: how it ends says what is next.
+                Ok(_) | Err(_) => self.waiting("the bucket", outcome).await.unwrap_or(Ok(()))?,
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// The object that has what is absent from the store file; nothing is taken for absent from one
+    /// that others store into.
+    pub(crate) fn absent_of(&self, ino: Ino) -> Option<String> {
+        let state = self.replica.view();
+        state.extents().home(ino).filter(|_| !state.extents().is_exposed(ino)).map(|home| home.etag.clone())
+    }
+
+    /// Waits until what has come of these files is in their store files.
+    pub(crate) async fn filled(&self, is_meant: impl Fn(Ino) -> bool) {
+        let under_way: Vec<_> = {
+            let pending = self.downloads.pending.borrow();
+            let meant = pending.iter().filter(|((ino, _), _)| is_meant(*ino));
+            let came = meant.filter(|(_, download)| matches!(download.arrival.clone().now_or_never(), Some(Ok(_))));
+            came.map(|(_, download)| download.outcome.clone()).collect()
+        };
+        // How that ended is for those to say who want the bytes.
+        join_all(under_way).await;
+    }
+
+    /// Starts what is to be fetched, and gives all of it that is under way, by blocks.
+    fn downloads_of(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>], request_bytes: u64) -> Vec<Download> {
+        for range in ranges {
+            self.start_downloads(ino, range.clone(), request_bytes);
+        }
+        let pending = self.downloads.pending.borrow();
+        let blocks = ranges.iter().flat_map(|range| range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
+        blocks.filter_map(|block| pending.get(&(ino, block)).cloned()).collect()
     }
 
     /// Notes a read, and asks for what a sequential reader will want next.
@@ -124,16 +186,17 @@ impl Node {
 
     fn spawn_download(self: &Rc<Self>, ino: Ino, blocks: Option<Range<u64>>) {
         let Some(blocks) = blocks else { return };
+        let (arrived, arrival) = oneshot::channel();
         let (sender, outcome) = oneshot::channel();
-        let outcome = outcome.shared();
-        self.downloads.pending.borrow_mut().extend(blocks.clone().map(|block| ((ino, block), outcome.clone())));
+        let download = Download { arrival: arrival.shared(), outcome: outcome.shared() };
+        self.downloads.pending.borrow_mut().extend(blocks.clone().map(|block| ((ino, block), download.clone())));
         let node = self.clone();
         self.ports.spawn.spawn(Box::pin(async move {
             while node.downloads.running.get() >= MAX_PARALLEL {
                 node.downloads.ended.wait().await;
             }
             node.downloads.running.set(node.downloads.running.get() + 1);
-            let result = node.download(ino, blocks.clone()).await;
+            let result = node.download(ino, blocks.clone(), arrived).await;
             node.downloads.running.set(node.downloads.running.get() - 1);
             for block in blocks {
                 node.downloads.pending.borrow_mut().remove(&(ino, block));
@@ -145,7 +208,7 @@ impl Node {
     }
 
     /// Downloads a run of absent blocks and fills those that are absent still.
-    async fn download(self: &Rc<Self>, ino: Ino, blocks: Range<u64>) -> Result<(), RpcError> {
+    async fn download(self: &Rc<Self>, ino: Ino, blocks: Range<u64>, arrived: oneshot::Sender<Piece>) -> Result<(), RpcError> {
         let Some((key, etag, valid_bytes)) = self.home_of(ino) else { return Ok(()) };
         let first_byte = blocks.start * BLOCK_BYTES;
         let range = first_byte..(blocks.end * BLOCK_BYTES).min(valid_bytes);
@@ -154,8 +217,13 @@ impl Node {
         }
         let data = match self.get_range(&key, range.clone(), &etag).await {
             Ok(data) => data,
-            Err(error) => return self.object_changed(ino, &key, &etag, error).await,
+            Err(error) => {
+                drop(arrived);
+                return self.object_changed(ino, &key, &etag, error).await;
+            }
         };
+        // Nobody may be waiting for what was read ahead.
+        let (Ok(()) | Err(_)) = arrived.send(Piece { etag: etag.clone(), first_byte, data: data.clone() });
         self.fill(ino, &etag, first_byte, data).await
     }
 

@@ -1,8 +1,8 @@
 //! Reading: what is in the store file is verified and given out, what is in the bucket
-//! is fetched first, holes are zeros.
+//! is fetched first, and given out as it comes, holes are zeros.
 
 use crate::Node;
-use crate::fetch::MAX_ATTEMPTS;
+use crate::fetch::{MAX_ATTEMPTS, Piece};
 use crate::locks::Mode;
 use bytes::{Bytes, BytesMut};
 use ebb_core::extent::{Segment, Source};
@@ -15,6 +15,7 @@ impl Node {
         let len_bytes = u64::from(len_bytes).min(MAX_IO_BYTES as u64);
         let wanted = offset..offset.saturating_add(len_bytes);
         self.read_ahead(ino, &wanted);
+        let mut pieces = Vec::new();
         for attempt in 0..MAX_ATTEMPTS {
             let guard = self.locks.lock(ino, Mode::Shared).await;
             let plan = {
@@ -25,9 +26,10 @@ impl Node {
             if attempt == 0 {
                 self.counters.read(&plan);
             }
-            let remote: Vec<Range<u64>> = plan.iter().filter(|part| part.source == Source::Remote).map(|part| part.range.clone()).collect();
+            let remote = plan.iter().filter(|part| part.source == Source::Remote).map(|part| part.range.clone());
+            let remote: Vec<Range<u64>> = remote.filter(|range| self.fetched(ino, range, &pieces).is_none()).collect();
             if remote.is_empty() {
-                match self.gather(ino, &plan).await? {
+                match self.gather(ino, &plan, &pieces).await? {
                     Some(data) => {
                         if attempt > 0 {
                             self.trouble("cache", None);
@@ -40,7 +42,7 @@ impl Node {
                 }
             }
             drop(guard);
-            self.fetch(ino, &remote).await?;
+            pieces.extend(self.fetch_to_read(ino, &remote).await?);
         }
         Err(self.fetched_in_vain(ino))
     }
@@ -50,14 +52,31 @@ impl Node {
         Ok(self.replica.view().namespace().attr(ino)?.file_bytes()?)
     }
 
-    /// Reads a plan that needs nothing of the bucket. The caller holds the inode's lock.
-    pub(crate) async fn gather(&self, ino: Ino, plan: &[Segment]) -> Result<Option<Bytes>, RpcError> {
+    /// A range that is absent from the store file, if these pieces have it of the object that the
+    /// file's home is now.
+    fn fetched(&self, ino: Ino, range: &Range<u64>, pieces: &[Piece]) -> Option<Bytes> {
+        let etag = self.absent_of(ino)?;
+        let mut parts = Vec::new();
+        let mut rest = range.clone();
+        while !rest.is_empty() {
+            let part = pieces.iter().find_map(|piece| piece.beginning_of(&etag, &rest))?;
+            rest.start += part.len() as u64;
+            parts.push(part);
+        }
+        if parts.len() == 1 { parts.pop() } else { Some(parts.concat().into()) }
+    }
+
+    /// Reads a plan of which what is absent is in these pieces. The caller holds the inode's lock.
+    pub(crate) async fn gather(&self, ino: Ino, plan: &[Segment], pieces: &[Piece]) -> Result<Option<Bytes>, RpcError> {
         if let ([first, ..], true) = (plan, self.is_exposed(ino)) {
             let end = plan.last().map_or(first.range.end, |last| last.range.end);
             return self.read_local(ino, &(first.range.start..end)).await;
         }
         if let [Segment { source: Source::Local, range }] = plan {
             return self.read_local(ino, range).await;
+        }
+        if let [Segment { source: Source::Remote, range }] = plan {
+            return Ok(self.fetched(ino, range, pieces));
         }
         let len_bytes = plan.iter().map(|part| part.range.end - part.range.start).sum::<u64>() as usize;
         let mut data = BytesMut::with_capacity(len_bytes);
@@ -68,7 +87,10 @@ impl Node {
                     Some(bytes) => data.extend_from_slice(&bytes),
                     None => return Ok(None),
                 },
-                Source::Remote => unreachable!("what is remote was fetched before"),
+                Source::Remote => match self.fetched(ino, &part.range, pieces) {
+                    Some(bytes) => data.extend_from_slice(&bytes),
+                    None => return Ok(None),
+                },
             }
         }
         Ok(Some(data.freeze()))

@@ -58,6 +58,7 @@ impl Node {
     /// Drops what is clean and not pinned of the files at or below an inode, beginning with this chunk of this
     /// file, until that many bytes are free. Returns how many are, and where to go on.
     pub(crate) async fn evict_below(&self, root: Ino, from: (Ino, u64), limit_bytes: u64) -> Result<(u64, Option<(Ino, u64)>), RpcError> {
+        self.filled(|ino| self.is_below(ino, root)).await;
         let (mut at, mut freed, mut passed) = (from, 0, 0);
         loop {
             let next = self.replica.view().extents().next_resident((at.0, at.1.saturating_mul(BLOCKS_PER_CHUNK)), 1);

@@ -1,0 +1,128 @@
+//! Reading what only the bucket has.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::Options;
+use ebb_ports::Capabilities;
+use ebb_sim::volume::rig;
+use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Rate, Slowness, World};
+use futures_util::future::join;
+use std::rc::Rc;
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+const LEN_BYTES: usize = 2 * MIB;
+
+fn content(file: u64) -> Bytes {
+    (0..LEN_BYTES as u64).map(|at| (at / BLOCK_BYTES * 31 + file * 7 + at % 251) as u8).collect()
+}
+
+/// Runs `work` with a client of a node that has objects of 2 MiB in its bucket.
+fn reading<F: Future<Output = ()> + 'static>(seed: u64, objects: u64, work: impl FnOnce(Rc<World>, Rc<Client>) -> F) {
+    let world = Rc::new(World::new(seed));
+    let usual = world.machine("a").process("asks").bucket(&world.bucket()).capabilities();
+    world.bucket().set_capabilities(Capabilities { max_put_bytes: usual.max_object_bytes, ..usual });
+    (0..objects).for_each(|file| drop(world.bucket().put_as_outsider(&file.to_string(), content(file), vec![]).unwrap()));
+    let done = world.run(async {
+        let process = world.machine("a").process("node");
+        let options = Options { owner: "reading".into(), embedded: true, ..Options::default() };
+        let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
+        let client = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        process.call(work(world.clone(), client)).await.expect("the process lives");
+    });
+    done.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+}
+
+async fn ino(client: &Client, file: u64) -> Ino {
+    client.lookup(Ino::ROOT, &Name::new(file.to_string().as_bytes()).unwrap()).await.unwrap().ino
+}
+
+async fn set_len(client: &Client, ino: Ino, len_bytes: usize) {
+    let set = SetAttr { size_bytes: Some(len_bytes as u64), ..SetAttr::default() };
+    client.setattr(&Caller::ROOT, ino, set).await.unwrap();
+}
+
+fn slow_disk(rate: Rate, limit: Duration) -> FaultPlan {
+    FaultPlan { disk: DiskFaults { slow: Slowness { rate, limit }, ..DiskFaults::default() }, ..FaultPlan::default() }
+}
+
+/// Situation: the node's disk is slow. Danger: who reads waits until what came is in the cache.
+/// Expectation: it is given out as it comes, also to who asks for a part of it meanwhile, and is in the
+/// cache later on.
+#[test]
+fn what_comes_is_given_out_before_it_is_in_the_cache() {
+    reading(1, 1, |world, client| async move {
+        let (ino, content) = (ino(&client, 0).await, content(0));
+        world.set_faults(slow_disk(Rate::ALWAYS, Duration::from_secs(100)));
+        let began = world.now();
+        for (at, len) in [(0, MIB / 2), (MIB / 4 + 5, MIB / 2), (MIB - 100, MIB)] {
+            assert!(client.read(ino, at as u64, len).await.unwrap() == content[at..at + len]);
+        }
+        assert!(world.now() - began < Duration::from_secs(2), "{:?}", world.now() - began);
+        world.set_faults(FaultPlan::default());
+        world.sleep(Duration::from_secs(600)).await;
+        world.bucket().vanish_for(Duration::from_secs(3600));
+        assert!(client.read(ino, 0, MIB / 2).await.unwrap() == content[..MIB / 2]);
+    });
+}
+
+/// Situation: what came of a file waits to be put into the cache of a slow disk, while the file is written to, cut
+/// and made longer again. Danger: who reads is given what came before that.
+/// Expectation: who reads after a change sees it.
+#[test]
+fn what_has_come_is_not_given_out_in_place_of_what_the_file_is_since() {
+    const FILES: u64 = 20;
+    for seed in 1..21 {
+        reading(seed, FILES, |world, client| async move {
+            let rng = world.rng("changes");
+            world.set_faults(slow_disk(Rate::one_in(2), Duration::from_millis(300)));
+            for file in 0..FILES {
+                let (ino, mut model) = (ino(&client, file).await, content(file).to_vec());
+                let at = rng.below(MIB as u64) as usize;
+                let from = at + rng.below(MIB as u64 - 5000) as usize;
+                // It need not see the change.
+                let before = async { client.read(ino, at as u64, MIB).await.unwrap() };
+                let change = async {
+                    world.sleep(Duration::from_millis(rng.below(200))).await;
+                    let is_write = rng.below(2) == 0;
+                    if is_write {
+                        client.write(&Caller::ROOT, ino, from as u64, vec![99; 5000].into(), false).await.unwrap();
+                    } else {
+                        set_len(&client, ino, from).await;
+                        set_len(&client, ino, LEN_BYTES).await;
+                    }
+                    is_write
+                };
+                let (_, was_write) = join(before, change).await;
+                model[from..if was_write { from + 5000 } else { LEN_BYTES }].fill(if was_write { 99 } else { 0 });
+                let read = client.read(ino, at as u64, MIB).await.unwrap();
+                assert!(read == model[at..at + MIB], "file {file}, write {was_write}");
+            }
+        });
+    }
+}
+
+/// Situation: others replace an object while it is read in several requests. Danger: some of what is given out is of the
+/// one, some of the other. Expectation: all of it is of one of them.
+#[test]
+fn what_has_come_is_of_one_object() {
+    const FILES: u64 = 20;
+    for seed in 1..21 {
+        reading(seed, FILES, |world, client| async move {
+            let rng = world.rng("changes");
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(300) };
+            world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+            for file in 0..FILES {
+                let ino = ino(&client, file).await;
+                let read = async { client.read(ino, 0, MIB).await.unwrap() };
+                let replaced = async {
+                    world.sleep(Duration::from_millis(rng.below(300))).await;
+                    world.bucket().put_as_outsider(&file.to_string(), content(file + 100), vec![]).unwrap();
+                };
+                let (read, ()) = join(read, replaced).await;
+                assert!(read == content(file)[..MIB] || read == content(file + 100)[..MIB], "file {file}");
+            }
+        });
+    }
+}
