@@ -1,4 +1,4 @@
-//! The operations of the protocol that ebb uses, over the bucket in memory.
+//! The operations of the protocol that ebb uses, and those that ebb is compared with, over the bucket in memory.
 
 use super::{BUCKET, Server};
 use bytes::{Bytes, BytesMut};
@@ -51,8 +51,17 @@ fn time(secs: i64) -> Option<Timestamp> {
     Some((SystemTime::UNIX_EPOCH + Duration::from_secs(secs as u64)).into())
 }
 
-fn tags(metadata: Option<Metadata>) -> Vec<(String, String)> {
-    metadata.unwrap_or_default().into_iter().collect()
+/// The tag in which the type of an object is kept.
+const TYPE: &str = "type-of-content";
+
+fn tags(metadata: Option<Metadata>, content_type: Option<ContentType>) -> Vec<(String, String)> {
+    metadata.unwrap_or_default().into_iter().chain(content_type.map(|of| (TYPE.to_owned(), of))).collect()
+}
+
+fn split(tags: Vec<(String, String)>) -> (Option<Metadata>, Option<ContentType>) {
+    let mut metadata: Metadata = tags.into_iter().collect();
+    let content_type = metadata.remove(TYPE);
+    (Some(metadata), content_type)
 }
 
 async fn whole(body: Option<StreamingBlob>) -> S3Result<Bytes> {
@@ -73,12 +82,14 @@ impl S3 for Server {
         let guard = input.if_match.as_ref().and_then(wanted);
         let object = self.ask(&input.bucket, |bucket| bucket.get(&input.key, range.clone(), guard.as_ref()))?;
         let content_range = range.as_ref().map(|range| format!("bytes {}-{}/{}", range.start, range.end - 1, meta.len_bytes));
+        let (metadata, content_type) = split(object.meta.tags);
         Ok(S3Response::new(GetObjectOutput {
             content_length: Some(object.body.len() as i64),
             content_range,
             e_tag: etag(object.meta.etag),
             last_modified: time(object.meta.modified_secs),
-            metadata: Some(object.meta.tags.into_iter().collect()),
+            metadata,
+            content_type,
             body: Some(StreamingBlob::from(s3s::Body::from(object.body))),
             ..GetObjectOutput::default()
         }))
@@ -86,11 +97,13 @@ impl S3 for Server {
 
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
         let meta = self.ask(&req.input.bucket, |bucket| bucket.head(&req.input.key))?;
+        let (metadata, content_type) = split(meta.tags);
         Ok(S3Response::new(HeadObjectOutput {
             content_length: Some(meta.len_bytes as i64),
             e_tag: etag(meta.etag),
             last_modified: time(meta.modified_secs),
-            metadata: Some(meta.tags.into_iter().collect()),
+            metadata,
+            content_type,
             ..HeadObjectOutput::default()
         }))
     }
@@ -99,7 +112,7 @@ impl S3 for Server {
         let input = req.input;
         let body = whole(input.body).await?;
         let condition = condition(&input.if_match, &input.if_none_match);
-        let put = self.ask(&input.bucket, |bucket| bucket.put(&input.key, body, condition, tags(input.metadata)))?;
+        let put = self.ask(&input.bucket, |bucket| bucket.put(&input.key, body, condition, tags(input.metadata, input.content_type)))?;
         Ok(S3Response::new(PutObjectOutput { e_tag: etag(put), ..PutObjectOutput::default() }))
     }
 
@@ -113,7 +126,14 @@ impl S3 for Server {
         let input = req.input;
         let CopySource::Bucket { key, .. } = &input.copy_source else { return Err(s3_error!(NotImplemented)) };
         let guard = input.copy_source_if_match.as_ref().and_then(wanted);
-        let copied = self.ask(&input.bucket, |bucket| bucket.copy(key, &input.key, guard.as_ref()))?;
+        let copied = match input.metadata_directive.as_ref().map(MetadataDirective::as_str) {
+            Some(MetadataDirective::REPLACE) => {
+                let object = self.ask(&input.bucket, |bucket| bucket.get(key, None, guard.as_ref()))?;
+                let tags = tags(input.metadata, input.content_type);
+                self.ask(&input.bucket, |bucket| bucket.put(&input.key, object.body, Condition::Always, tags))?
+            }
+            _ => self.ask(&input.bucket, |bucket| bucket.copy(key, &input.key, guard.as_ref()))?,
+        };
         let result = CopyObjectResult { e_tag: etag(copied), ..CopyObjectResult::default() };
         Ok(S3Response::new(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() }))
     }
@@ -121,7 +141,7 @@ impl S3 for Server {
     async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> S3Result<S3Response<ListObjectsV2Output>> {
         let input = req.input;
         let request = ListRequest {
-            prefix: input.prefix.unwrap_or_default(),
+            prefix: input.prefix.clone().unwrap_or_default(),
             by_directory: input.delimiter.is_some(),
             after: input.continuation_token.or(input.start_after),
             limit: input.max_keys.unwrap_or(1000).clamp(0, 1000) as usize,
@@ -144,6 +164,10 @@ impl S3 for Server {
             }
         }
         Ok(S3Response::new(ListObjectsV2Output {
+            name: Some(input.bucket),
+            // There even where it is empty.
+            prefix: Some(name(&input.prefix.unwrap_or_default())),
+            delimiter: input.delimiter.as_deref().map(name),
             contents: Some(contents),
             common_prefixes: Some(common_prefixes),
             is_truncated: Some(page.more),
@@ -158,7 +182,7 @@ impl S3 for Server {
         req: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let input = req.input;
-        let upload = self.ask(&input.bucket, |bucket| bucket.upload_begin(&input.key, tags(input.metadata)))?;
+        let upload = self.ask(&input.bucket, |bucket| bucket.upload_begin(&input.key, tags(input.metadata, input.content_type)))?;
         Ok(S3Response::new(CreateMultipartUploadOutput { upload_id: Some(upload.0), ..CreateMultipartUploadOutput::default() }))
     }
 
