@@ -111,9 +111,12 @@ enum Command {
         /// Write everything that was measured to this file.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
-        /// Put the table into this page, in place of an older one.
+        /// Put the table into this page, in place of an older one, and its plot beside it.
         #[arg(long, value_name = "FILE")]
         markdown: Option<PathBuf>,
+        /// Also measure other file systems, whose programs are in `bin` of this directory or installed.
+        #[arg(long, value_name = "DIR")]
+        peers: Option<PathBuf>,
     },
     /// Let the bucket misbehave under load, and look for what was acknowledged and what is left over.
     StoreFaults {
@@ -177,8 +180,8 @@ fn main() -> ExitCode {
         }
         Command::Fuzz { targets, seconds } => fuzz::run(&targets, Duration::from_secs(seconds)),
         Command::Scale { keys, release } => scale::run(keys, release),
-        Command::Bench { table, rounds, only, json, markdown } => {
-            bench::run(bench::Wanted { table, rounds: rounds.into(), only, json, markdown })
+        Command::Bench { table, rounds, only, json, markdown, peers } => {
+            bench::run(bench::Wanted { table, rounds: rounds.into(), only, json, markdown, peers })
         }
         Command::StoreFaults { faults, seconds, seed, release } => {
             store_faults::run(if faults.is_empty() { Fault::value_variants() } else { &faults }, seconds, seed, release)

@@ -30,7 +30,7 @@ pub fn sequential_with(
     flags: &[&str],
     requests: impl FnOnce(&str) -> Vec<Vec<Request>>,
 ) -> Outcome<f64> {
-    let path = data::large(places, Column::Ebb)?;
+    let path = data::large(places, column.owner())?;
     let took = cold(places, column, flags, requests(name(&path)), || {
         let mut buffer = vec![0; WRITE_BYTES];
         data::read_all(&File::open(&path)?, &mut buffer).map(drop)
@@ -40,7 +40,7 @@ pub fn sequential_with(
 
 /// The first 128 KiB of files whose names are known, one after the other: files a second.
 pub fn beginnings(places: &mut Places, column: Column) -> Outcome<f64> {
-    let root = places.root(Column::Ebb)?;
+    let root = places.root(column.owner())?;
     let paths: Vec<PathBuf> = (0..FILES).map(|at| root.join(format!("begins-{at}"))).collect();
     if !paths[0].exists() {
         let content = Rng(7).bytes(FILE_BYTES);
@@ -56,7 +56,7 @@ pub fn beginnings(places: &mut Places, column: Column) -> Outcome<f64> {
 
 /// 128 KiB anywhere in one object, eight at one time: reads a second.
 pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
-    let path = data::large(places, Column::Ebb)?;
+    let path = data::large(places, column.owner())?;
     let mut rng = Rng(128);
     let offsets: Vec<u64> = (0..READS).map(|_| rng.below(LARGE_BYTES / READ_BYTES as u64) * READ_BYTES as u64).collect();
     let lists: Vec<&[u64]> = offsets.chunks((READS / AT_ONCE) as usize).collect();
@@ -111,7 +111,7 @@ pub fn write_back(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(LARGE_BYTES as f64 / 1e6 / took)
 }
 
-/// How long it takes with nothing on the node, mounted with these flags: `curl` makes the requests, ebb does `read`.
+/// How long it takes with nothing on the node, where ebb is mounted with these flags: `curl` makes the requests, others do `read`.
 fn cold(
     places: &mut Places,
     column: Column,
@@ -123,7 +123,7 @@ fn cold(
         places.settle(Column::Ebb)?;
         return seconds(|| curl::run(places, requests));
     }
-    places.begin_cold(flags)?;
+    places.begin_cold(column, flags)?;
     seconds(read)
 }
 

@@ -104,7 +104,7 @@ fn read_again(places: &mut Places, column: Column, before: &[usize], measured: &
         let lists = (0..AT_ONCE as usize).map(|list| (list..HALF).step_by(AT_ONCE as usize).map(get).collect()).collect();
         return Ok(rate(HALF, seconds(|| curl::run(places, lists))?));
     }
-    places.begin_cold(&[])?;
+    places.begin_cold(column, &[])?;
     let read = |order: &[usize]| {
         order.iter().try_for_each(|file| match fs::read(&files[*file])?.len() {
             FILE_BYTES => Ok(()),

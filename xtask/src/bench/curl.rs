@@ -1,6 +1,7 @@
 //! Requests to the store itself, made by `curl`.
 
 use super::place::Places;
+use crate::rig::Store;
 use crate::{Outcome, tool};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,6 @@ use std::process::{Command, Stdio};
 pub const AT_ONCE: u64 = 8;
 
 pub struct Request {
-    /// Below the volume's.
     key: String,
     what: What,
 }
@@ -66,10 +66,15 @@ pub fn ranges(key: &str, len_bytes: u64, range_bytes: u64) -> Vec<Vec<Request>> 
 /// A process for each list of requests, which makes them one after the other.
 pub fn run(places: &mut Places, lists: Vec<Vec<Request>>) -> Outcome<()> {
     let store = &places.rig()?.store;
+    run_below(store, &store.url, lists)
+}
+
+/// With keys below another URL of the store.
+pub fn run_below(store: &Store, url: &str, lists: Vec<Vec<Request>>) -> Outcome<()> {
     let of = |name: &str| store.environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.clone());
     let user = of("AWS_ACCESS_KEY_ID").zip(of("AWS_SECRET_ACCESS_KEY")).map(|(id, secret)| format!("{id}:{secret}"));
     let user = user.ok_or("the store's credentials are not known")?;
-    let root = format!("{}/{}", store.endpoint().ok_or("the store has no endpoint")?, store.url.trim_start_matches("s3://"));
+    let root = format!("{}/{}", store.endpoint().ok_or("the store has no endpoint")?, url.trim_start_matches("s3://"));
     let mut clients = Vec::new();
     for list in lists {
         let mut client = Command::new("curl").args(["--config", "-"]).stdin(Stdio::piped()).spawn()?;

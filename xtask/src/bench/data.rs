@@ -66,20 +66,20 @@ pub fn write_stream(places: &mut Places, column: Column) -> Outcome<f64> {
 }
 
 pub fn create_one(places: &mut Places, column: Column) -> Outcome<f64> {
-    create(&places.root(column)?, 1)
+    create(&places.root(column)?, 1, column.share(CREATES))
 }
 
 pub fn create_four(places: &mut Places, column: Column) -> Outcome<f64> {
-    create(&places.root(column)?, 4)
+    create(&places.root(column)?, 4, column.share(CREATES))
 }
 
 /// Create, write 4 KiB, close, all in one directory: thousands a second.
-fn create(root: &Path, threads: usize) -> Outcome<f64> {
+fn create(root: &Path, threads: usize, each: usize) -> Outcome<f64> {
     let stop = Stop::default();
     let began = Instant::now();
-    work::create(root, threads, CREATES, Durability::Unforced, &stop)?;
-    let rate = (threads * CREATES) as f64 / 1e3 / began.elapsed().as_secs_f64();
-    (0..threads).try_for_each(|worker| work::unlink(&work::small(root, worker, CREATES), &stop))?;
+    work::create(root, threads, each, Durability::Unforced, &stop)?;
+    let rate = (threads * each) as f64 / 1e3 / began.elapsed().as_secs_f64();
+    (0..threads).try_for_each(|worker| work::unlink(&work::small(root, worker, each), &stop))?;
     Ok(rate)
 }
 

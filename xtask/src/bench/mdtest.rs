@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const THREADS: usize = 4;
 const EACH: usize = 1000;
 
-/// Directories in each directory of the tree, and how deep it is: 1,110 in all.
+/// Directories in each directory of the tree, and how deep it is: 1,110 in all, or 110 for those that are given less to do.
 const BRANCHES: usize = 10;
 const DEPTH: u32 = 3;
 
@@ -103,17 +103,17 @@ fn create(places: &mut Places, column: Column, item: Item) -> Outcome<f64> {
         at_once(&lists, |list| list.iter().try_for_each(|path| item.remove(path)))?;
         places.settle(column)?;
     }
-    rate(THREADS * EACH, || at_once(&lists, |list| list.iter().try_for_each(|path| item.create(path))))
+    rate(lists.iter().map(Vec::len).sum(), || at_once(&lists, |list| list.iter().try_for_each(|path| item.create(path))))
 }
 
 fn stat(places: &mut Places, column: Column, item: Item) -> Outcome<f64> {
     let lists = created(places, column, item)?;
-    rate(THREADS * EACH, || at_once(&lists, |list| work::stat(list, &Stop::default())))
+    rate(lists.iter().map(Vec::len).sum(), || at_once(&lists, |list| work::stat(list, &Stop::default())))
 }
 
 fn remove(places: &mut Places, column: Column, item: Item) -> Outcome<f64> {
     let lists = created(places, column, item)?;
-    rate(THREADS * EACH, || at_once(&lists, |list| list.iter().try_for_each(|path| item.remove(path))))
+    rate(lists.iter().map(Vec::len).sum(), || at_once(&lists, |list| list.iter().try_for_each(|path| item.remove(path))))
 }
 
 /// The items of every thread, which are there.
@@ -132,7 +132,7 @@ fn lists(places: &mut Places, column: Column, item: Item) -> Outcome<Vec<Vec<Pat
     let list = |thread: usize| {
         let directory = root.join(format!("mdtest-{}-{thread}", item.name()));
         fs::create_dir_all(&directory)?;
-        Ok((0..EACH).map(|n| directory.join(format!("{}-{n:04}", item.name()))).collect())
+        Ok((0..column.share(EACH)).map(|n| directory.join(format!("{}-{n:04}", item.name()))).collect())
     };
     (0..THREADS).map(list).collect()
 }
@@ -140,7 +140,7 @@ fn lists(places: &mut Places, column: Column, item: Item) -> Outcome<Vec<Vec<Pat
 fn tree(places: &mut Places, column: Column) -> Outcome<Vec<PathBuf>> {
     let root = places.root(column)?.join("mdtest-tree");
     fs::create_dir_all(&root)?;
-    Ok(below(&root, DEPTH))
+    Ok(below(&root, if column.share(BRANCHES) == BRANCHES { DEPTH } else { DEPTH - 1 }))
 }
 
 /// Parents first.

@@ -12,7 +12,9 @@ mod data;
 mod line;
 mod mdtest;
 mod model;
+mod moosefs;
 mod names;
+mod peers;
 mod place;
 mod plot;
 mod quiet;
@@ -20,11 +22,14 @@ mod report;
 mod tables;
 
 use crate::{Outcome, tool};
-use place::Places;
+use peers::Programs;
+use place::{Column, Places};
 use quiet::Busy;
 use report::{Report, Taken};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 pub use tables::Table;
 
@@ -34,10 +39,30 @@ pub struct Wanted {
     pub only: Option<String>,
     pub json: Option<PathBuf>,
     pub markdown: Option<PathBuf>,
+    /// Where programs of peers are, if there are to be any.
+    pub peers: Option<PathBuf>,
+}
+
+/// The peers of a table: versions of those that are mounted, and why others are not.
+#[derive(Default)]
+struct Peers {
+    there: Vec<(Column, String)>,
+    absent: Vec<(Column, String)>,
+}
+
+/// Whoever interrupts a run waits for the measurement under way, and finds nothing left behind.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn interrupt(_: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
 pub fn run(wanted: Wanted) -> Outcome<()> {
     curl::check()?;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler does nothing but store to an atomic.
+        unsafe { libc::signal(signal, interrupt as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    }
     let binaries = tool::build(&["ebb", "ebb-s3-server"], true)?;
     let examples = tool::build_examples("ebb-fuse", &["noop", "passthrough"])?;
     let rows: Vec<&tables::Row> =
@@ -45,23 +70,41 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
     if rows.is_empty() {
         return Err("no row is called that".into());
     }
-    let mut places = Places::new(&binaries, &examples, wanted.table.setup())?;
+    let programs = wanted.peers.as_deref().map(Programs::new);
+    let mut places = Places::new(&binaries, &examples, programs, wanted.table.setup())?;
+    let mut peers = Peers::default();
+    if wanted.peers.is_some() {
+        let named = rows.iter().flat_map(|row| row.columns).copied().filter(|column| column.is_peer());
+        for column in named.collect::<BTreeSet<Column>>() {
+            match places.start_peer(column) {
+                Ok(version) => peers.there.push((column, version)),
+                Err(why) => peers.absent.push((column, why.to_string())),
+            }
+        }
+    }
     let mut busy = Busy::default();
-    let mut taken: Vec<Taken> = rows.iter().map(|row| Taken::of(row)).collect();
+    let mut taken: Vec<Taken> = rows.iter().map(|row| Taken::of(row, &peers.there)).collect();
     for round in 1..=wanted.rounds {
         busy.look()?;
-        for (row, taken) in rows.iter().zip(&mut taken) {
-            for column in row.columns {
+        for taken in &mut taken {
+            let row = taken.row;
+            for column in taken.columns() {
+                if INTERRUPTED.load(Ordering::Relaxed) {
+                    return Err("interrupted".into());
+                }
                 eprint!("\rround {round} of {}: {}, {:<30}", wanted.rounds, row.name, column.name());
-                let measured = (row.measure)(&mut places, *column).map_err(|error| format!("{}, {}: {error}", row.name, column.name()))?;
-                taken.add(*column, measured);
-                places.settle(*column)?;
+                let measured = (row.measure)(&mut places, column).and_then(|value| places.settle(column).map(|()| value));
+                match measured {
+                    Ok(value) => taken.add(column, value),
+                    Err(error) if column.is_peer() => taken.fail(column, error.to_string()),
+                    Err(error) => return Err(format!("{}, {}: {error}", row.name, column.name()).into()),
+                }
             }
         }
     }
     busy.look()?;
     eprintln!();
-    let report = Report::new(wanted.table, wanted.rounds, taken, &busy, &places)?;
+    let report = Report::new(wanted.table, wanted.rounds, taken, peers, &busy, &places)?;
     drop(places);
     println!("{}", report.markdown());
     if let Some(path) = &wanted.json {

@@ -17,9 +17,9 @@ const SIZES: [usize; 4] = [4 << 10, 256 << 10, 1 << 20, 5 << 19];
 
 /// With nothing on the node: seconds until the model is in memory.
 pub fn first(places: &mut Places, column: Column) -> Outcome<f64> {
-    make(places, Column::Ebb)?;
-    if column == Column::Ebb {
-        places.begin_cold(&[])?;
+    make(places, column.owner())?;
+    if column == column.owner() {
+        places.begin_cold(column, &[])?;
         let directory = directory(places, column)?;
         return seconds(|| load(&directory));
     }
@@ -44,7 +44,7 @@ pub fn warmed_up(places: &mut Places, column: Column) -> Outcome<f64> {
         return first(places, column);
     }
     make(places, column)?;
-    places.begin_cold(&[])?;
+    places.begin_cold(column, &[])?;
     let directory = directory(places, column)?;
     let rig = places.rig()?;
     seconds(|| {

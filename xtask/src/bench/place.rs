@@ -2,6 +2,7 @@
 //! kernel allows, and ebb.
 
 use super::line;
+use super::peers::{Peer, Programs};
 use crate::rig::{Rig, Shape};
 use crate::{Outcome, tool};
 use std::fs;
@@ -21,9 +22,33 @@ pub enum Column {
     Ebb,
     /// A client of the store that is no file system.
     Curl,
+    S3fs,
+    Rclone,
+    MooseFs,
 }
 
 impl Column {
+    /// Another file system, which need not be installed.
+    pub fn is_peer(self) -> bool {
+        matches!(self, Column::S3fs | Column::Rclone | Column::MooseFs)
+    }
+
+    /// In whose files its work is, if there are files at all.
+    pub fn owner(self) -> Column {
+        match self {
+            Column::Serial | Column::Parallel | Column::Curl => Column::Ebb,
+            column => column,
+        }
+    }
+
+    /// How much of some work it is given where a rate is measured: a twentieth, if each step waits for the bucket.
+    pub fn share(self, whole: usize) -> usize {
+        match self {
+            Column::S3fs | Column::Rclone => whole / 20,
+            _ => whole,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Column::Native => "native",
@@ -34,6 +59,9 @@ impl Column {
             Column::Parallel => "parallel copy",
             Column::Ebb => "ebb",
             Column::Curl => "curl",
+            Column::S3fs => "s3fs",
+            Column::Rclone => "rclone",
+            Column::MooseFs => "MooseFS",
         }
     }
 
@@ -69,6 +97,20 @@ impl Column {
                 "the same requests to the same S3 server, which keep nothing: one process where ebb does one thing \
                  after the other, otherwise 8, each with an eighth of the work."
             }
+            Column::S3fs => {
+                "over the same S3 server (`listobjectsv2,use_path_request_style`, otherwise its defaults), temporary files on native. \
+                 `close` and `fsync` return once the bucket has the file; what is not closed does not survive its process."
+            }
+            Column::Rclone => {
+                "`rclone mount --vfs-cache-mode full --vfs-write-back 0s` over the same S3 server (`list_version=2,no_check_bucket`), \
+                 its cache on native. What is written is in the cache and not forced; the bucket has it some time after `close`, which is \
+                 waited for before the next measurement. A directory is in the bucket once it has a file."
+            }
+            Column::MooseFs => {
+                "master, one chunk server and mount on this machine, in a network namespace of their own; no bucket. Chunks and changes of \
+                 metadata are on native, once; as the package sets it nothing is forced (`HDD_FSYNC_BEFORE_CLOSE` and \
+                 `CHANGELOG_SAVE_MODE` are 0), so no power cut is survived for certain."
+            }
         }
     }
 }
@@ -93,6 +135,8 @@ pub struct Places {
     memory: Option<PathBuf>,
     servers: Vec<(Column, Server)>,
     ebb: Option<Rig>,
+    programs: Option<Programs>,
+    peers: Vec<Peer>,
 }
 
 /// Where tmpfs is, on every distribution.
@@ -100,11 +144,11 @@ const MEMORY: &str = "/dev/shm";
 
 impl Places {
     /// `TMPDIR` says on which disk.
-    pub fn new(binaries: &Path, examples: &Path, setup: Setup) -> Outcome<Places> {
+    pub fn new(binaries: &Path, examples: &Path, programs: Option<Programs>, setup: Setup) -> Outcome<Places> {
         let native = std::env::temp_dir().join(format!("ebb-bench-{}", std::process::id()));
         fs::create_dir(&native).map_err(|error| format!("{}: {error}", native.display()))?;
         let (binaries, examples) = (binaries.to_owned(), examples.to_owned());
-        Ok(Places { binaries, examples, setup, native, memory: None, servers: Vec::new(), ebb: None })
+        Ok(Places { binaries, examples, setup, native, memory: None, servers: Vec::new(), ebb: None, programs, peers: Vec::new() })
     }
 
     /// For what the work itself needs and is not measured.
@@ -151,8 +195,22 @@ impl Places {
                 }
                 Ok(self.rig()?.mountpoint())
             }
+            Column::S3fs | Column::Rclone | Column::MooseFs => {
+                let peer = self.peers.iter().find(|peer| peer.column() == column);
+                Ok(peer.ok_or_else(|| format!("{} is not mounted", column.name()))?.point())
+            }
             Column::Serial | Column::Parallel | Column::Curl => Err("nothing is mounted there".into()),
         }
+    }
+
+    /// Mounts a peer, and gives its version; says why it cannot be had.
+    pub fn start_peer(&mut self, column: Column) -> Outcome<String> {
+        let programs = self.programs.as_ref().ok_or("peers are not asked for")?;
+        let version = programs.version(column)?;
+        self.root(Column::Ebb)?;
+        let (Some(programs), Some(rig)) = (&self.programs, &self.ebb) else { return Err("ebb is not mounted".into()) };
+        self.peers.push(Peer::start(column, programs, &self.native.join(column.name()), &rig.store)?);
+        Ok(version)
     }
 
     fn start(&self, column: Column) -> Outcome<Server> {
@@ -183,16 +241,21 @@ impl Places {
         self.ebb.as_mut().ok_or_else(|| "ebb is not mounted".into())
     }
 
-    /// ebb is mounted anew, with nothing on the node but the names in the root, and with these flags.
-    pub fn begin_cold(&mut self, flags: &[&str]) -> Outcome<()> {
-        self.settle(Column::Ebb)?;
-        let flags: Vec<&str> = self.setup.flags.iter().chain(flags).copied().collect();
-        let rig = self.rig()?;
-        rig.umount()?;
-        rig.drop_cache()?;
-        rig.set_flags(&flags);
-        rig.mount("")?;
-        fs::read_dir(rig.mountpoint())?.try_for_each(|entry| entry?.metadata().map(drop))?;
+    /// ebb or a peer is mounted anew, with nothing on the node but the names in the root, and with these flags if it is ebb.
+    pub fn begin_cold(&mut self, column: Column, flags: &[&str]) -> Outcome<()> {
+        self.settle(column)?;
+        let peer = self.peers.iter_mut().find(|peer| peer.column() == column);
+        if let (Some(peer), Some(programs)) = (peer, &self.programs) {
+            peer.begin_cold(programs)?;
+        } else {
+            let flags: Vec<&str> = self.setup.flags.iter().chain(flags).copied().collect();
+            let rig = self.rig()?;
+            rig.umount()?;
+            rig.drop_cache()?;
+            rig.set_flags(&flags);
+            rig.mount("")?;
+        }
+        fs::read_dir(self.root(column)?)?.try_for_each(|entry| entry?.metadata().map(drop))?;
         Ok(())
     }
 
@@ -201,6 +264,7 @@ impl Places {
         if let (Column::Ebb, Some(rig)) = (column, &self.ebb) {
             tool::output(&mut rig.ebb(&["flush", &rig.mountpoint().display().to_string()]))?;
         }
+        self.peers.iter().filter(|peer| peer.column() == column).try_for_each(Peer::settle)?;
         // What a place leaves for the disk is not the next one's to wait for.
         tool::run(Command::new("sync").arg("--file-system").arg(&self.native))
     }
@@ -215,6 +279,8 @@ impl Places {
 impl Drop for Places {
     fn drop(&mut self) {
         self.servers.clear();
+        // They are over ebb's S3 server.
+        self.peers.clear();
         self.ebb = None;
         for path in self.memory.iter().chain([&self.native]) {
             if let Err(error) = fs::remove_dir_all(path) {

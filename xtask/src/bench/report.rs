@@ -3,22 +3,32 @@
 use super::place::{Column, Places};
 use super::plot::{self, Panel, Point};
 use super::quiet::Busy;
-use super::tables::{self, Bound, Goal, Row, Table};
-use super::{Outcome, commit, tool};
+use super::tables::{Bound, Goal, Row, Table};
+use super::{Outcome, Peers, commit, tool};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
 /// One row, with what was measured in each round.
 pub struct Taken {
-    row: &'static Row,
+    pub row: &'static Row,
     cells: Vec<(Column, Vec<f64>)>,
+    /// What peers could not do, and why.
+    failures: Vec<(Column, String)>,
 }
 
 impl Taken {
-    pub fn of(row: &'static Row) -> Taken {
-        Taken { row, cells: row.columns.iter().map(|column| (*column, Vec::new())).collect() }
+    /// With those peers that are there.
+    pub fn of(row: &'static Row, peers: &[(Column, String)]) -> Taken {
+        let there = row.columns.iter().filter(|column| !column.is_peer() || peers.iter().any(|(peer, _)| peer == *column));
+        Taken { row, cells: there.map(|column| (*column, Vec::new())).collect(), failures: Vec::new() }
+    }
+
+    /// Those that are still to be measured.
+    pub fn columns(&self) -> Vec<Column> {
+        self.cells.iter().map(|(column, _)| *column).collect()
     }
 
     pub fn add(&mut self, column: Column, value: f64) {
@@ -27,14 +37,38 @@ impl Taken {
         }
     }
 
+    /// What it had measured before says nothing any more.
+    pub fn fail(&mut self, column: Column, why: String) {
+        self.cells.retain(|(there, _)| *there != column);
+        self.failures.push((column, why));
+    }
+
     fn spread(&self, column: Column) -> Option<Spread> {
         self.cells.iter().find(|(there, _)| *there == column).and_then(|(_, values)| Spread::of(values))
     }
 
-    /// Of ebb's median to the one that it is held against.
-    fn ratio(&self, goal: &Goal) -> Option<f64> {
-        Some(self.spread(Column::Ebb)?.median / self.spread(goal.against)?.median)
+    /// Of ebb's median to the best of those that it is held against, and which that is.
+    fn ratio(&self, goal: &Goal) -> Option<(Column, f64)> {
+        let ours = self.spread(Column::Ebb)?.median;
+        let ratios = goal.against.iter().filter_map(|column| Some((*column, ours / self.spread(*column)?.median)));
+        let by_ratio = |one: &(Column, f64), other: &(Column, f64)| one.1.total_cmp(&other.1);
+        match goal.bound {
+            Bound::AtLeast(_) => ratios.min_by(by_ratio),
+            Bound::AtMost(_) => ratios.max_by(by_ratio),
+        }
     }
+
+    /// Of each goal that can be held against something.
+    fn reached(&self) -> Vec<Reached> {
+        let reached = |goal: &Goal| self.ratio(goal).map(|(against, ratio)| Reached { against, ratio, bound: goal.bound });
+        self.row.goals.iter().filter_map(reached).collect()
+    }
+}
+
+struct Reached {
+    against: Column,
+    ratio: f64,
+    bound: Bound,
 }
 
 #[derive(PartialEq, Debug)]
@@ -64,12 +98,14 @@ pub struct Report {
     /// The part of the machine that others had, at the worst.
     others: f64,
     machine: Vec<(&'static str, String)>,
+    /// Peers that were asked for.
+    absent: Vec<(Column, String)>,
 }
 
 impl Report {
-    pub fn new(table: Table, rounds: usize, taken: Vec<Taken>, busy: &Busy, places: &Places) -> Outcome<Report> {
+    pub fn new(table: Table, rounds: usize, taken: Vec<Taken>, peers: Peers, busy: &Busy, places: &Places) -> Outcome<Report> {
         let said = |program: &str, args: &[&str]| tool::output(Command::new(program).args(args)).map(|text| text.trim().to_owned());
-        let machine = vec![
+        let mut machine = vec![
             ("date", said("date", &["-u", "+%F"])?),
             ("commit", commit(&tool::root())?),
             ("kernel", said("uname", &["-r"])?),
@@ -77,8 +113,10 @@ impl Report {
             ("L3", last_cache()),
             ("native", places.native_kind()?),
         ];
-        let columns = tables::columns(taken.iter().map(|taken| taken.row.columns));
-        Ok(Report { table, rounds, taken, columns, busy: busy.is_busy(), others: busy.worst(), machine })
+        machine.extend(peers.there.into_iter().map(|(column, version)| (column.name(), version)));
+        let columns: BTreeSet<Column> = taken.iter().flat_map(|taken| taken.cells.iter().map(|(column, _)| *column)).collect();
+        let columns = columns.into_iter().collect();
+        Ok(Report { table, rounds, taken, columns, busy: busy.is_busy(), others: busy.worst(), machine, absent: peers.absent })
     }
 
     pub fn markdown(&self) -> String {
@@ -103,15 +141,14 @@ impl Report {
         for taken in &self.taken {
             let cells = self.columns.iter().map(|column| taken.spread(*column).map(|spread| shown(&spread)).unwrap_or_default());
             let cells: Vec<String> = cells.collect();
-            let goals = taken.row.goals;
-            let reached = goals.iter().map(|goal| {
-                let ratio = taken.ratio(goal).unwrap_or(f64::NAN);
-                let missed = if goal.bound.is_met(ratio) { "" } else { " (missed)" };
-                format!("{ratio:.2} × {}{missed}", goal.against.name())
-            });
-            let lines = |lines: Vec<String>| lines.join("<br>");
+            let reached = taken.reached();
+            let ratio = |Reached { against, ratio, bound }: &Reached| {
+                let missed = if bound.is_met(*ratio) { "" } else { " (missed)" };
+                format!("{ratio:.2} × {}{missed}", against.name())
+            };
+            let lines = |of: &dyn Fn(&Reached) -> String| reached.iter().map(of).collect::<Vec<_>>().join("<br>");
             let goal = match with_goals {
-                true => format!(" {} | {} |", lines(reached.collect()), lines(goals.iter().map(|goal| bound(goal.bound)).collect())),
+                true => format!(" {} | {} |", lines(&ratio), lines(&|reached| bound(reached.bound))),
                 false => String::new(),
             };
             line(format!("| {} | {} | {} |{goal}", taken.row.name, taken.row.unit, cells.join(" | ")));
@@ -120,16 +157,29 @@ impl Report {
         for column in &self.columns {
             line(format!("- **{}**: {}", column.name(), column.explained()));
         }
+        for (column, why) in &self.absent {
+            line(format!("- {} is not here: {why}.", column.name()));
+        }
+        for (row, column, why) in self.failures() {
+            line(format!("- {} could not do \"{row}\": {why}.", column.name()));
+        }
         text
+    }
+
+    fn failures(&self) -> impl Iterator<Item = (&'static str, Column, &str)> {
+        self.taken.iter().flat_map(|taken| taken.failures.iter().map(|(column, why)| (taken.row.name, *column, why.as_str())))
     }
 
     pub fn json(&self) -> Outcome<String> {
         let rows: Vec<Value> = self.taken.iter().map(|taken| self.row(taken)).collect();
         let columns: Vec<Value> = self.columns.iter().map(|column| json!({"name": column.name(), "is": column.explained()})).collect();
+        let absent: Vec<Value> = self.absent.iter().map(|(column, why)| json!({"name": column.name(), "why": why})).collect();
+        let failures: Vec<Value> =
+            self.failures().map(|(row, column, why)| json!({"row": row, "name": column.name(), "why": why})).collect();
         let machine: serde_json::Map<String, Value> = self.machine.iter().map(|(what, value)| (what.to_string(), json!(value))).collect();
         let whole = json!({
             "table": self.table.name(), "note": self.table.setup().note, "busy": self.busy, "others": self.others, "rounds": self.rounds,
-            "machine": machine, "columns": columns, "rows": rows,
+            "machine": machine, "columns": columns, "absent": absent, "failures": failures, "rows": rows,
         });
         Ok(serde_json::to_string_pretty(&whole)? + "\n")
     }
@@ -143,12 +193,8 @@ impl Report {
                 Some((column.name().to_owned(), json!({"median": median, "least": least, "most": most, "values": values})))
             })
             .collect();
-        let goals = taken.row.goals.iter().map(|goal| {
-            let ratio = taken.ratio(goal);
-            let met = ratio.is_some_and(|ratio| goal.bound.is_met(ratio));
-            json!({"against": goal.against.name(), "bound": bound(goal.bound), "ratio": ratio, "met": met})
-        });
-        let goals: Vec<Value> = goals.collect();
+        let goal = |Reached { against, ratio, bound: of }: Reached| json!({"against": against.name(), "bound": bound(of), "ratio": ratio, "met": of.is_met(ratio)});
+        let goals: Vec<Value> = taken.reached().into_iter().map(goal).collect();
         json!({"name": taken.row.name, "unit": taken.row.unit, "cells": cells, "goals": goals})
     }
 
@@ -218,6 +264,46 @@ mod tests {
         assert_eq!(Spread::of(&[]), None);
         assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Some(Spread { least: 1.0, median: 2.0, most: 3.0 }));
         assert_eq!(Spread::of(&[4.0, 1.0]), Some(Spread { least: 1.0, median: 2.5, most: 4.0 }));
+    }
+
+    const fn row(goals: &'static [Goal]) -> Row {
+        const COLUMNS: &[Column] = &[Column::Native, Column::Ebb, Column::S3fs, Column::Rclone];
+        Row { name: "row", unit: "s", columns: COLUMNS, goals, measure: |_, _| Ok(0.0) }
+    }
+
+    const PEERS: &[Column] = &[Column::S3fs, Column::Rclone];
+
+    fn there(peers: &[Column]) -> Vec<(Column, String)> {
+        peers.iter().map(|peer| (*peer, "1.0".to_owned())).collect()
+    }
+
+    /// ebb has 10, s3fs 2 and rclone 5.
+    fn best(row: &'static Row, peers: &[Column]) -> Vec<(Column, f64)> {
+        let mut taken = Taken::of(row, &there(peers));
+        for (column, value) in [(Column::Ebb, 10.0), (Column::S3fs, 2.0), (Column::Rclone, 5.0)] {
+            taken.add(column, value);
+        }
+        taken.reached().iter().map(|reached| (reached.against, reached.ratio)).collect()
+    }
+
+    #[test]
+    fn the_best_of_those_that_are_there_is_what_counts() {
+        static RATE: Row = row(&[Goal { against: PEERS, bound: Bound::AtLeast(1.0) }]);
+        static TIME: Row = row(&[Goal { against: PEERS, bound: Bound::AtMost(1.0) }]);
+        assert_eq!((best(&RATE, PEERS), best(&TIME, PEERS)), (vec![(Column::Rclone, 2.0)], vec![(Column::S3fs, 5.0)]));
+        assert_eq!(best(&RATE, &[Column::S3fs]), [(Column::S3fs, 5.0)]);
+        assert_eq!(best(&RATE, &[]), []);
+    }
+
+    #[test]
+    fn a_peer_that_has_failed_is_left_out() {
+        static ROW: Row = row(&[]);
+        let mut taken = Taken::of(&ROW, &there(&[Column::Rclone]));
+        assert_eq!(taken.columns(), [Column::Native, Column::Ebb, Column::Rclone]);
+        taken.add(Column::Rclone, 1.0);
+        taken.fail(Column::Rclone, "why".into());
+        assert_eq!(taken.columns(), [Column::Native, Column::Ebb]);
+        assert_eq!(taken.spread(Column::Rclone), None);
     }
 
     #[test]
