@@ -4,7 +4,7 @@ use super::curl::{self, AT_ONCE, Request};
 use super::data::{self, LARGE_BYTES};
 use super::place::{Column, Places};
 use super::seconds;
-use crate::{Outcome, tool};
+use crate::Outcome;
 use ebb_bench::Rng;
 use ebb_bench::work::{self, Durability, READ_BYTES, Stop, WRITE_BYTES};
 use std::fs::{self, File};
@@ -82,11 +82,7 @@ pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
 /// What the node gets from the bucket for each byte that is read so.
 pub fn amplification(places: &mut Places, column: Column) -> Outcome<f64> {
     anywhere(places, column)?;
-    let rig = places.rig()?;
-    let point = rig.mountpoint().display().to_string();
-    let stats = tool::output(&mut rig.ebb(&["stats", &point, "--interval", "0", "--count", "1", "--json"]))?;
-    let stats: serde_json::Value = serde_json::from_str(stats.trim())?;
-    let bytes = stats["node"]["bucket"]["get"]["bytes"].as_u64().ok_or("the statistics have no bytes of GETs")?;
+    let bytes = places.moved_bytes(&["get"])?;
     Ok(bytes as f64 / (READS * READ_BYTES as u64) as f64)
 }
 

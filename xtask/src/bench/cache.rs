@@ -26,6 +26,9 @@ const HALF: usize = 32;
 const TWICE: usize = 128;
 const FILE_BYTES: usize = 1 << 20;
 
+/// Requests that take files to the bucket.
+const SENDS: &[&str] = &["put", "upload-part"];
+
 /// How often one file is overwritten, as in the paper.
 const PASSES: usize = 63;
 const OVERWRITTEN_BYTES: u64 = 16 << 20;
@@ -63,6 +66,14 @@ pub fn write_twice(places: &mut Places, column: Column) -> Outcome<f64> {
     })?;
     fs::remove_file(&path)?;
     Ok(len_bytes as f64 / 1e6 / took)
+}
+
+/// What the node sends to the bucket for each byte of such a file.
+pub fn sent(places: &mut Places, column: Column) -> Outcome<f64> {
+    places.root(column)?;
+    let before = places.moved_bytes(SENDS)?;
+    write_twice(places, column)?;
+    Ok((places.moved_bytes(SENDS)? - before) as f64 / (TWICE * FILE_BYTES) as f64)
 }
 
 /// Half the cache, a second time: MB/s.

@@ -269,6 +269,17 @@ impl Places {
         tool::run(Command::new("sync").arg("--file-system").arg(&self.native))
     }
 
+    /// The bytes of all of ebb's requests of these kinds since it was mounted.
+    pub fn moved_bytes(&mut self, kinds: &[&str]) -> Outcome<u64> {
+        let rig = self.rig()?;
+        let point = rig.mountpoint().display().to_string();
+        let stats = tool::output(&mut rig.ebb(&["stats", &point, "--interval", "0", "--count", "1", "--json"]))?;
+        let stats: serde_json::Value = serde_json::from_str(stats.trim())?;
+        // Kinds that have not been asked for are not there.
+        let requests = stats["node"]["bucket"].as_object().ok_or("the statistics have no requests to the bucket")?;
+        Ok(kinds.iter().filter_map(|kind| requests.get(*kind)?["bytes"].as_u64()).sum())
+    }
+
     /// The file system that `native` is, for the report.
     pub fn native_kind(&self) -> Outcome<String> {
         let kind = tool::output(Command::new("stat").args(["--file-system", "--format=%T"]).arg(&self.native))?;

@@ -184,6 +184,7 @@ const MODEL: &[Row] = &[
 const CACHE: &[Row] = &[
     row!("overwrite a file of 16 MiB 63 times", "MB/s", &[Curl, Ebb], [], cache::overwrite),
     row!("write twice the cache, until the bucket has it", "MB/s", &[Curl, Ebb], [], cache::write_twice),
+    row!("sent for each byte of this", "bytes", &[Ebb], [], cache::sent),
     row!("read half the cache again", "MB/s", &[Curl, Ebb], [at_least(2.2, &[Curl])], cache::read_half),
     row!("read twice the cache again, in order", "MB/s", &[Curl, Ebb], [], cache::read_twice),
     row!("read twice the cache, 80 % from a fifth of it", "MB/s", &[Curl, Ebb], [], cache::read_skewed),
