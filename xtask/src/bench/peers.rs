@@ -1,7 +1,7 @@
 //! Other file systems on this machine, each mounted for as long as a run lasts.
 
 use super::curl::{self, Request};
-use super::moosefs::{self, Cluster};
+use super::moosefs::Cluster;
 use super::place::Column;
 use crate::Outcome;
 use crate::rig::Store;
@@ -58,8 +58,8 @@ impl Programs {
 
 /// The first word that is one.
 fn version(said: &str) -> Option<&str> {
-    let words = said.split_whitespace().map(|word| word.trim_start_matches(['v', 'V']));
-    words.into_iter().find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'))
+    let mut words = said.split_whitespace().map(|word| word.trim_start_matches(['v', 'V']));
+    words.find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'))
 }
 
 /// One that is mounted.
@@ -81,12 +81,14 @@ impl Peer {
             fs::create_dir_all(directory.join(part))?;
         }
         let url = format!("{}-{column:?}", store.url);
-        // s3fs mounts no prefix that has no object.
-        let nothing = directory.join("nothing");
-        fs::write(&nothing, "")?;
-        curl::run_below(store, &url, vec![vec![Request::put("", &nothing)]])?;
+        if column == Column::S3fs {
+            // It mounts no prefix that has no object.
+            let nothing = directory.join("nothing");
+            fs::write(&nothing, "")?;
+            curl::run_below(store, &url, vec![vec![Request::put("", &nothing)]])?;
+        }
         let cluster = match column {
-            Column::MooseFs => Some(moosefs::Cluster::start(programs, &directory.join("cluster"))?),
+            Column::MooseFs => Some(Cluster::start(programs, &directory.join("cluster"))?),
             _ => None,
         };
         let mut peer = Peer {
