@@ -370,6 +370,7 @@ impl Plan {
                 Session::start(mount).await.map_err(failed)?
             }
         };
+        session.hold_at_most(settings::request_buffer_bytes(&self.node));
         let connection = match self.ward.as_ref().filter(|_| client.estate().is_some()) {
             Some(ward) => ward.prepare(&mut session, consistency)?,
             None => None,

@@ -32,6 +32,7 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         flush_interval: args.flush_interval.0,
         flush_parallel: args.flush_jobs.into(),
         metadata_bytes: metadata_bytes(args),
+        buffer_bytes: buffer_bytes(args),
         cache_bytes: args.cache_size.0,
         eviction: match args.eviction {
             args::Eviction::S3Fifo => Eviction::S3Fifo,
@@ -57,6 +58,16 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
 fn metadata_bytes(args: &args::Node) -> u64 {
     let share = ebb_os::memory_bytes().map(|memory| memory / 2);
     args.metadata_memory.map(|given| given.0).or(share).unwrap_or(ebb_node::Options::default().metadata_bytes)
+}
+
+fn buffer_bytes(args: &args::Node) -> u64 {
+    let share = || ebb_os::memory_bytes().map(|memory| (memory / 8).clamp(LEAST_BUFFER_BYTES, MOST_BUFFER_BYTES));
+    args.buffer_memory.map(|given| given.0).or_else(share).unwrap_or(ebb_node::Options::default().buffer_bytes)
+}
+
+/// What the requests of a mount's users may hold.
+pub fn request_buffer_bytes(args: &args::Node) -> u64 {
+    ebb_node::Options { buffer_bytes: buffer_bytes(args), ..ebb_node::Options::default() }.request_buffer_bytes()
 }
 
 /// What is slow enough to be told of.
@@ -98,6 +109,10 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
         let least = ebb_cli::units::Bytes(LEAST_METADATA_BYTES);
         return Err(Failure::Usage(format!("--metadata-memory must be at least {least}")));
     }
+    if args.buffer_memory.is_some_and(|given| given.0 < LEAST_BUFFER_BYTES) {
+        let least = ebb_cli::units::Bytes(LEAST_BUFFER_BYTES);
+        return Err(Failure::Usage(format!("--buffer-memory must be at least {least}")));
+    }
     for (flag, given) in [("--cache-size", args.cache_size), ("--dirty-size", args.dirty_size)] {
         if given.0 < LEAST_CACHE_BYTES {
             return Err(Failure::Usage(format!("{flag} must be at least {}", ebb_cli::units::Bytes(LEAST_CACHE_BYTES))));
@@ -105,6 +120,12 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// Each of the shares has room for a part of an upload.
+const LEAST_BUFFER_BYTES: u64 = 32 << 20;
+
+/// More makes nothing faster.
+const MOST_BUFFER_BYTES: u64 = 1 << 30;
 
 /// As many bodies as are under way at one time come within the time that is waited for each.
 const LEAST_RATE: u64 = 1 << 20;

@@ -3,9 +3,9 @@
 
 use crate::Node;
 use crate::bucket::Damage;
+use crate::buffers::Buffers;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
-use crate::signal::Signal;
 use crate::streams::Streams;
 use bytes::{Bytes, BytesMut};
 use ebb_format::sums::Sums;
@@ -14,13 +14,13 @@ use ebb_ports::{BucketError, ETag, Object};
 use futures_channel::oneshot;
 use futures_util::FutureExt;
 use futures_util::future::{Shared, join_all, select};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Requests for object data under way at one time, as many as the paper's prefetch (O-84).
+/// Requests for the data of one bucket's objects under way at one time, as many as the paper's prefetch (O-84).
 const MAX_PARALLEL: usize = 64;
 
 /// The size of one request: small for the first bytes of a stream, so that they come
@@ -34,13 +34,11 @@ pub(crate) const MAX_REQUEST_BYTES: u64 = 8 << 20;
 /// and that it has not.
 pub(crate) const MAX_ATTEMPTS: usize = 64;
 
-#[derive(Default)]
 pub struct Downloads {
     /// Blocks under way.
     pending: RefCell<BTreeMap<(Ino, u64), Download>>,
-    running: Cell<usize>,
-    /// Raised whenever a download ends.
-    ended: Signal,
+    /// One for each bucket. One that does not answer keeps its share and no more.
+    buffers: Vec<Buffers>,
     streams: RefCell<Streams>,
 }
 
@@ -70,6 +68,12 @@ impl Piece {
 }
 
 impl Downloads {
+    /// For a volume over so many buckets.
+    pub fn new(buckets: usize, buffer_bytes: u64) -> Downloads {
+        let buffers = || Buffers::new(buffer_bytes / buckets as u64, MAX_PARALLEL);
+        Downloads { pending: RefCell::default(), buffers: (0..buckets).map(|_| buffers()).collect(), streams: RefCell::default() }
+    }
+
     pub fn forget(&self, ino: Ino) {
         self.streams.borrow_mut().forget(ino);
     }
@@ -192,18 +196,15 @@ impl Node {
         self.downloads.pending.borrow_mut().extend(blocks.clone().map(|block| ((ino, block), download.clone())));
         let node = self.clone();
         self.ports.spawn.spawn(Box::pin(async move {
-            while node.downloads.running.get() >= MAX_PARALLEL {
-                node.downloads.ended.wait().await;
-            }
-            node.downloads.running.set(node.downloads.running.get() + 1);
+            let buffers = &node.downloads.buffers[node.side_of(ino).0];
+            let room = buffers.take((blocks.end - blocks.start) * BLOCK_BYTES).await;
             let result = node.download(ino, blocks.clone(), arrived).await;
-            node.downloads.running.set(node.downloads.running.get() - 1);
+            drop(room);
             for block in blocks {
                 node.downloads.pending.borrow_mut().remove(&(ino, block));
             }
             // Nobody may be waiting for what was read ahead.
             let (Ok(()) | Err(_)) = sender.send(result);
-            node.downloads.ended.raise();
         }));
     }
 

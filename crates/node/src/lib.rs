@@ -10,6 +10,7 @@ mod advisory;
 mod attach;
 mod borders;
 mod bucket;
+mod buffers;
 mod cache;
 mod copy;
 mod explain;

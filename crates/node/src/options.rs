@@ -40,6 +40,9 @@ pub struct Options {
     pub flush_parallel: usize,
     /// What metadata may take of the memory; beyond it nothing new comes in.
     pub metadata_bytes: u64,
+    /// What bytes of files may take of it on their way to and from buckets, and whoever asks: see
+    /// [`Options::request_buffer_bytes`].
+    pub buffer_bytes: u64,
     /// Cached bytes on the node's disk, clean and dirty.
     pub cache_bytes: u64,
     /// What of it goes first.
@@ -96,6 +99,7 @@ impl Default for Options {
             flush_interval: Duration::from_secs(5),
             flush_parallel: 16,
             metadata_bytes: 8 << 30,
+            buffer_bytes: 1 << 30,
             cache_bytes: 20 << 30,
             eviction: Eviction::S3Fifo,
             dirty_bytes: 4 << 30,
@@ -114,5 +118,21 @@ impl Default for Options {
             segment_bytes: 16 << 20,
             planted: None,
         }
+    }
+}
+
+/// The shares of `buffer_bytes`.
+impl Options {
+    pub(crate) fn download_buffer_bytes(&self) -> u64 {
+        self.buffer_bytes / 2
+    }
+
+    pub(crate) fn upload_buffer_bytes(&self) -> u64 {
+        self.buffer_bytes / 4
+    }
+
+    /// What is left for the requests of those who use the volume.
+    pub fn request_buffer_bytes(&self) -> u64 {
+        self.buffer_bytes / 4
     }
 }

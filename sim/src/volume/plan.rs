@@ -58,6 +58,7 @@ impl Plan {
             dirty_bytes: [1 << 30, 1 << 20, 20 << 20][rng.index(3)],
             space_timeout: Duration::from_secs(20),
             bucket_timeout: Duration::from_secs(20),
+            buffer_bytes: [1 << 30, 1 << 30, 1 << 30, 256 << 10][rng.split("buffers").index(4)],
             read_ahead_bytes: [0, 1 << 20, 16 << 20][rng.index(3)],
             snapshot_operations: [20, 100, 100_000][rng.index(3)],
             segment_bytes: [32 << 10, 64 << 10, 256 << 10][rng.index(3)],

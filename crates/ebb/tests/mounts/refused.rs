@@ -18,6 +18,7 @@ fn mistakes_of_the_caller() {
     mount(place.url(), "mnt", &["-o", "bogus"]).refused(2, "unknown mount option \"bogus\"");
     mount(place.url(), "mnt", &["--head-term", "1s"]).refused(2, "--head-term must be at least");
     mount(place.url(), "mnt", &["--cache-size", "1K"]).refused(2, "--cache-size must be at least");
+    mount(place.url(), "mnt", &["--buffer-memory", "1M"]).refused(2, "--buffer-memory must be at least 32 MiB");
     mount(place.url(), "mnt", &["--commit-interval", "0"]).refused(2, "--ack=durable");
     fs::write(place.path("bad.toml"), "cash-size = 1").unwrap();
     mount(place.url(), "mnt", &["--config", "bad.toml"]).refused(2, "unknown key \"cash-size\"");

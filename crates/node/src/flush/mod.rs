@@ -16,6 +16,7 @@ mod upload;
 use crate::Node;
 use crate::borders::Side;
 use crate::bucket::Backoff;
+use crate::buffers::Buffers;
 use crate::signal::Signal;
 use ebb_core::backing::DirtyWork;
 use ebb_model::*;
@@ -31,7 +32,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 use transact::{Doubts, FlushError};
-use upload::UploadMemory;
 
 /// How often the queue of dirty files is looked at.
 const POLL: Duration = Duration::from_millis(200);
@@ -55,7 +55,8 @@ struct Lane {
     /// Somebody waits for room or for a flush: what is dirty is due at once.
     urgent: Cell<bool>,
     cycling: futures_util::lock::Mutex<()>,
-    memory: UploadMemory,
+    /// For content on its way. A bucket that does not answer keeps its share and no more.
+    buffers: Buffers,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,8 +74,12 @@ struct Flushed {
 
 impl Flusher {
     /// For a volume over so many buckets.
-    pub fn new(buckets: usize) -> Flusher {
-        let lane = || Lane { urgent: Cell::new(false), cycling: Default::default(), memory: UploadMemory::shared_by(buckets) };
+    pub fn new(buckets: usize, buffer_bytes: u64) -> Flusher {
+        let lane = || Lane {
+            urgent: Cell::new(false),
+            cycling: Default::default(),
+            buffers: Buffers::new(buffer_bytes / buckets as u64, usize::MAX),
+        };
         Flusher {
             preserved: Preserved::default(),
             woken: Signal::default(),
@@ -91,8 +96,8 @@ impl Flusher {
         &self.lanes[side.0]
     }
 
-    pub(crate) fn memory(&self, side: Side) -> &UploadMemory {
-        &self.lane(side).memory
+    pub(crate) fn buffers(&self, side: Side) -> &Buffers {
+        &self.lane(side).buffers
     }
 
     pub fn wake(&self) {

@@ -3,7 +3,6 @@
 use super::transact::FlushError;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
-use crate::signal::Signal;
 use crate::{Node, Planted};
 use bytes::{Bytes, BytesMut};
 use ebb_core::backing::FlushStep;
@@ -17,9 +16,6 @@ use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Content that is held in memory for uploads at one time.
-const MEMORY_BYTES: u64 = 128 << 20;
-
 /// The first parts of an upload; later ones grow so that the store's limit is not reached.
 const PART_BYTES: u64 = 8 << 20;
 
@@ -28,42 +24,6 @@ const TAG: &str = "ebb-object";
 
 /// Attempts to keep a changing file's upload whole before its writers are made to wait.
 const ATTEMPTS_WITHOUT_WAITING: usize = 2;
-
-pub struct UploadMemory {
-    limit_bytes: u64,
-    used: Cell<u64>,
-    freed: Signal,
-}
-
-/// Memory for content on its way, given back when dropped.
-struct Room<'a> {
-    memory: &'a UploadMemory,
-    bytes: u64,
-}
-
-impl UploadMemory {
-    /// What is on its way to one of several buckets. A bucket that does not answer keeps its
-    /// share and no more.
-    pub fn shared_by(buckets: usize) -> UploadMemory {
-        UploadMemory { limit_bytes: MEMORY_BYTES / buckets as u64, used: Cell::default(), freed: Signal::default() }
-    }
-
-    async fn take(&self, bytes: u64) -> Room<'_> {
-        // One piece always fits, whatever its size.
-        while self.used.get() > 0 && self.used.get() + bytes > self.limit_bytes {
-            self.freed.wait().await;
-        }
-        self.used.set(self.used.get() + bytes);
-        Room { memory: self, bytes }
-    }
-}
-
-impl Drop for Room<'_> {
-    fn drop(&mut self) {
-        self.memory.used.set(self.memory.used.get() - self.bytes);
-        self.memory.freed.raise();
-    }
-}
 
 /// What an upload sends: the file as it was at one version.
 struct Content {
@@ -134,11 +94,12 @@ impl Node {
     }
 
     async fn put_whole(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
-        let _room = self.flusher.memory(self.side_of_key(key)).take(CHUNK_BYTES).await;
+        let most = self.content(ino)?.size_bytes;
+        let _room = self.flusher.buffers(self.side_of_key(key)).take(most).await;
         let (content, body) = {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
             let mut content = self.content(ino)?;
-            if content.size_bytes >= CHUNK_BYTES {
+            if content.size_bytes > most {
                 // Grown since: the next cycle does what is right by then.
                 return Err(FlushError::Later);
             }
@@ -240,7 +201,7 @@ impl Node {
         let read = stream::iter(numbers).take_while(|_| ready(!self.flusher.preserved.is_broken(ino))).then(|number| async move {
             let start = u64::from(number - 1) * part_bytes;
             let range = start..(start + part_bytes).min(size);
-            let room = self.flusher.memory(self.side_of_key(key)).take(range.end - range.start).await;
+            let room = self.flusher.buffers(self.side_of_key(key)).take(range.end - range.start).await;
             let _guard = match frozen {
                 true => None,
                 false => Some(self.locks.lock(ino, Mode::Shared).await),

@@ -143,6 +143,11 @@ pub struct Node {
     /// nothing new comes in. The default is half of what the process can have.
     #[arg(long, value_name = "SIZE", env = "EBB_METADATA_MEMORY")]
     pub metadata_memory: Option<Bytes>,
+    /// Most memory for bytes of files on their way: half of it for what comes from buckets, a quarter for what
+    /// goes there, a quarter for the requests of applications. The default is an eighth of what the process can
+    /// have, from 32 MiB to 1 GiB.
+    #[arg(long, value_name = "SIZE", env = "EBB_BUFFER_MEMORY")]
+    pub buffer_memory: Option<Bytes>,
     /// Most bytes that are cached on the node's disk; never more than nine tenths of what is free.
     #[arg(long, value_name = "SIZE", default_value = "20G", env = "EBB_CACHE_SIZE")]
     pub cache_size: Bytes,

@@ -67,6 +67,8 @@ pub struct Session {
     negotiated: Negotiated,
     notifier: Notifier,
     counters: Rc<Counters>,
+    /// Requests in flight hold no more.
+    most_bytes: u64,
     /// Another process has served it before.
     taken_over: bool,
     /// Whom to tell that nobody else is to serve it any more.
@@ -83,7 +85,7 @@ impl Session {
         let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
         debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
         let (counters, taken_over, at_end) = (Rc::new(Counters::new()), false, None);
-        Ok(Session { device, point, negotiated, notifier, counters, taken_over, at_end })
+        Ok(Session { device, point, negotiated, notifier, counters, most_bytes: u64::MAX, taken_over, at_end })
     }
 
     /// Goes on with a mount whose process has died and left the [device](Session::device), which
@@ -98,7 +100,7 @@ impl Session {
             Err(error) => return Err(SessionError::NotResumable(error)),
         }
         let (counters, taken_over, at_end) = (Rc::new(Counters::new()), true, None);
-        Ok(Session { device, point, negotiated, notifier, counters, taken_over, at_end })
+        Ok(Session { device, point, negotiated, notifier, counters, most_bytes: u64::MAX, taken_over, at_end })
     }
 
     /// What a successor needs, if this kernel sends requests again.
@@ -115,6 +117,11 @@ impl Session {
     /// be cut off, for which others have to close the device.
     pub fn at_end(&mut self, told: impl FnOnce() + 'static) {
         self.at_end = Some(Box::new(told));
+    }
+
+    /// Bytes of files that requests may hold while they are in flight. Beyond it their callers wait in the kernel.
+    pub fn hold_at_most(&mut self, bytes: u64) {
+        self.most_bytes = bytes;
     }
 
     pub fn negotiated(&self) -> Negotiated {
@@ -140,7 +147,7 @@ impl Session {
     /// to `patience`.
     pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
         // In this order: whenever this future is dropped, the device goes before the mount point.
-        let Session { point, device, notifier: _, negotiated, counters, taken_over, at_end } = self;
+        let Session { point, device, notifier: _, negotiated, counters, most_bytes, taken_over, at_end } = self;
         let mut succession = taken_over.then(Succession::new);
         let mut held: VecDeque<(Request, Arrival)> = VecDeque::new();
         let desk = Desk { interrupts: Interrupts::default(), hears_closes: negotiated.has(abi::init::POSIX_LOCKS) };
@@ -165,7 +172,7 @@ impl Session {
                         in_flight_bytes -= cost_bytes(&request.operation);
                         (request, arrival, None)
                     }
-                    None if in_flight.len() + held.len() >= MAX_IN_FLIGHT || in_flight_bytes >= MAX_IN_FLIGHT_BYTES => break,
+                    None if in_flight.len() + held.len() >= MAX_IN_FLIGHT || in_flight_bytes >= most_bytes => break,
                     None => {
                         let len = match device.receive(buffer.as_mut())? {
                             Received::Message(len) => {
@@ -247,7 +254,7 @@ impl Session {
                     Some(Poll::Ready(_)) | None => spare.set(None),
                 }
             }
-            let full = in_flight.len() + held.len() >= MAX_IN_FLIGHT || in_flight_bytes >= MAX_IN_FLIGHT_BYTES;
+            let full = in_flight.len() + held.len() >= MAX_IN_FLIGHT || in_flight_bytes >= most_bytes;
             let room = !full || succession.is_none() && !held.is_empty();
             tokio::select! {
                 biased;
@@ -335,11 +342,11 @@ fn unmount_aside(point: &MountPoint) {
 }
 
 /// Memory that a request holds while it is in flight, beside its handler.
-fn cost_bytes(operation: &Operation) -> usize {
+fn cost_bytes(operation: &Operation) -> u64 {
     match operation {
-        Operation::Write { data, .. } => data.len(),
-        Operation::Read { len_bytes, .. } => *len_bytes as usize,
-        Operation::ReadDir { limit_bytes, .. } => *limit_bytes as usize,
+        Operation::Write { data, .. } => data.len() as u64,
+        Operation::Read { len_bytes, .. } => u64::from(*len_bytes),
+        Operation::ReadDir { limit_bytes, .. } => u64::from(*limit_bytes),
         _ => 0,
     }
 }
@@ -396,6 +403,3 @@ const BATCH: usize = 64;
 /// More than the threads of a busy machine, because a request that waits for a lease may
 /// depend on one that is yet to be read.
 const MAX_IN_FLIGHT: usize = 4096;
-
-/// Bytes that they hold.
-const MAX_IN_FLIGHT_BYTES: usize = 256 << 20;
