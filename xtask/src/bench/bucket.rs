@@ -86,17 +86,22 @@ pub fn amplification(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(bytes as f64 / (READS * READ_BYTES as u64) as f64)
 }
 
+/// What is dirty and forced, until the bucket has it: MB/s.
+pub fn drain(places: &mut Places, column: Column) -> Outcome<f64> {
+    if column == Column::Curl {
+        return parts_by_curl(places);
+    }
+    let path = places.root(column)?.join("drained");
+    work::write_stream(&path, LARGE_BYTES, Durability::Forced, &Stop::default())?;
+    let took = seconds(|| places.settle(column))?;
+    fs::remove_file(&path)?;
+    Ok(LARGE_BYTES as f64 / 1e6 / took)
+}
+
 /// A new large file, until the bucket has it: MB/s.
 pub fn write_back(places: &mut Places, column: Column) -> Outcome<f64> {
-    let scratch = places.scratch("parts")?;
     if column == Column::Curl {
-        let part = (LARGE_BYTES / AT_ONCE) as usize;
-        if !scratch.exists() {
-            fs::create_dir(&scratch)?;
-            (0..AT_ONCE).try_for_each(|at| fs::write(scratch.join(at.to_string()), Rng(at).bytes(part)))?;
-        }
-        let sent = (0..AT_ONCE).map(|at| vec![Request::put(&format!("part-{at}"), &scratch.join(at.to_string()))]).collect();
-        return Ok(LARGE_BYTES as f64 / 1e6 / seconds(|| curl::run(places, sent))?);
+        return parts_by_curl(places);
     }
     let path = places.root(column)?.join("written-back");
     let took = seconds(|| {
@@ -105,6 +110,18 @@ pub fn write_back(places: &mut Places, column: Column) -> Outcome<f64> {
     })?;
     fs::remove_file(&path)?;
     Ok(LARGE_BYTES as f64 / 1e6 / took)
+}
+
+/// As many objects as there are processes, from files that are there, as large together as the large file: MB/s.
+fn parts_by_curl(places: &mut Places) -> Outcome<f64> {
+    let scratch = places.scratch("parts")?;
+    let part = (LARGE_BYTES / AT_ONCE) as usize;
+    if !scratch.exists() {
+        fs::create_dir(&scratch)?;
+        (0..AT_ONCE).try_for_each(|at| fs::write(scratch.join(at.to_string()), Rng(at).bytes(part)))?;
+    }
+    let sent = (0..AT_ONCE).map(|at| vec![Request::put(&format!("part-{at}"), &scratch.join(at.to_string()))]).collect();
+    Ok(LARGE_BYTES as f64 / 1e6 / seconds(|| curl::run(places, sent))?)
 }
 
 /// How long it takes with nothing on the node, where ebb is mounted with these flags: `curl` makes the requests, others do `read`.

@@ -165,7 +165,8 @@ const BUCKET: &[Row] = &[
         bucket::anywhere
     ),
     row!("fetched for each byte of these", "bytes", &[Ebb], [], bucket::amplification),
-    row!("write, until the bucket has it", "MB/s", WITH_CURL, [at_least(0.9, &[Curl])], bucket::write_back),
+    row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain),
+    row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back),
 ];
 
 const MODEL: &[Row] = &[
