@@ -5,7 +5,7 @@ use crate::Node;
 use crate::load::bucket_refusal;
 use crate::troubles::MAX_TROUBLES;
 use ebb_model::RpcError;
-use ebb_ports::{Bucket, BucketError, Object, PortFuture};
+use ebb_ports::{Bucket, BucketError, Object, PortFuture, Ports};
 use futures_util::future::{Either, select};
 use std::ops::Range;
 use std::time::Duration;
@@ -46,6 +46,38 @@ impl Backoff {
         let pause = self.next / 2 + (self.next / 2).mul_f64(draw as f64 / u64::MAX as f64);
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         pause.max(asked.unwrap_or_default())
+    }
+}
+
+/// Repeats a request that does the same however often it is carried out until it is answered, for the stated
+/// time, where no node asks; one with a body of `body_bytes` has the time that a slow line needs for it besides.
+pub(crate) async fn ask<'a, T>(
+    ports: &Ports,
+    patience: Duration,
+    body_bytes: u64,
+    ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+) -> Result<T, BucketError> {
+    let clock = &ports.clock;
+    let deadline = clock.monotonic() + patience;
+    let slow_body = Duration::from_secs(body_bytes / SLOWEST_BODY_BYTES_PER_SECOND);
+    let mut backoff = Backoff::default();
+    loop {
+        let left = deadline.saturating_sub(clock.monotonic()) + slow_body;
+        let error = match select(ask(), clock.sleep(left)).await {
+            Either::Left((Ok(answer), _)) => return Ok(answer),
+            Either::Left((Err(error), _)) => error,
+            Either::Right(_) => BucketError::Unavailable { what: "no answer of the bucket in time".into(), retry_after: None },
+        };
+        let asked = match &error {
+            BucketError::Unavailable { retry_after, .. } => *retry_after,
+            BucketError::Unknown { .. } => None,
+            _ => return Err(error),
+        };
+        let pause = backoff.pause(ports.entropy.next_u64(), asked);
+        if clock.monotonic() + pause >= deadline {
+            return Err(error);
+        }
+        clock.sleep(pause).await;
     }
 }
 

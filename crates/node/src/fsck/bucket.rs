@@ -6,14 +6,12 @@
 //! each known object is asked for. Pages are read. Content is not: an object is the one that
 //! was written if its tag and length are.
 
-use crate::bucket::{Backoff, SLOWEST_BODY_BYTES_PER_SECOND};
 use crate::load::{LARGE_PAGE_BYTES, LIST_LIMIT};
 use ebb_core::backing::{Claimed, ClaimedPage, Owner, Reserved, Standing, page_key};
 use ebb_core::partition::Partition;
 use ebb_format::page::{self, Page};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ListEntry, ListPage, ListRequest, PortFuture, Ports};
-use futures_util::future::{Either, select};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use std::cell::Ref;
 use std::collections::BTreeSet;
@@ -275,31 +273,8 @@ impl<'a> Comparison<'a> {
         self.ask(0, || self.bucket.list(request.clone())).await
     }
 
-    /// Repeats a request that changes nothing until it is answered, for the stated time; an answer
-    /// with `body_bytes` has the time that a slow line needs for them besides.
     async fn ask<T>(&self, body_bytes: u64, ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>) -> Result<T, BucketError> {
-        let clock = &self.ports.clock;
-        let deadline = clock.monotonic() + self.patience;
-        let slow_body = Duration::from_secs(body_bytes / SLOWEST_BODY_BYTES_PER_SECOND);
-        let mut backoff = Backoff::default();
-        loop {
-            let left = deadline.saturating_sub(clock.monotonic()) + slow_body;
-            let error = match select(ask(), clock.sleep(left)).await {
-                Either::Left((Ok(answer), _)) => return Ok(answer),
-                Either::Left((Err(error), _)) => error,
-                Either::Right(_) => BucketError::Unavailable { what: "no answer of the bucket in time".into(), retry_after: None },
-            };
-            let asked = match &error {
-                BucketError::Unavailable { retry_after, .. } => *retry_after,
-                BucketError::Unknown { .. } => None,
-                _ => return Err(error),
-            };
-            let pause = backoff.pause(self.ports.entropy.next_u64(), asked);
-            if clock.monotonic() + pause >= deadline {
-                return Err(error);
-            }
-            clock.sleep(pause).await;
-        }
+        crate::bucket::ask(self.ports, self.patience, body_bytes, ask).await
     }
 }
 
