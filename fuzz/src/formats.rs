@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ebb_format::sums::{self, Sums};
-use ebb_format::{encryption, head, identity, page, record, rpc, segment, snapshot};
+use ebb_format::{backup, encryption, head, identity, page, record, rpc, segment, snapshot};
 use ebb_model::{LogIndex, Notice, Reply, Request};
 use record::Decoded;
 
@@ -74,6 +74,12 @@ pub fn head(bytes: &[u8]) {
 pub fn identity(bytes: &[u8]) {
     if let Ok(identity) = identity::decode(bytes) {
         assert_eq!(identity::decode(&identity::encode(&identity)), Ok(identity));
+    }
+}
+
+pub fn backup(bytes: &[u8]) {
+    if let Ok(backup) = backup::decode(bytes) {
+        assert_eq!(backup::decode(&backup::encode(&backup)), Ok(backup));
     }
 }
 

@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "page", run: formats::page, seeds: || seeds::golden(include_str!("../../crates/format/golden/page.txt")) },
     Target { name: "head", run: formats::head, seeds: || seeds::golden(include_str!("../../crates/format/golden/head.txt")) },
     Target { name: "identity", run: formats::identity, seeds: || seeds::golden(include_str!("../../crates/format/golden/identity.txt")) },
+    Target { name: "backup", run: formats::backup, seeds: || seeds::golden(include_str!("../../crates/format/golden/backup.txt")) },
     Target {
         name: "wrapped-key",
         run: formats::wrapped_key,

@@ -39,6 +39,7 @@ pub enum Format {
     Identity,
     WrappedKey,
     EncryptedFile,
+    Backup,
 }
 
 impl fmt::Display for Format {
@@ -53,6 +54,7 @@ impl fmt::Display for Format {
             Format::Identity => "node identity",
             Format::WrappedKey => "wrapped key",
             Format::EncryptedFile => "encrypted file",
+            Format::Backup => "backup",
         })
     }
 }

@@ -7,6 +7,7 @@
 //! a checksum; whatever bytes come in, decoding returns a value or a [`FormatError`],
 //! never panics, and allocates in proportion to what it was given.
 
+pub mod backup;
 mod body;
 mod checksum;
 pub mod encryption;

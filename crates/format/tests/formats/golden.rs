@@ -6,7 +6,7 @@
 //! replaces those that no longer hold; after a release only additions may be kept.
 
 use crate::samples::{self, Draw};
-use crate::{encryption, head, identity, page, record, rpc, segment, snapshot};
+use crate::{backup, encryption, head, identity, page, record, rpc, segment, snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -24,6 +24,7 @@ fn bytes_are_those_of_the_golden_files() {
     check("head", head::golden(), head::reread);
     check("identity", identity::golden(), identity::reread);
     check("wrapped-key", encryption::golden_key(), encryption::reread_key);
+    check("backup", backup::golden(), backup::reread);
     check("encrypted-file", encryption::golden_header(), encryption::reread_header);
 }
 

@@ -1,5 +1,6 @@
 //! One binary for all formats, so that they share their sample values.
 
+mod backup;
 mod encryption;
 mod golden;
 mod head;
