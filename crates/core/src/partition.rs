@@ -7,6 +7,10 @@
 //! - `applied` is the index of the last command applied; indices have no gaps.
 //! - Every version in the state is at most `version`.
 
+mod rebuild;
+
+pub use rebuild::{Rebuilt, Remains};
+
 use crate::backing::{Backing, BackingItem};
 use crate::extent::{self, ExtentItem, Extents};
 pub use crate::namespace::Inconsistent;

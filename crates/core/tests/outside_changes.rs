@@ -1,6 +1,6 @@
 //! What others do to the bucket, what is refused, and volumes without a bucket.
 
-use ebb_core::backing::{FlushStep, PageStep};
+use ebb_core::backing::{BackingItem, FlushStep, PageStep};
 use ebb_core::extent::{Segment, Source};
 use ebb_core::partition::{Applied, Partition, SnapshotItem};
 use ebb_model::*;
@@ -267,4 +267,22 @@ fn a_snapshot_that_breaks_a_law_is_refused() {
         }
     }
     assert_eq!(refused, items.len() - 1);
+}
+
+/// Situation: a page in the bucket is younger than what is known here, which comes from a backup: the directory `d` has been renamed to `e`
+/// since. Danger: two directories have the same objects, or `d` is hidden from whoever has nothing but the
+/// bucket. Expectation: what is here stays, and the page's `e` is not taken over.
+#[test]
+fn a_younger_page_does_not_take_the_prefix_of_what_is_here() {
+    let mut node = Node::with_names();
+    let renamed = InstalledKind::Directory { prefix: Some("d/".into()), page: false };
+    let entries = vec![Installed { name: name("e"), ino: Ino(DIR.0 + 1), what: renamed, record: Some(record()) }];
+    let stamp = node.stamp();
+    let (progress, hidden) = (LoadProgress::Complete, vec!["d".into()]);
+    node.log(BackingCommand::Install { dir: Ino::ROOT, epoch: 0, entries, hidden, owner: (0, 0), progress, stamp });
+    let (listed, _) = node.partition.namespace().read_dir(Ino::ROOT, Cookie::START, 10).unwrap();
+    let names: Vec<Name> = listed.into_iter().map(|(entry, _)| entry.name).collect();
+    assert_eq!(names, [name("d"), name("f")]);
+    let is_hidden = |item: SnapshotItem| matches!(item, SnapshotItem::Backing(BackingItem::Hidden { .. }));
+    assert!(!node.partition.items().any(is_hidden));
 }

@@ -104,7 +104,11 @@ impl Backing {
             namespace.listing_changed(dir, stamp);
         }
         for segment in hidden {
-            if !self.former.contains_key(&(dir, segment.clone())) {
+            // A page that was written after a backup may hide what is here.
+            let child = keys::name_of(segment).and_then(|name| namespace.dentry(dir, &name));
+            let is_here =
+                child.and_then(|child| self.prefix_of(namespace, child.ino)).is_some_and(|own| own == format!("{prefix}{segment}/"));
+            if !is_here && !self.former.contains_key(&(dir, segment.clone())) {
                 self.hidden.insert(&(dir, segment.clone()), &());
             }
         }
@@ -184,7 +188,7 @@ impl Backing {
                 elsewhere || sent || self.deletes.contains_key(&place)
             }
             InstalledKind::Directory { prefix: None, .. } if self.is_hidden(dir, &keys::segment_of(name)) => true,
-            InstalledKind::Directory { .. } => self.redirects.get(&place).is_some_and(|other| other != *ino),
+            InstalledKind::Directory { .. } => self.dir_at(namespace, &place).is_some_and(|other| other != *ino),
             InstalledKind::Recorded(_) => false,
         };
         if claimed {
@@ -277,7 +281,7 @@ impl Backing {
         true
     }
 
-    fn give_up_redirect(&mut self, namespace: &Namespace, dir: Ino) {
+    pub(super) fn give_up_redirect(&mut self, namespace: &Namespace, dir: Ino) {
         let Some(prefix) = self.dirs.get(&dir).and_then(|dir| dir.prefix) else { return };
         let Some(own) = self.own_prefix(namespace, dir) else { return };
         if !self.is_complete(dir) || self.is_taken(namespace, &own) {

@@ -31,6 +31,7 @@ mod mend;
 mod page;
 mod plan;
 mod prove;
+mod rebuild;
 mod revalidate;
 mod snapshot;
 mod unseen;
@@ -41,6 +42,7 @@ pub use listing::{Interpreted, Listed, Listing, Scope, to_probe};
 pub use page::PageDraft;
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStep};
 pub use prove::{Claimed, ClaimedPage, Owner, Reserved};
+pub use rebuild::{Loss, Object};
 pub use revalidate::Standing;
 pub use snapshot::BackingItem;
 
@@ -259,6 +261,10 @@ impl Backing {
         let (parent, segment) = keys::split(prefix);
         let dir = namespace.dentry(self.dir_at(namespace, parent)?, &keys::name_of(segment)?)?.ino;
         (self.prefix_of(namespace, dir).as_deref() == Some(prefix)).then_some(dir)
+    }
+
+    pub fn files(&self) -> impl Iterator<Item = Ino> {
+        self.files.iter().map(|(ino, _)| ino)
     }
 
     /// What of a file the bucket does not have.

@@ -342,6 +342,24 @@ impl Extents {
         self.set_home(ino, etag, len_bytes);
     }
 
+    /// Nothing of the file is on the node any more.
+    pub(crate) fn bytes_lost(&mut self, ino: Ino) {
+        self.exposed.remove(&ino);
+        self.drop_blocks(ino, 0);
+        self.pack(ino, None);
+    }
+
+    /// The node has, or may have, bytes of the file that nobody else has.
+    pub(crate) fn has_unsent(&self, ino: Ino) -> bool {
+        self.is_exposed(ino) || self.files.get(&ino).is_some_and(|file| file.dirty > 0)
+    }
+
+    /// Nothing but zeros, without a byte of an object or of the node.
+    pub(crate) fn is_zero_without_home(&self, ino: Ino, size_bytes: u64) -> bool {
+        let is_zero = !self.is_exposed(ino) && self.files.get(&ino).is_none_or(|file| file.data == 0);
+        size_bytes == 0 || is_zero
+    }
+
     pub fn home(&self, ino: Ino) -> Option<Home> {
         self.files.get(&ino).and_then(|file| file.home)
     }

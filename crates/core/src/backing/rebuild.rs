@@ -1,0 +1,222 @@
+//! What a backup says of the bucket, where nothing else is left of a node and the bucket has gone on
+//! since (decision 14): no file has bytes here, and each has the object that holds its content, or none.
+
+use super::*;
+use crate::extent::Extents;
+use std::collections::BTreeSet;
+
+/// An object of the bucket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Object {
+    pub etag: String,
+    pub len_bytes: u64,
+    pub modified: Time,
+}
+
+/// What of a file's content can be had, where that is not all of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Loss {
+    /// The object of its last upload: what was written since was on the node alone.
+    Older,
+    /// What the object has become since the backup.
+    Changed,
+    /// Nothing.
+    Lost,
+}
+
+/// Tag of the object of a file that has none. No store gives it: in conditions of Google's it means that there
+/// is no object.
+const NO_OBJECT: &str = "0";
+
+impl Backing {
+    /// What is to be deleted is deleted only if it is still what it was. The marker of a directory is not if there is
+    /// something in that by now.
+    pub(crate) fn keep_deletes(&mut self, objects: &BTreeMap<String, Object>) {
+        let deletes: Vec<(String, Option<String>)> = self.deletes.iter().collect();
+        for (key, tag) in deletes {
+            let is_used = || key.ends_with('/') && objects.range(key.clone()..).nth(1).is_some_and(|(next, _)| next.starts_with(&key));
+            match objects.get(&key).filter(|_| !is_used()) {
+                Some(object) if tag.as_ref().is_none_or(|tag| *tag == object.etag) => {
+                    self.deletes.insert(&key, &Some(object.etag.clone()));
+                }
+                _ => drop(self.deletes.remove(&key)),
+            }
+        }
+    }
+
+    /// Gives each file its object: the one that it had; or what is at its key; or one that is `moved`, for it
+    /// says whose content it is. Answers with those whose content is not what it was.
+    pub(crate) fn rebuild_files(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        objects: &BTreeMap<String, Object>,
+        moved: &BTreeMap<Ino, String>,
+        stamp: Stamp,
+    ) -> BTreeMap<Ino, Loss> {
+        let files: Vec<Ino> = self.files.iter().map(|(ino, _)| ino).collect();
+        let is_same = |(key, home): &(String, Home)| objects.get(key).is_some_and(|object| object.etag == home.etag);
+        let kept: BTreeMap<Ino, String> =
+            files.iter().filter_map(|ino| Some((*ino, self.home(namespace, *ino).filter(is_same)?.0))).collect();
+        let mut taken: BTreeSet<String> = kept.values().cloned().collect();
+        // Where the others' objects were, those of other files may be by now.
+        for ino in files.iter().filter(|ino| !kept.contains_key(ino)) {
+            if let Some(key) = self.home_before(*ino) {
+                self.homes.remove(&key);
+            }
+            self.change_file(*ino, |file| file.home.iter_mut().for_each(|home| home.key = None));
+        }
+        let mut losses = BTreeMap::new();
+        let mut lost = Vec::new();
+        for ino in files {
+            let free = |key: &String| objects.contains_key(key) && !taken.contains(key) && !self.deletes.contains_key(key);
+            let elsewhere = || self.key_of(namespace, ino).filter(free).or_else(|| moved.get(&ino).cloned().filter(free));
+            let Some(key) = kept.get(&ino).cloned().or_else(elsewhere) else {
+                lost.push(ino);
+                continue;
+            };
+            taken.insert(key.clone());
+            let object = &objects[&key];
+            if !kept.contains_key(&ino) {
+                self.settle_at(namespace, ino, key, object, stamp);
+            }
+            losses.extend(self.take_content(namespace, extents, ino, object, stamp).map(|loss| (ino, loss)));
+        }
+        for ino in lost {
+            let own = self.key_of(namespace, ino).filter(|key| !taken.contains(key) && !self.deletes.contains_key(key));
+            losses.extend(self.found_nowhere(namespace, extents, ino, own, stamp).map(|loss| (ino, loss)));
+        }
+        losses
+    }
+
+    /// The file's object is another, or elsewhere.
+    fn settle_at(&mut self, namespace: &Namespace, ino: Ino, key: String, object: &Object, stamp: Stamp) {
+        self.change_file(ino, |file| file.home = Some(Home { key: None, etag: object.etag.clone(), len_bytes: object.len_bytes }));
+        self.rehome(namespace, ino, key, Some(stamp.time));
+        self.record(namespace, ino, stamp.time);
+    }
+
+    fn take_content(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        ino: Ino,
+        Object { etag, len_bytes, modified }: &Object,
+        stamp: Stamp,
+    ) -> Option<Loss> {
+        let is_same = extents.home(ino).is_some_and(|home| home.etag == *etag);
+        let is_newer_here = extents.has_unsent(ino);
+        extents.bytes_lost(ino);
+        if is_same && !is_newer_here {
+            return None;
+        }
+        self.rolled_back(namespace, extents, ino, etag, (*len_bytes, *modified), stamp);
+        Some(if is_same { Loss::Older } else { Loss::Changed })
+    }
+
+    fn found_nowhere(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        ino: Ino,
+        own: Option<String>,
+        stamp: Stamp,
+    ) -> Option<Loss> {
+        let size_bytes = namespace.attr(ino).map_or(0, |attr| attr.size_bytes);
+        let is_known = extents.is_zero_without_home(ino, size_bytes);
+        extents.bytes_lost(ino);
+        let is_named = namespace.inode(ino).is_some_and(|inode| inode.first.is_some());
+        if is_known && is_named {
+            extents.forget_home(ino);
+            self.change_file(ino, |file| {
+                file.home = None;
+                file.dirty = Some(Dirty { since: stamp.time, content: Some(stamp.version), moving: false });
+            });
+            return None;
+        }
+        // Where nothing is ever put for another file: who reads it finds no object.
+        extents.rolled_back(ino, NO_OBJECT, size_bytes);
+        self.change_file(ino, |file| {
+            file.home = Some(Home { key: None, etag: NO_OBJECT.into(), len_bytes: size_bytes });
+            file.dirty = None;
+        });
+        self.rehome(namespace, ino, own.unwrap_or_else(|| keys::waiting_key(ino)), None);
+        self.record(namespace, ino, stamp.time);
+        Some(Loss::Lost)
+    }
+
+    /// Directories whose objects have followed them since the backup are where their paths say.
+    pub(crate) fn follow_prefixes(&mut self, namespace: &Namespace, objects: &BTreeMap<String, Object>, now: Time) {
+        let is_used = |prefix: &str| objects.range(prefix.to_owned()..).next().is_some_and(|(key, _)| key.starts_with(prefix));
+        let mut todo: Vec<Ino> = self.redirects().collect();
+        while let Some(dir) = todo.pop() {
+            let Some(prefix) = self.dirs.get(&dir).and_then(|dir| dir.prefix) else { continue };
+            let Some(own) = self.own_prefix(namespace, dir).filter(|own| !self.is_taken(namespace, own)) else { continue };
+            if !is_used(&prefix) {
+                self.unredirect(namespace, dir, &prefix, now);
+            } else if is_used(&own) {
+                // Some have, and some have not.
+                self.give_up_redirect(namespace, dir);
+                todo.extend(namespace.children(dir).map(|(_, child)| child.ino));
+            }
+        }
+    }
+
+    /// Directories go on from what the bucket has of them, and their pages are written where these
+    /// are not what was written last.
+    pub(crate) fn rebuild_directories(&mut self, namespace: &Namespace, objects: &BTreeMap<String, Object>, now: Time) {
+        let dirs: Vec<(Ino, DirBacking)> = self.dirs.iter().collect();
+        for (dir, state) in dirs {
+            let Some(prefix) = self.prefix_of(namespace, dir) else { continue };
+            if !self.is_complete(dir) {
+                self.change_dir(dir, |dir| {
+                    dir.load = Load::Unknown;
+                    dir.epoch += 1;
+                    dir.page = None;
+                });
+                self.let_in_again(dir, &prefix, objects);
+                continue;
+            }
+            let page = objects.get(&keys::page_key(dir)).map(|object| object.etag.clone());
+            let is_current = page.is_some() && page == state.page && state.dirty.is_none();
+            self.change_dir(dir, |state| {
+                state.page = page;
+                state.marked &= dir == Ino::ROOT || !state.has_page() || objects.contains_key(&prefix);
+            });
+            if state.has_page() && !is_current {
+                self.page_changed(namespace, dir, now);
+            }
+        }
+    }
+
+    /// Lets a listing of the whole directory add names: objects that are claimed add none, and of directories nor do
+    /// those of which nothing is left but a marker that is to be deleted.
+    pub(crate) fn begin_listing(&mut self, namespace: &Namespace, dir: Ino) -> Option<(String, u64)> {
+        let prefix = self.prefix_of(namespace, dir)?;
+        self.change_dir(dir, |dir| {
+            dir.load = Load::Revalidating;
+            dir.epoch += 1;
+        });
+        for noted in follow::below(&self.removed, dir, follow::first_name()) {
+            self.removed.remove(&noted);
+        }
+        let markers =
+            revalidate::keys_below(&self.deletes, &prefix).filter_map(|key| Some(key.strip_prefix(&prefix)?.strip_suffix('/')?.to_owned()));
+        let names: Vec<Name> = markers.filter(|segment| !segment.contains('/')).filter_map(|segment| keys::name_of(&segment)).collect();
+        for name in names.into_iter().filter(|name| !is_reserved(dir, name)) {
+            self.removed.insert(&(dir, name), &());
+        }
+        Some((prefix, self.dirs.get(&dir)?.epoch))
+    }
+
+    /// Names that were removed before the backup, and that somebody has made again since.
+    fn let_in_again(&mut self, dir: Ino, prefix: &str, objects: &BTreeMap<String, Object>) {
+        for (dir, name) in follow::below(&self.removed, dir, follow::first_name()) {
+            let key = format!("{prefix}{}", keys::segment_of(&name));
+            let is_claimed = self.deletes.contains_key(&key) || self.homes.contains_key(&key);
+            if objects.contains_key(&key) && !is_claimed {
+                self.removed.remove(&(dir, name));
+            }
+        }
+    }
+}
