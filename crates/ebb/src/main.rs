@@ -2,6 +2,7 @@
 
 mod ask;
 mod attribute;
+mod backup;
 mod bench;
 mod busy;
 mod daemon;
@@ -103,6 +104,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Fsck(args) => block_on(fsck::run(args)),
         Command::ChangeKey(args) => block_on(encryption::change_key(args)),
         Command::Rollback(args) => block_on(fsck::roll_back(args)),
+        Command::Backup(args) => block_on(backup::back_up(args)),
+        Command::Restore(args) => block_on(backup::restore(args)),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Version(output) => output::version(output),
         Command::Completion { shell } => {

@@ -591,6 +591,8 @@ pub enum AdminRequest {
         until: Time,
         from: TrashPoint,
     },
+    /// Writes the state as a snapshot, in the data directory, for a backup.
+    Snapshot,
 }
 
 /// Of [`AdminRequest::Paths`]: so many of the longest paths that programs can use fit a frame.
@@ -638,6 +640,14 @@ pub enum AdminReply {
         entries: u64,
         bytes: u64,
         next: Option<TrashPoint>,
+    },
+    /// What there is now a snapshot of, up to this command or a later one.
+    Snapshot {
+        cluster: ClusterId,
+        incarnation: Incarnation,
+        index: LogIndex,
+        /// Directories that are not in it with all their names: the bucket has them.
+        unloaded: u64,
     },
 }
 

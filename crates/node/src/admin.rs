@@ -41,6 +41,7 @@ impl Node {
             AdminRequest::Restore { ino, to } => self.restore(ino, &to).await,
             AdminRequest::EmptyTrash { path, until, from } => self.empty_trash(&path, until, from).await,
             AdminRequest::Paths { inos } => Ok(AdminReply::Paths(self.paths(&inos))),
+            AdminRequest::Snapshot => self.snapshot_for_backup().await,
             AdminRequest::Stats => Ok(AdminReply::Stats(self.stats())),
         }
     }

@@ -47,6 +47,8 @@ pub enum HeadError {
          configure it as it was, or start with --rearrange to serve the volume without it"
     )]
     Rearranged { backing: String, missing: String },
+    #[error("{backing} is another volume than the backup is of")]
+    OtherVolume { backing: String },
     #[error("{backing}: {error}")]
     Store { backing: String, error: BucketError },
 }
@@ -69,6 +71,8 @@ pub struct Candidate {
     pub members: Vec<String>,
     /// Members that the volume had before may be missing.
     pub rearrange: bool,
+    /// What a backup was of, whose volume this is to be: the take-over is a later one than the backup's.
+    pub restores: Option<(ClusterId, Incarnation)>,
 }
 
 /// The right to write to the bucket.
@@ -97,7 +101,7 @@ impl Tenure {
         if !bucket.capabilities().conditional_put && take_over != TakeOver::Now {
             return Err(HeadError::Undecidable { backing });
         }
-        let Candidate { node, owner, address, term, members, rearrange } = candidate;
+        let Candidate { node, owner, address, term, members, rearrange, restores } = candidate;
         let run = ports.entropy.next_u64();
         let mut watched: Option<(ETag, Duration)> = None;
         loop {
@@ -116,11 +120,17 @@ impl Tenure {
                 members: members.clone(),
             };
             let (head, condition) = match bucket.get(HEAD_KEY, None, None).await {
-                Err(BucketError::NotFound { .. }) => (mine(ClusterId(random_u128(&*ports.entropy)), Incarnation(1), 0), Condition::Absent),
+                Err(BucketError::NotFound { .. }) => {
+                    let cluster = restores.map_or_else(|| ClusterId(random_u128(&*ports.entropy)), |(cluster, _)| cluster);
+                    (mine(cluster, next(&backing, restores.map_or(Incarnation(0), |(_, last)| last))?, 0), Condition::Absent)
+                }
                 Err(error) => return Err(store(error)),
                 Ok(object) => {
                     let found = head::decode(&object.body)
                         .map_err(|error| HeadError::Unreadable { backing: backing.clone(), what: error.to_string() })?;
+                    if restores.is_some_and(|(cluster, _)| cluster != found.cluster) {
+                        return Err(HeadError::OtherVolume { backing });
+                    }
                     if let Some(missing) = found.members.iter().find(|member| !rearrange && !members.contains(member)) {
                         return Err(HeadError::Rearranged { backing, missing: missing.clone() });
                     }
@@ -156,11 +166,7 @@ impl Tenure {
                             ports.clock.sleep(WATCH_INTERVAL).await;
                             continue;
                         }
-                        let next = found.incarnation.0.checked_add(1).ok_or_else(|| HeadError::Unreadable {
-                            backing: backing.clone(),
-                            what: "the volume was taken over 65,535 times, which is as often as it can be".into(),
-                        })?;
-                        Incarnation(next)
+                        next(&backing, restores.map_or(found.incarnation, |(_, last)| last.max(found.incarnation)))?
                     };
                     (mine(found.cluster, incarnation, found.beat.wrapping_add(1)), Condition::Match(etag))
                 }
@@ -287,6 +293,15 @@ const ATTEMPTS: usize = 3;
 
 /// How often a newcomer looks at a head that somebody else holds.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The take-over after this one.
+fn next(backing: &str, last: Incarnation) -> Result<Incarnation, HeadError> {
+    let next = last.0.checked_add(1).ok_or_else(|| HeadError::Unreadable {
+        backing: backing.into(),
+        what: "the volume was taken over 65,535 times, which is as often as it can be".into(),
+    })?;
+    Ok(Incarnation(next))
+}
 
 async fn put(bucket: &dyn Bucket, head: &Head, condition: Condition) -> Result<ETag, BucketError> {
     bucket.put(HEAD_KEY, head::encode(head), condition, Vec::new()).await

@@ -8,6 +8,7 @@
 mod admin;
 mod advisory;
 mod attach;
+mod backup;
 mod borders;
 mod bucket;
 mod buffers;
@@ -41,6 +42,7 @@ mod read;
 mod recover;
 mod repeat;
 mod replica;
+mod restore;
 mod revalidate;
 mod scrub;
 mod seek;
@@ -56,12 +58,15 @@ mod troubles;
 mod warm;
 pub mod wire;
 
+pub use backup::{BackupError, ENCRYPTION, Of, backup, discard_backup, fetch_backup, find_backup};
+pub use ebb_core::backing::Loss;
 pub use ebb_core::cache::Eviction;
 pub use fsck::{FsckError, fsck, serves};
 pub use life::Stopped;
 pub use options::Options;
 pub use planted::Planted;
 pub use recover::OpenError;
+pub use restore::{Outlook, Restoring, TakingOver};
 
 use cache::Cache;
 use ebb_core::extent::Unforced;

@@ -129,6 +129,7 @@ impl Node {
             term: options.head_term,
             members: members::describe(&members),
             rearrange: options.rearrange,
+            restores: None,
         };
         let tenure = match Tenure::acquire(root.clone(), ports.clone(), candidate.clone(), options.take_over).await {
             Ok(tenure) => Rc::new(tenure),
@@ -365,7 +366,7 @@ impl Node {
 /// Items of one frame of a snapshot.
 const ITEMS_PER_FRAME: usize = 512;
 
-fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator<Item = Vec<u8>> {
+pub(crate) fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator<Item = Vec<u8>> {
     let mut items = items.peekable();
     let mut cut_off = Vec::<Vec<SnapshotItem>>::new();
     std::iter::from_fn(move || {
@@ -409,7 +410,7 @@ impl Backing {
     }
 }
 
-async fn give_back(tenure: &Tenure) {
+pub(crate) async fn give_back(tenure: &Tenure) {
     if let Err(error) = tenure.release().await {
         tracing::warn!(%error, "the volume could not be given back");
     }
@@ -662,7 +663,7 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     joined
 }
 
-async fn items(mut snapshot: SnapshotFrames) -> Result<Vec<SnapshotItem>, OpenError> {
+pub(crate) async fn items(mut snapshot: SnapshotFrames) -> Result<Vec<SnapshotItem>, OpenError> {
     let mut items = Vec::new();
     while let Some(frame) = snapshot.next().await? {
         items.append(&mut snapshot::value_of::<Vec<SnapshotItem>>(&frame)?);

@@ -4,6 +4,7 @@
 mod access_times;
 mod acl;
 mod asked;
+mod backup;
 mod bench;
 mod close_to_open;
 mod crashes;

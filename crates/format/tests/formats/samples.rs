@@ -135,6 +135,7 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Directories { .. } }), .. } => "fsck-directories",
     Message::Request { request: Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Reserved { .. } }), .. } => "fsck-reserved",
     Message::Request { request: Request::Admin(AdminRequest::Mend { .. }), .. } => "mend",
+    Message::Request { request: Request::Admin(AdminRequest::Snapshot), .. } => "snapshot",
     Message::Request { request: Request::Admin(AdminRequest::RollBack { .. }), .. } => "roll-back",
     Message::Request { request: Request::Admin(AdminRequest::ListTrash { .. }), .. } => "list-trash",
     Message::Request { request: Request::Admin(AdminRequest::Restore { .. }), .. } => "restore",
@@ -162,6 +163,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Admin(AdminReply::Warmed { .. }), .. } => "reply-warmed",
     Message::Reply { reply: Reply::Admin(AdminReply::FsckPart(_)), .. } => "reply-fsck-part",
     Message::Reply { reply: Reply::Admin(AdminReply::Mended), .. } => "reply-mended",
+    Message::Reply { reply: Reply::Admin(AdminReply::Snapshot { .. }), .. } => "reply-snapshot",
     Message::Reply { reply: Reply::Admin(AdminReply::RolledBack { .. }), .. } => "reply-rolled-back",
     Message::Reply { reply: Reply::Admin(AdminReply::Trash { .. }), .. } => "reply-trash",
     Message::Reply { reply: Reply::Admin(AdminReply::Restored), .. } => "reply-restored",
@@ -665,6 +667,7 @@ impl Draw {
             Request::Admin(AdminRequest::ListTrash { path: self.list(Draw::name), from: self.trash_point() }),
             Request::Admin(AdminRequest::Restore { ino, to: self.list(Draw::name) }),
             Request::Admin(AdminRequest::EmptyTrash { path: self.list(Draw::name), until: self.time(), from: self.trash_point() }),
+            Request::Admin(AdminRequest::Snapshot),
         ]);
         all
     }
@@ -825,6 +828,12 @@ impl Draw {
             Reply::Admin(AdminReply::Trash { entries: self.list(Draw::trash_entry), next: self.option(Draw::trash_point) }),
             Reply::Admin(AdminReply::Restored),
             Reply::Admin(AdminReply::Emptied { entries: self.u64(), bytes: self.u64(), next: self.option(Draw::trash_point) }),
+            Reply::Admin(AdminReply::Snapshot {
+                cluster: self.cluster(),
+                incarnation: Incarnation(self.u16()),
+                index: self.index(),
+                unloaded: self.u64(),
+            }),
         ]
     }
 

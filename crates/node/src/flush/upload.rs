@@ -324,7 +324,7 @@ impl Node {
     }
 
     fn tag_owner(&self, ino: Ino) -> String {
-        format!("{}/{:016x}", self.cluster, ino.0)
+        tag_owner(self.cluster, ino)
     }
 
     fn content(&self, ino: Ino) -> Result<Content, FlushError> {
@@ -421,8 +421,13 @@ const PARTS_AT_ONCE: usize = 8;
 /// Another writer that changes the object between every look and put is given up on for this cycle.
 pub(super) const MAX_CONFLICTS: usize = 8;
 
+pub(crate) fn tag_owner(cluster: ClusterId, ino: Ino) -> String {
+    format!("{cluster}/{:016x}", ino.0)
+}
+
 /// Whose content an object of ours is, and at which version of which incarnation.
-fn tag_of(meta: &ObjectMeta) -> Option<(&str, &str)> {
+/// Whose content an object of ours is, and its incarnation and version.
+pub(crate) fn tag_of(meta: &ObjectMeta) -> Option<(&str, &str)> {
     tag(&meta.tags)?.rsplit_once('/')
 }
 

@@ -18,12 +18,12 @@ const UNFINISHED: &str = "snapshot/unfinished";
 /// Pieces are read and written in about this size, so that others get their turn between them.
 const PIECE_BYTES: usize = 256 << 10;
 
-pub(super) fn path(index: LogIndex) -> String {
+pub(crate) fn path(index: LogIndex) -> String {
     format!("{SNAPSHOT_DIR}/{:016x}", index.0)
 }
 
 /// Indices of the snapshots there are, oldest first. Other names are not ours.
-pub(super) async fn list(disk: &dyn Disk) -> Result<Vec<LogIndex>, LogError> {
+pub(crate) async fn list(disk: &dyn Disk) -> Result<Vec<LogIndex>, LogError> {
     let names = disk.list(SNAPSHOT_DIR).await?;
     let parse = |name: &String| {
         let index = LogIndex(u64::from_str_radix(name, 16).ok()?);
@@ -92,7 +92,7 @@ pub struct SnapshotFrames {
 
 impl SnapshotFrames {
     /// Reads all of it once: only a whole snapshot may be used.
-    pub(super) async fn open(disk: &dyn Disk, volume: VolumeId, index: LogIndex) -> Result<SnapshotFrames, LogError> {
+    pub(crate) async fn open(disk: &dyn Disk, volume: VolumeId, index: LogIndex) -> Result<SnapshotFrames, LogError> {
         let path = path(index);
         let file = disk.open(&path, OpenMode::Existing).await?;
         let mut frames = SnapshotFrames::begin(path.clone(), file.clone()).await?;

@@ -65,6 +65,17 @@ pub enum Command {
     /// Make the file PATH what it was when it was last sent to the bucket. What was written to it
     /// since is lost.
     Rollback(Rollback),
+    /// Copy names, attributes and all else that the node of a mount knows of its volume, but for the bytes of
+    /// files, to other storage.
+    ///
+    /// TARGET is s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX] or
+    /// file:///DIRECTORY, without a backup in it. Whoever uses the mount goes on meanwhile.
+    Backup(Backup),
+    /// Make a data directory from a backup, with the bytes of files that the volume's bucket has.
+    ///
+    /// Says first what cannot be had, by path, and is done after a yes on the terminal, or with --yes. The volume
+    /// is then taken over from whoever serves it.
+    Restore(Restore),
     /// Measure the file system that PATH is on, whatever it is: small files, a large one, names.
     Bench(Bench),
     /// Say where the bytes of PATH are, and what survives which failure right now.
@@ -365,6 +376,14 @@ pub enum TakeOver {
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TakeAway {
+    /// Wait one term to see whether that node lives; refuse if it does.
+    IfAbandoned,
+    /// Take the volume at once: you have made sure that the other node is dead.
+    Now,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Addressing {
     Path,
     Virtual,
@@ -459,6 +478,43 @@ pub struct Rollback {
     /// Do not ask.
     #[arg(long)]
     pub yes: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Backup {
+    /// A mount of this machine, whose node is in it.
+    pub mount: PathBuf,
+    /// Where the backup is to be.
+    pub target: String,
+    #[command(flatten)]
+    pub output: Output,
+    /// How TARGET is reached.
+    #[command(flatten)]
+    pub store: Bucket,
+}
+
+#[derive(Args, Debug)]
+pub struct Restore {
+    /// Where the backup is.
+    pub source: String,
+    /// The data directory to be made: one that no node has used.
+    pub data_dir: PathBuf,
+    /// The storage of the volume.
+    pub volume: String,
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+    /// What to do where a node holds the volume.
+    #[arg(long, value_enum, default_value_t = TakeAway::IfAbandoned)]
+    pub take_over: TakeAway,
+    #[command(flatten)]
+    pub output: Output,
+    /// Of the data directory that the backup is of, if that was encrypted.
+    #[command(flatten)]
+    pub encryption: Encryption,
+    /// How SOURCE and VOLUME are reached.
+    #[command(flatten)]
+    pub store: Bucket,
 }
 
 #[derive(Subcommand, Debug)]

@@ -29,6 +29,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
         AdminReply::Fsck(report) => fsck::write(&mut out, report),
         AdminReply::FsckPart(part) => fsck::write(&mut out, &part.report),
         AdminReply::Mended => writeln!(out, "repaired"),
+        AdminReply::Snapshot { index, .. } => writeln!(out, "a snapshot of command {}", index.0),
         AdminReply::RolledBack { before_bytes, lost_bytes, bytes } => {
             let (before, lost, now) = (Bytes(*before_bytes), Bytes(*lost_bytes), Bytes(*bytes));
             writeln!(out, "{now} as they were last sent; {lost} of {before} that were written since are lost")
@@ -115,6 +116,7 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Fsck(report) => fsck::json(report),
         AdminReply::FsckPart(part) => fsck::json(&part.report),
         AdminReply::Mended => json!({}),
+        AdminReply::Snapshot { index, .. } => json!({ "index": index.0 }),
         AdminReply::RolledBack { before_bytes, lost_bytes, bytes } => {
             json!({ "before_bytes": before_bytes, "lost_bytes": lost_bytes, "bytes": bytes })
         }

@@ -1,0 +1,119 @@
+//! `ebb backup` and `ebb restore`: the data directory is lost, and a backup is there.
+
+use crate::place::Place;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+fn target(place: &Place) -> String {
+    fs::create_dir(place.path("backup")).unwrap();
+    format!("file://{}", place.text("backup"))
+}
+
+fn write(place: &Place, name: &str, content: &str) {
+    fs::write(place.path("mnt").join(name), content).unwrap();
+}
+
+fn read(place: &Place, name: &str) -> String {
+    fs::read_to_string(place.path("mnt").join(name)).unwrap()
+}
+
+/// A tree with what the bucket has, what it has in an older state, and what it has not.
+fn fill(place: &Place) {
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    for name in ["d/kept", "d/changed", "d/removed"] {
+        write(place, name, &format!("content of {name}"));
+    }
+    fs::set_permissions(place.path("mnt/d/kept"), fs::Permissions::from_mode(0o604)).unwrap();
+    place.ebb(&["flush", "mnt"]).good();
+    write(place, "d/changed", "newer");
+    write(place, "d/new", "never sent");
+    symlink("kept", place.path("mnt/d/link")).unwrap();
+    fs::rename(place.path("mnt/d/kept"), place.path("mnt/d/renamed")).unwrap();
+}
+
+fn check(place: &Place, ino: u64) {
+    assert_eq!(read(place, "d/renamed"), "content of d/kept");
+    assert_eq!(read(place, "d/removed"), "content of d/removed");
+    assert_eq!(read(place, "d/changed"), "content of d/changed");
+    assert_eq!(fs::read_link(place.path("mnt/d/link")).unwrap().to_str(), Some("kept"));
+    let renamed = fs::metadata(place.path("mnt/d/renamed")).unwrap();
+    assert_eq!((renamed.ino(), renamed.mode() & 0o777), (ino, 0o604));
+    let lost = fs::read(place.path("mnt/d/new")).unwrap_err();
+    assert_eq!(lost.raw_os_error(), Some(libc::EIO));
+}
+
+/// Situation: the disk of a mount's node is lost, with changes that had not reached the bucket. Expectation: a
+/// restore says what cannot be had, does nothing unasked, and then names, attributes and inodes are as they were; what
+/// cannot be read is an error, and can be written anew.
+#[test]
+fn a_lost_data_directory_is_restored() {
+    for place in [Place::new(), Place::over_s3()] {
+        let backup = target(&place);
+        place.mount_with(&["--flush-interval", "1h"]);
+        fill(&place);
+        let ino = fs::metadata(place.path("mnt/d/renamed")).unwrap().ino();
+        let inside = format!("{}/below", place.url());
+        if place.url().starts_with("s3") {
+            place.ebb(&["backup", "mnt", &inside]).refused(2, "would be shown in the volume");
+        }
+        place.ebb(&["backup", "mnt", &backup]).good();
+        place.ebb(&["backup", "mnt", &backup]).refused(1, "there is a backup in");
+        place.kill("mnt");
+        place.ebb(&["umount", "--lazy", "--no-wait", "mnt"]);
+        fs::rename(place.path("data"), place.path("lost")).unwrap();
+
+        let args = ["restore", &backup, "data", place.url(), "--json"];
+        let told = place.ebb(&args);
+        assert_eq!(told.status, 1, "{told:?}");
+        let expected = serde_json::json!({
+            "restored": false, "inodes": 7, "others": 0, "older": ["/d/changed"], "changed": [], "lost": ["/d/new"],
+        });
+        assert_eq!(told.json(), expected);
+        assert!(told.err.contains("nothing is done without --yes"), "{told:?}");
+        place.ebb(&["restore", &backup, "lost", place.url(), "--yes"]).refused(1, "it is used, and nothing is restored over it");
+        let done = place.ebb(&["restore", &backup, "data", place.url(), "--yes", "--take-over=now"]).good();
+        assert!(done.out.contains("older    /d/changed\nlost     /d/new\n"), "{done:?}");
+        place.mount();
+        check(&place, ino);
+        write(&place, "d/new", "written anew");
+        place.umount();
+        place.drop_cache();
+        place.mount();
+        assert_eq!((read(&place, "d/new").as_str(), read(&place, "d/renamed").as_str()), ("written anew", "content of d/kept"));
+        place.umount();
+        // What was lost and has come back is of a time before the restore.
+        place.ebb(&["mount", place.url(), "mnt", "--data", "lost"]).refused(1, "was served by another node");
+    }
+}
+
+/// Situation: the data directory is encrypted. Danger: that the backup is not. Expectation: it is, with the same key, without
+/// which nothing is restored.
+#[test]
+fn a_backup_of_what_is_encrypted_is_encrypted() {
+    let place = Place::new();
+    let key = ["--encryption-key-file", "key"];
+    fs::write(place.path("key"), "00".repeat(32)).unwrap();
+    fs::write(place.path("other"), "01".repeat(32)).unwrap();
+    let backup = target(&place);
+    place.mount_with(&key);
+    write(&place, "secretname", "content");
+    place.ebb(&["flush", "mnt"]).good();
+    let done = place.ebb(&["backup", "mnt", &backup, "--json"]).good().json();
+    assert_eq!(done["encrypted"], true);
+    let parts = fs::read_dir(place.path("backup/parts")).unwrap().next().unwrap().unwrap().path();
+    for part in fs::read_dir(parts).unwrap() {
+        let bytes = fs::read(part.unwrap().path()).unwrap();
+        assert!(!bytes.windows(10).any(|part| part == b"secretname"));
+    }
+    place.umount();
+    place.drop_cache();
+    let restore = ["restore", &backup, "data", place.url(), "--yes"];
+    place.ebb(&restore).refused(1, "encrypted");
+    place.ebb(&[&restore[..], &["--encryption-key-file", "other"]].concat()).refused(1, "key");
+    place.ebb(&[&restore[..], &key].concat()).good();
+    place.mount_with(&key);
+    assert_eq!(read(&place, "secretname"), "content");
+    place.ebb(&["fsck", "mnt"]).good();
+    place.umount();
+    place.ebb(&["fsck", "data", "--encryption-key-file", "key"]).good();
+}
