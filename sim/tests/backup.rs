@@ -192,7 +192,7 @@ fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
         a.client.unlink(&ROOT, dir, &name("removed")).await.unwrap();
         a.client.rename(&ROOT, dir, &name("renamed"), other, &name("x"), RenameMode::Replace).await.unwrap();
         a.client.rename(&ROOT, Ino::ROOT, &name("d"), other, &name("d2"), RenameMode::Replace).await.unwrap();
-        a.file(other, "made", "made").await;
+        let made = a.file(other, "made", "made").await;
         a.flush().await;
         world.sleep(Duration::from_secs(60)).await;
         a.flush().await;
@@ -209,6 +209,8 @@ fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
             assert!(read.as_ref().is_ok_and(|read| read == content), "{path}: {read:?} {losses:?}");
         }
         assert_eq!(b.read("other/x").await, Err(FsError::NotFound));
+        let fresh = b.make(other, "fresh", Make::Regular).await;
+        assert!(fresh.incarnation() > made.incarnation(), "{fresh} may have been given out since the backup");
         b.client.unlink(&ROOT, dir, &name("removed")).await.unwrap();
         b.flush().await;
         world.sleep(Duration::from_secs(60)).await;
