@@ -226,6 +226,31 @@ fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
     });
 }
 
+/// Situation: a directory is renamed, and the backup made before its objects have followed, which they do since; a file is made
+/// in it. Danger: that what is in it is looked for where it was. Expectation: all is there.
+#[test]
+fn a_directory_is_found_where_its_objects_have_followed() {
+    run(6, async |world| {
+        let a = mount(world, "a", SELDOM).await;
+        let dir = a.make(Ino::ROOT, "d", Make::Directory).await;
+        a.file(dir, "file", "content").await;
+        a.flush().await;
+        a.client.rename(&ROOT, Ino::ROOT, &name("d"), Ino::ROOT, &name("e"), RenameMode::Replace).await.unwrap();
+        let backup = world.bucket_named("backup");
+        a.back_up(&backup).await.unwrap();
+        a.file(dir, "made", "since").await;
+        for _ in 0..3 {
+            a.flush().await;
+            world.sleep(Duration::from_secs(30)).await;
+        }
+        assert!(world.bucket().objects().contains_key("e/made"));
+        a.process.kill();
+        assert_eq!(told(&restore(world, "b", &backup).await.unwrap()), BTreeMap::new());
+        let b = mount(world, "b", SELDOM).await;
+        assert_eq!((b.read("e/file").await.unwrap(), b.read("e/made").await.unwrap()), ("content".into(), "since".into()));
+    });
+}
+
 /// Situation: a volume is restored while its node lives; it is restored twice. Danger: two that write to the bucket. Expectation:
 /// who is alive keeps it; who takes it is the only one, and the others say who has it.
 #[test]
