@@ -126,3 +126,27 @@ fn what_has_come_is_of_one_object() {
         });
     }
 }
+
+/// Situation: a file is cut, and rolled back to its object while the rest of it is fetched. Danger: what is put into the
+/// cache ends where the file ended when it was asked for, in the middle of a block. Expectation: the whole object is read.
+#[test]
+fn what_was_asked_for_of_a_cut_file_is_not_all_of_it_once_it_was_rolled_back() {
+    for seed in 1..21 {
+        reading(seed, 1, |world, client| async move {
+            let (ino, rng) = (ino(&client, 0).await, world.rng("rolls back"));
+            set_len(&client, ino, 40_000).await;
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(300) };
+            world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+            let read = async { client.read(ino, 0, MIB).await.unwrap() };
+            let back = async {
+                world.sleep(Duration::from_millis(rng.below(100))).await;
+                let path = vec![Name::new(b"0").unwrap()];
+                client.admin(AdminRequest::RollBack { path }).await.unwrap();
+            };
+            join(read, back).await;
+            assert!(client.read(ino, 0, MIB).await.unwrap() == content(0)[..MIB]);
+            world.sleep(Duration::from_secs(10)).await;
+            assert!(client.read(ino, 0, MIB).await.unwrap() == content(0)[..MIB]);
+        });
+    }
+}

@@ -16,7 +16,11 @@ fn name(text: &str) -> Name {
 }
 
 async fn start(process: Process, bucket: Rc<dyn ebb_ports::Bucket>) -> (Rc<Node>, Client) {
-    let options = Options { embedded: true, owner: "uploads".into(), flush_interval: Duration::from_secs(3600), ..Options::default() };
+    start_with(process, bucket, Options::default()).await
+}
+
+async fn start_with(process: Process, bucket: Rc<dyn ebb_ports::Bucket>, options: Options) -> (Rc<Node>, Client) {
+    let options = Options { embedded: true, owner: "uploads".into(), flush_interval: Duration::from_secs(3600), ..options };
     let node = Node::open(process.ports.clone(), Some(bucket), options).await.unwrap();
     let (handle, notices) = (node.clone(), node.clone());
     let link = LocalLink::new(
@@ -65,6 +69,49 @@ fn large_files_do_not_wait_for_each_other() {
         let object = &bucket.objects()[&format!("file{file}")];
         assert_eq!(object.body.len(), 40 * MIB);
         assert!((0..40).all(|at| object.body[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == at as u8)));
+    }
+}
+
+/// Situation: little memory for uploads; of two files one is cut and written all the time, until its writers are made to
+/// wait, and copied to the other. Danger: its upload, which nobody may write past, waits for the memory of the other one's,
+/// which waits for the copy, which waits for a writer.
+/// Expectation: both are in the bucket in the end.
+#[test]
+fn an_upload_that_makes_writers_wait_waits_for_no_other() {
+    for seed in 0..4 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let process = world.machine("a").process("node");
+        let port = process.bucket(&bucket);
+        let inner = process.clone();
+        let slow = BucketFaults { slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) }, ..Default::default() };
+        world.set_faults(FaultPlan { bucket: slow, ..FaultPlan::default() });
+        let done = world.run(process.call(async move {
+            let (node, client) = start_with(inner.clone(), port, Options { buffer_bytes: 32 << 20, ..Options::default() }).await;
+            let (copy, busy) = (make(&client, "copy", 40).await, make(&client, "busy", 40).await);
+            let root = Caller::ROOT;
+            let flush = async { client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap() };
+            let cut = async {
+                for round in 0..30 {
+                    let size_bytes = Some((40 * MIB - 1 - round) as u64);
+                    client.setattr(&root, busy, SetAttr { size_bytes, ..SetAttr::default() }).await.unwrap();
+                    inner.ports.clock.sleep(Duration::from_millis(700)).await;
+                }
+            };
+            let copies = async {
+                for round in 0..30 {
+                    let at = (round * MIB) as u64;
+                    client.copy(&root, (busy, at), (copy, at), MIB as u64, false).await.unwrap();
+                    inner.ports.clock.sleep(Duration::from_millis(300)).await;
+                }
+            };
+            futures_util::future::join3(flush, cut, copies).await;
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            end(node, client).await;
+        }));
+        done.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")).unwrap();
+        let sizes = ["busy", "copy"].map(|file| bucket.objects()[file].body.len());
+        assert_eq!(sizes, [40 * MIB - 30, 40 * MIB], "seed {seed}");
     }
 }
 

@@ -121,7 +121,7 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Each of the shares has room for a part of an upload.
+/// With one bucket there is room for a part of an upload.
 const LEAST_BUFFER_BYTES: u64 = 32 << 20;
 
 /// More makes nothing faster.

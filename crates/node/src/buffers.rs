@@ -2,14 +2,18 @@
 //! may be taken at one time, so that none waits for another (O-97).
 
 use crate::signal::Signal;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 
 pub struct Buffers {
     limit_bytes: u64,
     /// Pieces at one time.
     most: usize,
     taken: Cell<Taken>,
-    freed: Signal,
+    /// Those who wait, in the order in which they came: small pieces do not overtake a large one for ever.
+    queue: RefCell<BTreeSet<u64>>,
+    tickets: Cell<u64>,
+    changed: Signal,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -24,15 +28,39 @@ pub struct Room<'a> {
     bytes: u64,
 }
 
+/// A place in the queue, left when dropped.
+struct Turn<'a> {
+    buffers: &'a Buffers,
+    ticket: u64,
+}
+
 impl Buffers {
     pub fn new(limit_bytes: u64, most: usize) -> Buffers {
-        Buffers { limit_bytes, most, taken: Cell::default(), freed: Signal::default() }
+        Buffers {
+            limit_bytes,
+            most,
+            taken: Cell::default(),
+            queue: RefCell::default(),
+            tickets: Cell::default(),
+            changed: Signal::default(),
+        }
     }
 
+    /// Who holds a lock that others need to go on must not wait for what they hold here: see
+    /// [`Buffers::exceed`].
     pub async fn take(&self, bytes: u64) -> Room<'_> {
-        while !self.has_room(bytes) {
-            self.freed.wait().await;
+        let ticket = self.tickets.get();
+        self.tickets.set(ticket + 1);
+        self.queue.borrow_mut().insert(ticket);
+        let turn = Turn { buffers: self, ticket };
+        while self.queue.borrow().first() != Some(&turn.ticket) || !self.has_room(bytes) {
+            self.changed.wait().await;
         }
+        self.exceed(bytes)
+    }
+
+    /// Takes it at once, whatever there is.
+    pub fn exceed(&self, bytes: u64) -> Room<'_> {
         let Taken { bytes: before, pieces } = self.taken.get();
         self.taken.set(Taken { bytes: before + bytes, pieces: pieces + 1 });
         Room { buffers: self, bytes }
@@ -45,11 +73,18 @@ impl Buffers {
     }
 }
 
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.buffers.queue.borrow_mut().remove(&self.ticket);
+        self.buffers.changed.raise();
+    }
+}
+
 impl Drop for Room<'_> {
     fn drop(&mut self) {
         let Taken { bytes, pieces } = self.buffers.taken.get();
         self.buffers.taken.set(Taken { bytes: bytes - self.bytes, pieces: pieces - 1 });
-        self.buffers.freed.raise();
+        self.buffers.changed.raise();
     }
 }
 
@@ -85,6 +120,35 @@ mod tests {
         assert!(take(&buffers, 0).is_none());
         drop(large);
         assert!(take(&buffers, 10).is_some());
+    }
+
+    #[test]
+    fn a_large_piece_is_not_overtaken() {
+        let buffers = Buffers::new(10, 100);
+        let small = take(&buffers, 1).unwrap();
+        let mut large = Box::pin(buffers.take(10));
+        assert!((&mut large).now_or_never().is_none());
+        let mut next = Box::pin(buffers.take(1));
+        assert!((&mut next).now_or_never().is_none(), "who came first is first");
+        drop(small);
+        let large = large.now_or_never().expect("all is free");
+        assert!((&mut next).now_or_never().is_none());
+        drop(large);
+        assert!(next.now_or_never().is_some());
+    }
+
+    #[test]
+    fn who_gives_up_holds_up_nobody() {
+        let buffers = Buffers::new(10, 100);
+        let small = take(&buffers, 1).unwrap();
+        let mut large = Box::pin(buffers.take(10));
+        assert!((&mut large).now_or_never().is_none());
+        let mut next = Box::pin(buffers.take(1));
+        assert!((&mut next).now_or_never().is_none());
+        drop(large);
+        assert!(next.now_or_never().is_some());
+        let _more = (small, buffers.exceed(100));
+        assert!(take(&buffers, 1).is_none());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::streams::Streams;
 use bytes::{Bytes, BytesMut};
+use ebb_core::extent::Fill;
 use ebb_format::sums::Sums;
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag, Object};
@@ -88,7 +89,9 @@ impl Node {
 
     /// As [`Node::fetch`], in requests of that size.
     pub(crate) async fn fetch_in(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>], request_bytes: u64) -> Result<(), RpcError> {
-        for Download { outcome, .. } in self.downloads_of(ino, ranges, request_bytes) {
+        // What comes is not kept for it.
+        let outcomes: Vec<_> = self.downloads_of(ino, ranges, request_bytes).into_iter().map(|download| download.outcome).collect();
+        for outcome in outcomes {
             // One that was given up says nothing: whoever waits plans again.
             self.waiting("the bucket", outcome).await.unwrap_or(Ok(()))?;
         }
@@ -99,16 +102,20 @@ impl Node {
     /// until it is in the store file.
     pub(crate) async fn fetch_to_read(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>]) -> Result<Vec<Piece>, RpcError> {
         let mut pieces: Vec<Piece> = Vec::new();
-        for Download { arrival, outcome } in self.downloads_of(ino, ranges, self.request_bytes(ino)) {
-            match self.waiting("the bucket", arrival).await {
-                Ok(piece) if self.absent_of(ino).is_some_and(|etag| etag == piece.etag.0) => {
-                    if pieces.last().is_none_or(|last| last.first_byte != piece.first_byte) {
-                        pieces.push(piece);
-                    }
-                }
-                // Of no use, or nothing: how it ends says what is next.
-                Ok(_) | Err(_) => self.waiting("the bucket", outcome).await.unwrap_or(Ok(()))?,
+        let downloads = self.downloads_of(ino, ranges, self.request_bytes(ino));
+        for Download { arrival, .. } in &downloads {
+            if let Ok(piece) = self.waiting("the bucket", arrival.clone()).await
+                && pieces.last().is_none_or(|last| last.first_byte != piece.first_byte)
+            {
+                pieces.push(piece);
             }
+        }
+        if ranges.iter().all(|range| self.fetched(ino, range, &pieces).is_some()) {
+            return Ok(pieces);
+        }
+        // Not all of that is of use, or did not come: how it ends says what is next.
+        for Download { outcome, .. } in downloads {
+            self.waiting("the bucket", outcome).await.unwrap_or(Ok(()))?;
         }
         Ok(pieces)
     }
@@ -196,10 +203,7 @@ impl Node {
         self.downloads.pending.borrow_mut().extend(blocks.clone().map(|block| ((ino, block), download.clone())));
         let node = self.clone();
         self.ports.spawn.spawn(Box::pin(async move {
-            let buffers = &node.downloads.buffers[node.side_of(ino).0];
-            let room = buffers.take((blocks.end - blocks.start) * BLOCK_BYTES).await;
             let result = node.download(ino, blocks.clone(), arrived).await;
-            drop(room);
             for block in blocks {
                 node.downloads.pending.borrow_mut().remove(&(ino, block));
             }
@@ -210,6 +214,8 @@ impl Node {
 
     /// Downloads a run of absent blocks and fills those that are absent still.
     async fn download(self: &Rc<Self>, ino: Ino, blocks: Range<u64>, arrived: oneshot::Sender<Piece>) -> Result<(), RpcError> {
+        let Some((key, ..)) = self.home_of(ino) else { return Ok(()) };
+        let room = self.downloads.buffers[self.side_of_key(&key).0].take((blocks.end - blocks.start) * BLOCK_BYTES).await;
         let Some((key, etag, valid_bytes)) = self.home_of(ino) else { return Ok(()) };
         let first_byte = blocks.start * BLOCK_BYTES;
         let range = first_byte..(blocks.end * BLOCK_BYTES).min(valid_bytes);
@@ -219,7 +225,7 @@ impl Node {
         let data = match self.get_range(&key, range.clone(), &etag).await {
             Ok(data) => data,
             Err(error) => {
-                drop(arrived);
+                drop((arrived, room));
                 return self.object_changed(ino, &key, &etag, error).await;
             }
         };
@@ -249,8 +255,10 @@ impl Node {
                 _ => return Ok(()),
             }
         };
-        // Some may have become holes meanwhile, and stay so.
-        let fills: Vec<_> = fills.into_iter().filter(|fill| fill.home_bytes > 0).collect();
+        // Some may have become holes meanwhile, and stay so. Of some more may count by now than was asked for.
+        let came = first_byte + data.len() as u64;
+        let is_whole = |fill: &Fill| fill.home_bytes > 0 && fill.block * BLOCK_BYTES + fill.home_bytes <= came;
+        let fills: Vec<_> = fills.into_iter().filter(is_whole).collect();
         let place = self.make_room(ino, end(self)).await?;
         let mut at = 0;
         while at < fills.len() {
@@ -365,7 +373,7 @@ impl Node {
 const UPLOAD_POLL: Duration = Duration::from_millis(100);
 
 /// The bytes of a run of fills, each padded with zeros to a whole block.
-fn content_of(data: &Bytes, first: u64, fills: &[ebb_core::extent::Fill]) -> Bytes {
+fn content_of(data: &Bytes, first: u64, fills: &[Fill]) -> Bytes {
     let start = ((fills[0].block - first) * BLOCK_BYTES) as usize;
     let whole = fills.iter().all(|fill| fill.home_bytes == BLOCK_BYTES);
     let len_bytes = fills.len() * BLOCK_BYTES as usize;

@@ -131,8 +131,9 @@ impl Options {
         self.buffer_bytes / 4
     }
 
-    /// What is left for the requests of those who use the volume.
+    /// What is left for the requests of those who use the volume. Where writers wait for room nobody else is
+    /// heard once they have taken it, so it is never little.
     pub fn request_buffer_bytes(&self) -> u64 {
-        self.buffer_bytes / 4
+        (self.buffer_bytes / 4).max(64 << 20)
     }
 }

@@ -52,9 +52,9 @@ impl Node {
         Ok(self.replica.view().namespace().attr(ino)?.file_bytes()?)
     }
 
-    /// A range that is absent from the store file, if these pieces have it of the object that the
+    /// A range that is absent from the store file, in parts, if these pieces have it of the object that the
     /// file's home is now.
-    fn fetched(&self, ino: Ino, range: &Range<u64>, pieces: &[Piece]) -> Option<Bytes> {
+    pub(crate) fn fetched(&self, ino: Ino, range: &Range<u64>, pieces: &[Piece]) -> Option<Vec<Bytes>> {
         let etag = self.absent_of(ino)?;
         let mut parts = Vec::new();
         let mut rest = range.clone();
@@ -63,7 +63,7 @@ impl Node {
             rest.start += part.len() as u64;
             parts.push(part);
         }
-        if parts.len() == 1 { parts.pop() } else { Some(parts.concat().into()) }
+        Some(parts)
     }
 
     /// Reads a plan of which what is absent is in these pieces. The caller holds the inode's lock.
@@ -75,8 +75,10 @@ impl Node {
         if let [Segment { source: Source::Local, range }] = plan {
             return self.read_local(ino, range).await;
         }
-        if let [Segment { source: Source::Remote, range }] = plan {
-            return Ok(self.fetched(ino, range, pieces));
+        if let [Segment { source: Source::Remote, range }] = plan
+            && let Some([data]) = self.fetched(ino, range, pieces).as_deref()
+        {
+            return Ok(Some(data.clone()));
         }
         let len_bytes = plan.iter().map(|part| part.range.end - part.range.start).sum::<u64>() as usize;
         let mut data = BytesMut::with_capacity(len_bytes);
@@ -88,7 +90,7 @@ impl Node {
                     None => return Ok(None),
                 },
                 Source::Remote => match self.fetched(ino, &part.range, pieces) {
-                    Some(bytes) => data.extend_from_slice(&bytes),
+                    Some(parts) => parts.iter().for_each(|bytes| data.extend_from_slice(bytes)),
                     None => return Ok(None),
                 },
             }

@@ -16,6 +16,9 @@ use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
 
+/// What is kept free at least for what is appended to a file that is about to be sent.
+const SLACK_BYTES: u64 = 1 << 20;
+
 /// The first parts of an upload; later ones grow so that the store's limit is not reached.
 const PART_BYTES: u64 = 8 << 20;
 
@@ -94,7 +97,9 @@ impl Node {
     }
 
     async fn put_whole(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
-        let most = self.content(ino)?.size_bytes;
+        // Of a file that is appended to there is more by the time that it is read.
+        let size = self.content(ino)?.size_bytes;
+        let most = (size + size / 4 + SLACK_BYTES).min(CHUNK_BYTES - 1);
         let _room = self.flusher.buffers(self.side_of_key(key)).take(most).await;
         let (content, body) = {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
@@ -201,7 +206,9 @@ impl Node {
         let read = stream::iter(numbers).take_while(|_| ready(!self.flusher.preserved.is_broken(ino))).then(|number| async move {
             let start = u64::from(number - 1) * part_bytes;
             let range = start..(start + part_bytes).min(size);
-            let room = self.flusher.buffers(self.side_of_key(key)).take(range.end - range.start).await;
+            let (buffers, bytes) = (self.flusher.buffers(self.side_of_key(key)), range.end - range.start);
+            // Those who have room may wait for the file that is kept as it is.
+            let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
             let _guard = match frozen {
                 true => None,
                 false => Some(self.locks.lock(ino, Mode::Shared).await),

@@ -155,7 +155,7 @@ pub struct Node {
     #[arg(long, value_name = "SIZE", env = "EBB_METADATA_MEMORY")]
     pub metadata_memory: Option<Bytes>,
     /// Most memory for bytes of files on their way: half of it for what comes from buckets, a quarter for what
-    /// goes there, a quarter for the requests of applications. The default is an eighth of what the process can
+    /// goes there, a quarter, and 64 MiB at least, for what applications write. The default is an eighth of what the process can
     /// have, from 32 MiB to 1 GiB.
     #[arg(long, value_name = "SIZE", env = "EBB_BUFFER_MEMORY")]
     pub buffer_memory: Option<Bytes>,

@@ -119,7 +119,7 @@ impl Session {
         self.at_end = Some(Box::new(told));
     }
 
-    /// Bytes of files that requests may hold while they are in flight. Beyond it their callers wait in the kernel.
+    /// Bytes of files that requests may hold while they are in flight. Beyond it whoever asks for anything waits in the kernel.
     pub fn hold_at_most(&mut self, bytes: u64) {
         self.most_bytes = bytes;
     }
@@ -169,10 +169,10 @@ impl Session {
                 let next = if succession.is_none() { held.pop_front() } else { None };
                 let (request, arrival, unanswered) = match next {
                     Some((request, arrival)) => {
-                        in_flight_bytes -= cost_bytes(&request.operation);
+                        in_flight_bytes -= sent_bytes(&request.operation) as u64;
                         (request, arrival, None)
                     }
-                    None if in_flight.len() + held.len() >= MAX_IN_FLIGHT || in_flight_bytes >= most_bytes => break,
+                    None if is_full(succession.as_ref(), in_flight.len() + held.len(), in_flight_bytes, most_bytes) => break,
                     None => {
                         let len = match device.receive(buffer.as_mut())? {
                             Received::Message(len) => {
@@ -230,7 +230,7 @@ impl Session {
                             }
                             unanswered = succession.admit(&request);
                             if unanswered.is_none() {
-                                in_flight_bytes += cost_bytes(&request.operation);
+                                in_flight_bytes += sent_bytes(&request.operation) as u64;
                                 held.push_back((request, arrival));
                                 continue;
                             }
@@ -238,7 +238,7 @@ impl Session {
                         (request, arrival, unanswered)
                     }
                 };
-                let cost = cost_bytes(&request.operation);
+                let cost = sent_bytes(&request.operation) as u64;
                 let reply = Responder::new(device.clone(), counters.clone(), request.context.unique, arrival);
                 let served = move |()| {
                     drop(unanswered);
@@ -254,7 +254,7 @@ impl Session {
                     Some(Poll::Ready(_)) | None => spare.set(None),
                 }
             }
-            let full = in_flight.len() + held.len() >= MAX_IN_FLIGHT || in_flight_bytes >= most_bytes;
+            let full = is_full(succession.as_ref(), in_flight.len() + held.len(), in_flight_bytes, most_bytes);
             let room = !full || succession.is_none() && !held.is_empty();
             tokio::select! {
                 biased;
@@ -341,17 +341,12 @@ fn unmount_aside(point: &MountPoint) {
     }
 }
 
-/// Memory that a request holds while it is in flight, beside its handler.
-fn cost_bytes(operation: &Operation) -> u64 {
-    match operation {
-        Operation::Write { data, .. } => data.len() as u64,
-        Operation::Read { len_bytes, .. } => u64::from(*len_bytes),
-        Operation::ReadDir { limit_bytes, .. } => u64::from(*limit_bytes),
-        _ => 0,
-    }
+/// Whether requests have to wait in the kernel. None that are sent again do: the process before had no more of them.
+fn is_full(succession: Option<&Succession>, requests: usize, bytes: u64, most_bytes: u64) -> bool {
+    !succession.is_some_and(Succession::expects_more) && (requests >= MAX_IN_FLIGHT || bytes >= most_bytes)
 }
 
-/// Of files, that come with a request.
+/// Of files, that come with a request, and that it holds while it is in flight. One that reads holds nothing while it waits.
 fn sent_bytes(operation: &Operation) -> usize {
     if let Operation::Write { data, .. } = operation { data.len() } else { 0 }
 }
@@ -403,3 +398,17 @@ const BATCH: usize = 64;
 /// More than the threads of a busy machine, because a request that waits for a lease may
 /// depend on one that is yet to be read.
 const MAX_IN_FLIGHT: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_again_does_not_wait_for_room() {
+        let mut succession = Succession::new();
+        assert!(!is_full(Some(&succession), MAX_IN_FLIGHT, 10, 10));
+        succession.all_came();
+        assert!(is_full(Some(&succession), MAX_IN_FLIGHT, 0, 10) && is_full(Some(&succession), 0, 10, 10));
+        assert!(is_full(None, 0, 10, 10) && !is_full(None, 0, 9, 10));
+    }
+}

@@ -33,6 +33,10 @@ impl Succession {
         (request.context.resent && changes(&request.operation)).then(|| self.unanswered.clone())
     }
 
+    pub fn expects_more(&self) -> bool {
+        self.again.is_some()
+    }
+
     /// No request is sent again from now on. Gives those that were, once.
     pub fn all_came(&mut self) -> Option<BTreeSet<u64>> {
         self.again.take()
