@@ -222,11 +222,15 @@ impl World {
     }
 
     /// What every quota says, by path. `None` while something counts that has no name, which a
-    /// restart forgets.
+    /// restart forgets, or has names on both sides of a border, of which another may be the first then.
     pub fn counted(&self) -> Option<BTreeMap<Vec<Name>, (QuotaLimits, Usage)>> {
         let namespace = self.partition.namespace();
         let quota = |root| Some((namespace.path_of(root)?, namespace.quota(root)?));
-        namespace.orphans().next().is_none().then(|| namespace.quota_roots().filter_map(quota).collect())
+        let mut sides = BTreeMap::new();
+        let mut names = self.dentries().into_iter().map(|(dir, _, ino)| (ino, namespace.quota_root(dir)));
+        let is_on_one_side = names.all(|(ino, side)| *sides.entry(ino).or_insert(side) == side);
+        let all_count = is_on_one_side && namespace.orphans().next().is_none();
+        all_count.then(|| namespace.quota_roots().filter_map(quota).collect())
     }
 
     pub fn unredirect(&mut self, dice: &mut Dice) {
