@@ -324,7 +324,9 @@ impl Node {
             let Range { start, end } = fill.range();
             self.store.clear(&place, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
         }
-        self.store.grow(&place, size, offset).await.map_err(|error| self.disk_failed(ino, error))?;
+        if len_bytes > 0 {
+            self.store.grow(&place, size, offset + len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+        }
         self.preserve(ino, offset..offset + len_bytes).await?;
         self.force_rest(ino, offset..offset + len_bytes).await?;
         self.void_sums(ino, offset, len_bytes).await?;

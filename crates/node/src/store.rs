@@ -339,18 +339,10 @@ impl Store {
         }
     }
 
-    /// A file is about to have bytes from `from` to `to` that nobody writes. What an earlier use
-    /// left there goes, and is forced before anything says that it is the file's.
+    /// A file is about to reach from `from` to `to`. What was behind its end is not cut off in a pack file: it goes now,
+    /// before anything is written there.
     pub async fn grow(&self, place: &Place, from: u64, to: u64) -> Result<(), DiskError> {
-        let Some(range) = place.packed else { return Ok(()) };
-        let at = place.at(from, to.saturating_sub(from));
-        if at.is_empty() || !self.packs.may_be_written(range, at.start) {
-            return Ok(());
-        }
-        let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
-        file.punch(at.start, at.end - at.start).await?;
-        self.state.borrow_mut().changed(place, touched_blocks(from, to - from));
-        self.sync(SyncScope::File(place.ino)).await.map(drop)
+        if place.packed.is_some() && from < to { self.clear(place, from, to - from).await } else { Ok(()) }
     }
 
     /// A file that has nothing yet gets a range.
