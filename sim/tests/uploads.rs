@@ -6,6 +6,7 @@ use ebb_model::*;
 use ebb_node::{Node, Options};
 use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -322,4 +323,75 @@ fn a_lost_answer_is_asked_for_while_the_bucket_forbids_it() {
         let keys: Vec<&str> = objects.keys().map(String::as_str).filter(|key| !key.starts_with(".ebb/")).collect();
         assert_eq!(keys, ["moved"], "seed {seed}");
     }
+}
+
+/// What the bucket was asked for since, by kind.
+fn since(bucket: &SimBucket, before: &BTreeMap<&'static str, u64>, what: &str) -> u64 {
+    let count = |requests: &BTreeMap<&'static str, u64>| requests.get(what).copied().unwrap_or(0);
+    count(&bucket.requests()) - count(before)
+}
+
+/// Situation: a large file is in the bucket and nothing of it is cached. It is written to in one place, appended to, and
+/// gets another name.
+/// Expectation: what has not changed is neither fetched nor sent, and the object is the file.
+#[test]
+fn parts_that_have_not_changed_are_copied_within_the_bucket() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let process = world.machine("a").process("node");
+    let port = process.bucket(&bucket);
+    let (inner, asked) = (process.clone(), bucket.clone());
+    let done = world.run(process.call(async move {
+        let root = Caller::ROOT;
+        let (node, client) = start(inner, port).await;
+        let flush = async || drop(client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap());
+        let ino = make(&client, "file", 40).await;
+        flush().await;
+        let evict = AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX };
+        client.admin(evict).await.unwrap();
+        let before = asked.requests();
+        client.write(&root, ino, 20 * MIB as u64, Bytes::from(vec![99; MIB]), false).await.unwrap();
+        client.write(&root, ino, 40 * MIB as u64, Bytes::from(vec![40; MIB]), false).await.unwrap();
+        client.rename(&root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.unwrap();
+        flush().await;
+        assert_eq!(since(&asked, &before, "upload_part_copy"), 4, "of six parts");
+        assert_eq!(since(&asked, &before, "upload_part"), 2);
+        assert!(since(&asked, &before, "get") <= 7, "seven blocks of 1 MiB were to be fetched, of the part that has changed");
+        end(node, client).await;
+    }));
+    done.unwrap().unwrap();
+    let object = &bucket.objects()["moved"];
+    assert_eq!(object.body.len(), 41 * MIB);
+    let expected = |at: usize| if at == 20 { 99 } else { at as u8 };
+    assert!((0..41).all(|at| object.body[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == expected(at))));
+}
+
+/// A store that says nothing of it may not copy parts: then they are fetched and sent.
+#[test]
+fn a_bucket_that_copies_no_parts_is_sent_them() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    bucket.refuse_part_copies();
+    let process = world.machine("a").process("node");
+    let port = process.bucket(&bucket);
+    let (inner, asked) = (process.clone(), bucket.clone());
+    let done = world.run(process.call(async move {
+        let (node, client) = start(inner, port).await;
+        let ino = make(&client, "file", 20).await;
+        client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        for (at, byte) in [(0, 50), (1, 51)] {
+            let before = asked.requests();
+            client.write(&Caller::ROOT, ino, (at * MIB) as u64, Bytes::from(vec![byte; MIB]), false).await.unwrap();
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            assert!(since(&asked, &before, "upload_part") >= 3, "the file has three parts");
+            let copies = since(&asked, &before, "upload_part_copy");
+            assert!(if at == 0 { copies > 0 } else { copies == 0 }, "it is not asked again");
+        }
+        end(node, client).await;
+    }));
+    done.unwrap().unwrap();
+    assert_eq!(bucket.unfinished_uploads(), []);
+    let object = &bucket.objects()["file"];
+    let expected = |at: usize| [50, 51].get(at).copied().unwrap_or(at as u8);
+    assert!((0..20).all(|at| object.body[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == expected(at))));
 }

@@ -2,10 +2,11 @@
 
 use super::{BUCKET, Server};
 use bytes::{Bytes, BytesMut};
-use ebb_ports::{Bucket, BucketError, Condition, ListEntry, ListRequest, PartTag, PortFuture, UploadId};
+use ebb_ports::{Bucket, BucketError, Condition, ListEntry, ListRequest, PartTag, Piece, PortFuture, UploadId};
 use futures_util::{FutureExt, StreamExt};
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 impl Server {
@@ -71,6 +72,13 @@ async fn whole(body: Option<StreamingBlob>) -> S3Result<Bytes> {
         bytes.extend_from_slice(&some.map_err(|error| S3Error::with_message(S3ErrorCode::IncompleteBody, error.to_string()))?);
     }
     Ok(bytes.freeze())
+}
+
+/// `bytes=FIRST-LAST`, both of which are meant.
+fn byte_range(text: &str) -> S3Result<Range<u64>> {
+    let ends = text.strip_prefix("bytes=").and_then(|ends| ends.split_once('-'));
+    let ends = ends.and_then(|(first, last)| Some(first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?));
+    ends.ok_or_else(|| s3_error!(InvalidArgument))
 }
 
 #[async_trait::async_trait]
@@ -191,6 +199,19 @@ impl S3 for Server {
         let (body, upload) = (whole(input.body).await?, UploadId(input.upload_id));
         let part = self.ask(&input.bucket, |bucket| bucket.upload_part(&input.key, &upload, input.part_number as u32, body))?;
         Ok(S3Response::new(UploadPartOutput { e_tag: Some(ETag::Strong(part.etag)), ..UploadPartOutput::default() }))
+    }
+
+    async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        let input = req.input;
+        let CopySource::Bucket { key, .. } = &input.copy_source else { return Err(s3_error!(NotImplemented)) };
+        let guard = input.copy_source_if_match.as_ref().and_then(wanted);
+        let source = self.ask(&input.bucket, |bucket| bucket.head(key))?;
+        let range = input.copy_source_range.as_deref().map(byte_range).transpose()?.unwrap_or(0..source.len_bytes);
+        let from = Piece { key: key.to_string(), etag: guard.unwrap_or(source.etag), range };
+        let upload = UploadId(input.upload_id);
+        let part = self.ask(&input.bucket, |bucket| bucket.upload_part_copy(&input.key, &upload, input.part_number as u32, from))?;
+        let result = CopyPartResult { e_tag: Some(ETag::Strong(part.etag)), ..CopyPartResult::default() };
+        Ok(S3Response::new(UploadPartCopyOutput { copy_part_result: Some(result), ..UploadPartCopyOutput::default() }))
     }
 
     async fn complete_multipart_upload(

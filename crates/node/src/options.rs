@@ -43,6 +43,8 @@ pub struct Options {
     /// What bytes of files may take of it on their way to and from buckets, and whoever asks: see
     /// [`Options::request_buffer_bytes`].
     pub buffer_bytes: u64,
+    /// How long the parts of a large object are, but for what the store and the length ask for.
+    pub part_bytes: u64,
     /// Cached bytes on the node's disk, clean and dirty.
     pub cache_bytes: u64,
     /// What of it goes first.
@@ -100,6 +102,7 @@ impl Default for Options {
             flush_parallel: 16,
             metadata_bytes: 8 << 30,
             buffer_bytes: 1 << 30,
+            part_bytes: 8 << 20,
             cache_bytes: 20 << 30,
             eviction: Eviction::S3Fifo,
             dirty_bytes: 4 << 30,

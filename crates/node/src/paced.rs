@@ -9,8 +9,8 @@ use crate::bucket::SLOWEST_BODY_BYTES_PER_SECOND;
 use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, PortFuture,
-    UploadId,
+    Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
+    PortFuture, UploadId,
 };
 use futures_util::future::select;
 use std::cell::{Cell, RefCell};
@@ -171,6 +171,10 @@ impl Bucket for PacedBucket {
             gate.pass(body.len() as u64).await;
             self.inner.upload_part(&key, &upload, number, body).await
         })
+    }
+
+    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        self.inner.upload_part_copy(key, upload, number, from)
     }
 
     fn upload_complete(

@@ -33,6 +33,9 @@ pub trait Bucket {
     /// Parts are numbered from 1. Sending a number again replaces the part.
     fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>>;
 
+    /// As [`Bucket::upload_part`], of bytes that the store has already. Only where [`Capabilities::copies_parts`].
+    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>>;
+
     fn upload_complete(
         &self,
         key: &str,
@@ -69,6 +72,14 @@ pub struct UploadId(pub String);
 pub struct PartTag {
     pub number: u32,
     pub etag: String,
+}
+
+/// Some bytes of one object: `range` is not empty, and not beyond its end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    pub key: String,
+    pub etag: ETag,
+    pub range: Range<u64>,
 }
 
 /// User metadata of an object (`x-amz-meta-*`): short ASCII names and values. Read back by HEAD and GET.
@@ -143,6 +154,8 @@ impl ListEntry {
 pub struct Capabilities {
     pub conditional_put: bool,
     pub conditional_delete: bool,
+    /// Parts of an upload can be copied from objects that are there.
+    pub copies_parts: bool,
     /// Smallest part of an upload except the last.
     pub min_part_bytes: u64,
     pub max_parts: u32,

@@ -1,6 +1,6 @@
 use crate::{
-    Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, PortFuture,
-    UploadId,
+    Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
+    PortFuture, UploadId,
 };
 use bytes::Bytes;
 use ebb_model::Tallies;
@@ -99,6 +99,10 @@ impl Bucket for CountedBucket {
 
     fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
         self.count("upload-part", body.len() as u64, self.inner.upload_part(key, upload, number, body), nothing)
+    }
+
+    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        self.count("upload-part-copy", 0, self.inner.upload_part_copy(key, upload, number, from), nothing)
     }
 
     fn upload_complete(

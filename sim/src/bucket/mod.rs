@@ -10,7 +10,7 @@ use crate::rng::Rng;
 use bytes::Bytes;
 use ebb_format::sums;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, PortFuture,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, PortFuture,
     UploadId,
 };
 use std::cell::{Cell, RefCell};
@@ -80,6 +80,11 @@ impl SimBucket {
     /// once whoever completes an upload has heard of it, or aborts it.
     pub fn keep_parts(&self) {
         self.shared.store.borrow_mut().keeps_parts = true;
+    }
+
+    /// Says that it copies parts, and refuses to.
+    pub fn refuse_part_copies(&self) {
+        self.shared.store.borrow_mut().refuses_part_copies = true;
     }
 
     /// Every request is answered [`BucketError::Forbidden`] for a while.
@@ -346,6 +351,15 @@ impl Bucket for ProcessBucket {
         Box::pin(async move {
             let asked = key.clone();
             self.request(Kind::Changes("upload_part"), &key, move |store, _| store.upload_part(&asked, &upload, number, body)).await
+        })
+    }
+
+    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        let (key, upload) = (key.to_owned(), upload.clone());
+        Box::pin(async move {
+            let asked = key.clone();
+            self.request(Kind::Changes("upload_part_copy"), &key, move |store, _| store.upload_part_copy(&asked, &upload, number, &from))
+                .await
         })
     }
 

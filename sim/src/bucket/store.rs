@@ -3,7 +3,7 @@
 use crate::trace::fingerprint;
 use bytes::{Bytes, BytesMut};
 use ebb_ports::{
-    BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, UploadId,
+    BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, UploadId,
 };
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -46,6 +46,7 @@ pub(crate) struct Store {
     pub(crate) weak_tags: bool,
     /// Completing an upload does not take its parts away.
     pub(crate) keeps_parts: bool,
+    pub(crate) refuses_part_copies: bool,
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<String, Upload>,
     uploads_begun: u64,
@@ -66,6 +67,7 @@ impl Store {
             history: Vec::new(),
             weak_tags: false,
             keeps_parts: false,
+            refuses_part_copies: false,
             objects: BTreeMap::new(),
             uploads: BTreeMap::new(),
             uploads_begun: 0,
@@ -194,6 +196,18 @@ impl Store {
         Ok(PartTag { number, etag })
     }
 
+    pub(crate) fn upload_part_copy(&mut self, key: &str, upload: &UploadId, number: u32, from: &Piece) -> Result<PartTag, BucketError> {
+        if self.refuses_part_copies {
+            return Err(refused(key, "parts are not copied"));
+        }
+        let Piece { key: source, etag, range } = from;
+        let object = self.get(source, Some(range.clone()), Some(etag))?;
+        if range.is_empty() || object.body.len() as u64 != range.end - range.start {
+            return Err(refused(source, "no such range"));
+        }
+        self.upload_part(key, upload, number, object.body)
+    }
+
     /// The upload stays when it is not completed.
     pub(crate) fn upload_complete(
         &mut self,
@@ -314,6 +328,7 @@ const MAX_TAG_BYTES: usize = 2 << 10;
 const CAPABILITIES: Capabilities = Capabilities {
     conditional_put: true,
     conditional_delete: true,
+    copies_parts: true,
     min_part_bytes: 4 << 10,
     max_parts: 1000,
     max_object_bytes: 1 << 30,

@@ -52,6 +52,7 @@ impl Plan {
             flush_parallel: 1 + rng.index(4),
             // Of streams of their own: seeds that found something go on finding it.
             eviction: [Eviction::S3Fifo, Eviction::Lru][rng.split("eviction").index(2)],
+            part_bytes: [64 << 10, 128 << 10, 8 << 20][rng.split("parts").index(3)],
             pack_below_bytes: [0, 8 << 10, PACKED_BYTES][rng.split("packed").index(3)],
             pack_bytes: [PACKED_BYTES, PACK_BYTES][rng.split("packs").index(2)],
             cache_bytes: [1 << 30, 2 << 20, 40 << 20][rng.index(3)],

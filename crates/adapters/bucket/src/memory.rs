@@ -3,7 +3,7 @@
 use crate::tags::checked;
 use bytes::Bytes;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
     PortFuture, UploadId,
 };
 use std::cell::RefCell;
@@ -71,6 +71,14 @@ impl State {
         let meta = ObjectMeta { etag: etag.clone(), len_bytes: body.len() as u64, modified_secs, tags };
         self.objects.insert(key.into(), Object { meta, body });
         Ok(etag)
+    }
+
+    fn piece(&self, Piece { key, etag, range }: &Piece) -> Result<Bytes, BucketError> {
+        let object = self.find(key, Some(etag))?;
+        if range.is_empty() || range.end > object.meta.len_bytes {
+            return Err(BucketError::Refused { what: format!("{key}: it does not have bytes {range:?}") });
+        }
+        Ok(object.body.slice(range.start as usize..range.end as usize))
     }
 
     fn upload(&mut self, key: &str, upload: &UploadId) -> Result<&mut Upload, BucketError> {
@@ -159,6 +167,13 @@ impl Bucket for Memory {
         answer(stored.map(|_| PartTag { number, etag }))
     }
 
+    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        let mut state = self.state.borrow_mut();
+        let etag = format!("p{}", state.serial());
+        let copied = state.piece(&from).and_then(|body| Ok(state.upload(key, upload)?.parts.insert(number, (etag.clone(), body))));
+        answer(copied.map(|_| PartTag { number, etag }))
+    }
+
     fn upload_complete(
         &self,
         key: &str,
@@ -187,6 +202,7 @@ impl Bucket for Memory {
         Capabilities {
             conditional_put: true,
             conditional_delete: true,
+            copies_parts: true,
             min_part_bytes: 1,
             max_parts: 10_000,
             max_object_bytes: 1 << 40,

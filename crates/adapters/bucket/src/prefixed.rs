@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
     PortFuture, UploadId,
 };
 use std::ops::Range;
@@ -86,6 +86,11 @@ impl Bucket for Prefixed {
 
     fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
         self.stripped(self.inner.upload_part(&self.outer(key), upload, number, body))
+    }
+
+    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        let from = Piece { key: self.outer(&from.key), ..from };
+        self.stripped(self.inner.upload_part_copy(&self.outer(key), upload, number, from))
     }
 
     fn upload_complete(

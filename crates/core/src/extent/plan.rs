@@ -154,6 +154,16 @@ impl Extents {
         runs(self.list(ino, blocks).into_iter().filter(|(_, state)| state.dirty).map(|(block, _)| block))
     }
 
+    /// The home object has these bytes at the same offset, whether they are here as well or not. Of blocks
+    /// without a checksum nobody knows what they are here.
+    pub fn is_as_in_home(&self, ino: Ino, range: Range<u64>) -> bool {
+        let blocks = touched_blocks(range.start, range.end - range.start);
+        range.end <= self.valid_bytes(ino)
+            && !self.is_exposed(ino)
+            && self.holes.next(ino, blocks.start).is_none_or(|hole| hole.start >= blocks.end)
+            && self.blocks.range((ino, blocks.start)..(ino, blocks.end)).all(|(_, state)| !state.dirty && state.sum.is_some())
+    }
+
     /// Blocks without a checksum, in order: they may be overwritten without a word in the log.
     pub fn void_blocks(&self) -> impl Iterator<Item = (Ino, u64)> {
         self.blocks.iter().filter(|(_, state)| state.sum.is_none()).map(|(at, _)| at)

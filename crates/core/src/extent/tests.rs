@@ -302,6 +302,7 @@ impl World {
         assert_eq!(of_file, (self.extents.resident_bytes(), self.extents.dirty_bytes()), "there is one file");
         self.check_seeks();
         self.check_holes();
+        self.check_home();
         assert!(self.extents.home(INO).is_none_or(|home| home.valid_bytes <= self.size as u64 * CELL));
         for (block, state) in
             (0..).map_while(|block| (block < (CELLS / CELLS_PER_BLOCK) as u64).then(|| (block, self.extents.block(INO, block))))
@@ -338,6 +339,20 @@ impl World {
         assert_eq!(self.extents.hole_bytes(INO, size_bytes), holes.sum::<u64>());
     }
 
+    /// What is said to be as in the home is what the object has, now and when the upload under way began.
+    fn check_home(&self) {
+        for (start, end) in (0..self.size).flat_map(|start| (start + 1..=self.size).map(move |end| (start, end))) {
+            if self.extents.is_as_in_home(INO, start as u64 * CELL..end as u64 * CELL) {
+                let (_, object, len) = self.object.as_ref().expect("a home has an object");
+                assert!(end <= *len);
+                assert_eq!(object[start..end], self.truth[start..end], "cells {start}..{end}");
+                if let Some((sent, ..)) = &self.upload {
+                    assert_eq!(object[start..end], sent[start..end], "cells {start}..{end} of what is sent");
+                }
+            }
+        }
+    }
+
     /// Cell by cell, from where reads come.
     fn check_seeks(&self) {
         let size_bytes = self.size as u64 * CELL;
@@ -371,6 +386,34 @@ proptest! {
         prop_assert_eq!(world.extents.items().count(), 0);
         prop_assert_eq!((world.extents.resident_bytes(), world.extents.dirty_bytes()), (0, 0));
     }
+}
+
+#[test]
+fn what_was_sent_is_as_in_the_home_until_it_changes() {
+    const BLOCKS: u64 = (CELLS / CELLS_PER_BLOCK) as u64;
+    let range = |blocks: Range<u64>| blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
+    let sent = || {
+        let mut world = World::new();
+        for step in [Step::Write { at: 0, len: CELLS }, Step::UploadBegin, Step::UploadEnd] {
+            world.step(step);
+        }
+        assert!(world.extents.is_as_in_home(INO, range(0..BLOCKS)));
+        world
+    };
+    let changed = |step: Step| {
+        let mut world = sent();
+        world.step(step);
+        let kept = |block: &u64| world.extents.is_as_in_home(INO, range(*block..*block + 1));
+        (0..BLOCKS).filter(kept).collect::<Vec<_>>()
+    };
+    assert_eq!(changed(Step::Evict(1)), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(changed(Step::Write { at: 5, len: 1 }), [0, 2, 3, 4, 5]);
+    assert_eq!(changed(Step::Zero { at: 4, len: 4 }), [0, 2, 3, 4, 5]);
+    assert_eq!(changed(Step::Resize(CELLS - 1)), [0, 1, 2, 3, 4]);
+    let mut world = sent();
+    assert!(!world.extents.is_as_in_home(INO, range(0..BLOCKS + 1)), "the object ends before");
+    world.extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
+    assert!(!world.extents.is_as_in_home(INO, range(0..1)), "anybody may have written");
 }
 
 /// The log may hold anything: numbers at the edge of their types are refused or cut.

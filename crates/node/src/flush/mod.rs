@@ -56,6 +56,8 @@ struct Lane {
     /// Somebody waits for room or for a flush: what is dirty is due at once.
     urgent: Cell<bool>,
     cycling: futures_util::lock::Mutex<()>,
+    /// Until it refuses to.
+    copies_parts: Cell<bool>,
     /// For content on its way. A bucket that does not answer keeps its share and no more.
     buffers: Buffers,
 }
@@ -79,6 +81,7 @@ impl Flusher {
         let lane = || Lane {
             urgent: Cell::new(false),
             cycling: Default::default(),
+            copies_parts: Cell::new(true),
             buffers: Buffers::new(buffer_bytes / buckets as u64, usize::MAX),
         };
         Flusher {

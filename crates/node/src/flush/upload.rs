@@ -1,6 +1,7 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
 use super::transact::FlushError;
+use crate::buffers::Room;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::{Node, Planted};
@@ -9,7 +10,7 @@ use ebb_core::backing::FlushStep;
 use ebb_core::extent::{Segment, Source};
 use ebb_format::sums::{self, Sums};
 use ebb_model::*;
-use ebb_ports::{BucketError, Condition, ETag, ObjectMeta, ObjectTags, PartTag, UploadId};
+use ebb_ports::{BucketError, Condition, ETag, ObjectMeta, ObjectTags, PartTag, Piece, UploadId};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::cell::Cell;
 use std::future::ready;
@@ -18,9 +19,6 @@ use std::rc::Rc;
 
 /// What is kept free at least for what is appended to a file that is about to be sent.
 const SLACK_BYTES: u64 = 1 << 20;
-
-/// The first parts of an upload; later ones grow so that the store's limit is not reached.
-const PART_BYTES: u64 = 8 << 20;
 
 /// What an object of ours is told by: whose content it is, at which version.
 const TAG: &str = "ebb-object";
@@ -33,6 +31,14 @@ struct Content {
     version: Version,
     size_bytes: u64,
     tags: ObjectTags,
+}
+
+/// Where the bytes of a part come from.
+enum Part<'a> {
+    /// Read here, with the memory that they take.
+    Read(Bytes, Room<'a>),
+    /// An object has them, which need not be fetched for that.
+    Stored(Piece),
 }
 
 /// How a guarded write is known to have been done.
@@ -201,11 +207,15 @@ impl Node {
         let limits = self.bucket().capabilities();
         let size = content.size_bytes;
         let even = size.div_ceil(u64::from(limits.max_parts)).next_multiple_of(BLOCK_BYTES);
-        let part_bytes = PART_BYTES.max(limits.min_part_bytes.next_multiple_of(BLOCK_BYTES)).max(even);
+        let part_bytes = self.options.part_bytes.max(limits.min_part_bytes).next_multiple_of(BLOCK_BYTES).max(even);
         let numbers = 1..=size.div_ceil(part_bytes) as u32;
         let read = stream::iter(numbers).take_while(|_| ready(!self.flusher.preserved.is_broken(ino))).then(|number| async move {
             let start = u64::from(number - 1) * part_bytes;
             let range = start..(start + part_bytes).min(size);
+            if let Some(piece) = self.stored(ino, key, &range) {
+                self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
+                return Ok((number, Part::Stored(piece)));
+            }
             let (buffers, bytes) = (self.flusher.buffers(self.side_of_key(key)), range.end - range.start);
             // Those who have room may wait for the file that is kept as it is.
             let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
@@ -215,14 +225,34 @@ impl Node {
             };
             let body = self.read_for_upload(ino, range.clone(), size).await?;
             self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
-            Ok::<_, FlushError>((number, body, room))
+            Ok::<_, FlushError>((number, Part::Read(body, room)))
         });
-        let sent = read.map_ok(|(number, body, room)| async move {
-            let sent = self.insist(key, || self.bucket().upload_part(key, upload, number, body.clone())).await;
-            drop(room);
+        let sent = read.map_ok(|(number, part)| async move {
+            let sent = match part {
+                Part::Stored(piece) => {
+                    let copied = self.insist(key, || self.bucket().upload_part_copy(key, upload, number, piece.clone())).await;
+                    if let Err(BucketError::Refused { what }) = &copied {
+                        tracing::warn!(key, what, "the bucket does not copy parts: they are sent from now on");
+                        self.flusher.lane(self.side_of_key(key)).copies_parts.set(false);
+                        return Err(FlushError::Later);
+                    }
+                    copied
+                }
+                Part::Read(body, _room) => self.insist(key, || self.bucket().upload_part(key, upload, number, body.clone())).await,
+            };
             Ok(sent?)
         });
         sent.try_buffered(PARTS_AT_ONCE).try_collect().await
+    }
+
+    /// The bytes of a part as the bucket has them already, in the object that the file's home is. What is so now
+    /// was so when the upload began: of one file only one is under way.
+    fn stored(&self, ino: Ino, key: &str, range: &Range<u64>) -> Option<Piece> {
+        let (home, etag, _) = self.home_of(ino)?;
+        let side = self.side_of_key(key);
+        let copies = self.bucket().capabilities().copies_parts && self.flusher.lane(side).copies_parts.get();
+        let stored = copies && self.side_of_key(&home) == side && self.replica.view().extents().is_as_in_home(ino, range.clone());
+        stored.then(|| Piece { key: home, etag, range: range.clone() })
     }
 
     /// Sends a guarded write until it is clear how it ended. Where the guard does not hold,

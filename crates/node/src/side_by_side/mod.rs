@@ -16,7 +16,7 @@ use bytes::Bytes;
 use ebb_core::backing::keys::MAX_KEY_BYTES;
 use ebb_model::MemberDir;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, PortFuture,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, PortFuture,
     UploadId,
 };
 use std::future::ready;
@@ -232,6 +232,23 @@ impl Bucket for SideBySide {
         self.write(key, |bucket, key| bucket.upload_part(key, upload, number, body))
     }
 
+    /// Within one bucket.
+    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        let side = |key: &str| member_of(&self.members, key).map(|member| &member.dir);
+        if side(&from.key) != side(key) {
+            let what = format!("{key}: a part cannot be copied from another bucket");
+            return Box::pin(ready(Err(BucketError::Refused { what })));
+        }
+        match self.place(&from.key) {
+            Place::Marker | Place::Hidden => Box::pin(ready(Err(not_to_be_written(&from.key)))),
+            Place::Root => self.write(key, |bucket, key| bucket.upload_part_copy(key, upload, number, from)),
+            Place::Member(_, inner) => {
+                let from = Piece { key: inner.to_owned(), ..from.clone() };
+                self.write(key, |bucket, key| bucket.upload_part_copy(key, upload, number, from))
+            }
+        }
+    }
+
     fn upload_complete(
         &self,
         key: &str,
@@ -253,6 +270,7 @@ impl Bucket for SideBySide {
             Capabilities {
                 conditional_put: all.conditional_put && one.conditional_put,
                 conditional_delete: all.conditional_delete && one.conditional_delete,
+                copies_parts: all.copies_parts && one.copies_parts,
                 min_part_bytes: all.min_part_bytes.max(one.min_part_bytes),
                 max_parts: all.max_parts.min(one.max_parts),
                 max_object_bytes: all.max_object_bytes.min(one.max_object_bytes),

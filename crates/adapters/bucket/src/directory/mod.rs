@@ -25,7 +25,7 @@ use crate::OpenError;
 use crate::background::Background;
 use bytes::Bytes;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, PortFuture,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, PortFuture,
     UploadId,
 };
 use notes::Notes;
@@ -131,6 +131,11 @@ impl Bucket for Directory {
         self.run(move |store| store.upload_part(&key, &upload, number, &body))
     }
 
+    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        let (key, upload) = (key.to_string(), upload.clone());
+        self.run(move |store| store.upload_part_copy(&key, &upload, number, &from))
+    }
+
     fn upload_complete(
         &self,
         key: &str,
@@ -151,6 +156,7 @@ impl Bucket for Directory {
         Capabilities {
             conditional_put: self.store.locks_files,
             conditional_delete: self.store.locks_files,
+            copies_parts: true,
             min_part_bytes: 1,
             max_parts: uploads::MAX_PARTS,
             max_object_bytes: i64::MAX as u64,

@@ -43,7 +43,7 @@ impl Store {
         Ok(self.find(&KeyPath::parse(key)?)?.2)
     }
 
-    fn find(&self, path: &KeyPath) -> Result<(File, Stat, ObjectMeta), BucketError> {
+    pub fn find(&self, path: &KeyPath) -> Result<(File, Stat, ObjectMeta), BucketError> {
         let missing = || BucketError::NotFound { key: path.key.clone() };
         let failed = |error: Error| lookup_fault("open", &path.key, &error);
         // Opening a pipe would otherwise wait for its other end.

@@ -8,9 +8,9 @@ use super::store::{Store, hex};
 use super::sys;
 use crate::tags::checked;
 use bytes::Bytes;
-use ebb_ports::{BucketError, Condition, ETag, ObjectTags, PartTag, UploadId};
+use ebb_ports::{BucketError, Condition, ETag, ObjectTags, PartTag, Piece, UploadId};
 use std::fs::File;
-use std::io::{Error, Read, Write};
+use std::io::{Error, ErrorKind, Read, Seek, SeekFrom, Write};
 
 impl Store {
     pub fn upload_begin(&self, key: &str, tags: ObjectTags) -> Result<UploadId, BucketError> {
@@ -29,6 +29,36 @@ impl Store {
     }
 
     pub fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: &Bytes) -> Result<PartTag, BucketError> {
+        self.put_part(key, upload, number, |file| file.write_all(body))
+    }
+
+    pub fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: &Piece) -> Result<PartTag, BucketError> {
+        let Piece { key: source, etag, range } = from;
+        let (mut file, stat, meta) = self.find(&KeyPath::parse(source)?)?;
+        let changed = || BucketError::Precondition { key: source.clone() };
+        if meta.etag != *etag {
+            return Err(changed());
+        }
+        if range.is_empty() || range.end > meta.len_bytes {
+            return Err(BucketError::Refused { what: format!("{source:?}: it does not have bytes {range:?}") });
+        }
+        file.seek(SeekFrom::Start(range.start)).map_err(|error| fault("read", source, &error))?;
+        let part = self.put_part(key, upload, number, |part| {
+            let copied = std::io::copy(&mut (&file).take(range.end - range.start), part)?;
+            if copied == range.end - range.start { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
+        });
+        // Others write into files in place. What was copied is of one version only if that still stands.
+        if sys::stat(&file).is_ok_and(|now| now == stat) { part } else { Err(changed()) }
+    }
+
+    /// `fill` writes the content.
+    fn put_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        fill: impl FnOnce(&mut File) -> Result<(), Error>,
+    ) -> Result<PartTag, BucketError> {
         let incoming = self.writable()?;
         let (folder, _) = self.find_upload(key, upload)?;
         if !(1..=MAX_PARTS).contains(&number) {
@@ -36,7 +66,7 @@ impl Store {
         }
         let failed = |error: Error| write_fault(key, &error);
         let (unfinished, mut file) = self.new_file().map_err(failed)?;
-        let sealed = file.write_all(body).and_then(|()| self.seal(&file, &vec![]));
+        let sealed = fill(&mut file).and_then(|()| self.seal(&file, &vec![]));
         let placed = sealed.and_then(|etag| sys::rename(incoming, &unfinished, &folder, &part(number)).map(|()| etag));
         if placed.is_err() {
             self.discard(&unfinished);

@@ -90,6 +90,7 @@ async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilities, OpenEr
     Ok(Capabilities {
         conditional_put: kept.put,
         conditional_delete: kept.delete,
+        copies_parts: false,
         min_part_bytes: 1,
         max_parts: staging::MAX_PARTS,
         max_object_bytes: MAX_OBJECT_BYTES,

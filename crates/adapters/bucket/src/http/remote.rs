@@ -7,10 +7,10 @@ use crate::background::Background;
 use crate::tags::checked;
 use bytes::Bytes;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
     PortFuture, UploadId,
 };
-use std::future::Future;
+use std::future::{Future, ready};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -50,6 +50,17 @@ pub(crate) trait Operations: Send + Sync + 'static {
         number: u32,
         body: Bytes,
     ) -> impl Future<Output = Result<PartTag, BucketError>> + Send;
+
+    /// Only asked of stores that can.
+    fn upload_part_copy(
+        &self,
+        key: &str,
+        _upload: &UploadId,
+        _number: u32,
+        _from: &Piece,
+    ) -> impl Future<Output = Result<PartTag, BucketError>> + Send {
+        ready(Err(BucketError::Refused { what: format!("{key}: the store copies no parts") }))
+    }
 
     fn upload_complete(
         &self,
@@ -197,10 +208,16 @@ impl<O: Operations> Bucket for Remote<O> {
     fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let (key, upload, limit) = (key.to_string(), upload.clone(), self.capabilities.max_parts);
         self.run(move |store| async move {
-            if number == 0 || number > limit {
-                return Err(BucketError::Refused { what: format!("{key}: parts are numbered from 1 to {limit}, not {number}") });
-            }
+            check_number(&key, number, limit)?;
             store.upload_part(&key, &upload, number, body).await
+        })
+    }
+
+    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        let (key, upload, limit) = (key.to_string(), upload.clone(), self.capabilities.max_parts);
+        self.run(move |store| async move {
+            check_number(&key, number, limit)?;
+            store.upload_part_copy(&key, &upload, number, &from).await
         })
     }
 
@@ -231,6 +248,13 @@ impl<O: Operations> Bucket for Remote<O> {
 
     fn describe(&self) -> String {
         self.store.url()
+    }
+}
+
+fn check_number(key: &str, number: u32, limit: u32) -> Result<(), BucketError> {
+    match number {
+        number if (1..=limit).contains(&number) => Ok(()),
+        _ => Err(BucketError::Refused { what: format!("{key}: parts are numbered from 1 to {limit}, not {number}") }),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
 use crate::http::xml::{Element, escape};
 use bytes::Bytes;
-use ebb_ports::{BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, UploadId};
+use ebb_ports::{BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, UploadId};
 use std::ops::Range;
 
 impl Operations for S3 {
@@ -89,12 +89,25 @@ impl Operations for S3 {
     }
 
     async fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
-        if upload.0.is_empty() {
-            // Some stores would take this for a put of the whole object.
-            return Err(BucketError::NotFound { key: key.into() });
-        }
-        let answer = self.call(&self.part(key, upload, number, body)).await?;
+        let answer = self.call(&self.part(key, upload, number, body)?).await?;
         Ok(PartTag { number, etag: etag_of(&answer, "upload part", key)?.0 })
+    }
+
+    async fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: &Piece) -> Result<PartTag, BucketError> {
+        self.service.check_key(&from.key)?;
+        let Piece { key: source, etag, range } = from;
+        let call = self
+            .part(key, upload, number, Bytes::new())?
+            .slow()
+            .header("x-amz-copy-source", self.service.endpoint.copy_source(source))
+            .header("x-amz-copy-source-if-match", quoted(etag))
+            .header("x-amz-copy-source-range", format!("bytes={}-{}", range.start, range.end - 1));
+        let answer = self.call(&call).await?;
+        // A store that does not know the header has taken an empty part, and says nothing more.
+        if answer.body.trim_ascii().is_empty() {
+            return Err(BucketError::Refused { what: format!("copy part of {key}: the store copies no parts") });
+        }
+        Ok(PartTag { number, etag: result_etag(&answer, "copy part of", key)?.0 })
     }
 
     async fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
@@ -135,18 +148,13 @@ impl S3 {
         let mut start = 0;
         while start < source.len_bytes {
             let (number, end) = (parts.len() as u32 + 1, (start + COPY_PART_BYTES).min(source.len_bytes));
-            let call = self
-                .part(to, upload, number, Bytes::new())
-                .slow()
-                .header("x-amz-copy-source", self.service.endpoint.copy_source(from))
-                .header("x-amz-copy-source-if-match", quoted(&source.etag))
-                .header("x-amz-copy-source-range", format!("bytes={start}-{}", end - 1));
-            let answer = self.call(&call).await.map_err(|error| match error {
+            let piece = Piece { key: from.into(), etag: source.etag.clone(), range: start..end };
+            let copied = self.upload_part_copy(to, upload, number, &piece).await.map_err(|error| match error {
                 // Nothing is visible before the completion.
                 BucketError::Unknown { what } => BucketError::Unavailable { what, retry_after: None },
                 other => other,
             })?;
-            parts.push(PartTag { number, etag: result_etag(&answer, "COPY", to)?.0 });
+            parts.push(copied);
             start = end;
         }
         Ok(parts)
@@ -166,8 +174,12 @@ impl S3 {
         self.service.at_rest.iter().fold(call, |call, (name, value)| call.header(*name, value))
     }
 
-    fn part<'a>(&self, key: &'a str, upload: &UploadId, number: u32, body: Bytes) -> Call<'a> {
-        self.mutation("PUT", key, body).query("partNumber", number.to_string()).query("uploadId", &upload.0)
+    fn part<'a>(&self, key: &'a str, upload: &UploadId, number: u32, body: Bytes) -> Result<Call<'a>, BucketError> {
+        if upload.0.is_empty() {
+            // Some stores would take this for a put of the whole object.
+            return Err(BucketError::NotFound { key: key.into() });
+        }
+        Ok(self.mutation("PUT", key, body).query("partNumber", number.to_string()).query("uploadId", &upload.0))
     }
 }
 

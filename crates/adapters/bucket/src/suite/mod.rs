@@ -48,6 +48,7 @@ clauses![
     uploads::a_completion_keeps_to_its_condition,
     uploads::what_was_aborted_is_gone,
     uploads::wrong_parts_are_refused,
+    uploads::parts_are_copied_from_objects,
 ];
 
 /// Runs every clause, those whose name contains `only` where given, and panics at the end

@@ -1,7 +1,7 @@
 //! Objects in parts.
 
 use super::{bytes, is_changed, is_missing, is_refused, list_all};
-use ebb_ports::{Bucket, Condition, ETag, PartTag, UploadId};
+use ebb_ports::{Bucket, Condition, ETag, PartTag, Piece, UploadId};
 use futures_util::future::join_all;
 
 fn part_bytes(bucket: &dyn Bucket) -> usize {
@@ -98,4 +98,31 @@ pub(super) async fn wrong_parts_are_refused(bucket: &dyn Bucket) {
     assert!(is_missing(&bucket.head("k").await));
     bucket.upload_complete("k", &upload, vec![part], Condition::Always).await.unwrap();
     assert_eq!(bucket.get("k", None, None).await.unwrap().body, bytes(10, 1));
+}
+
+/// Of the object that is replaced, too.
+pub(super) async fn parts_are_copied_from_objects(bucket: &dyn Bucket) {
+    let len = part_bytes(bucket) as u64;
+    let body = bytes(3 * len as usize, 7);
+    let etag = bucket.put("d/from é+", body.clone(), Condition::Always, vec![]).await.unwrap();
+    let piece = |range| Piece { key: "d/from é+".into(), etag: etag.clone(), range };
+    let upload = bucket.upload_begin("d/from é+", vec![]).await.unwrap();
+    let middle = bucket.upload_part_copy("d/from é+", &upload, 1, piece(len..2 * len)).await;
+    if !bucket.capabilities().copies_parts {
+        assert!(is_refused(&middle), "{middle:?}");
+        return bucket.upload_abort("d/from é+", &upload).await.unwrap();
+    }
+    let sent = bucket.upload_part("d/from é+", &upload, 2, bytes(len as usize, 8)).await.unwrap();
+    let last = bucket.upload_part_copy("d/from é+", &upload, 3, piece(3 * len - 5..3 * len)).await.unwrap();
+    let stale = Piece { etag: ETag("00000000000000000000000000000000".into()), ..piece(0..len) };
+    let copied = bucket.upload_part_copy("d/from é+", &upload, 4, stale).await;
+    assert!(is_changed(&copied), "{copied:?}");
+    let beyond = bucket.upload_part_copy("d/from é+", &upload, 4, piece(2 * len..3 * len + 1)).await;
+    assert!(is_refused(&beyond), "{beyond:?}");
+    let missing = bucket.upload_part_copy("d/from é+", &upload, 4, Piece { key: "nowhere".into(), ..piece(0..len) }).await;
+    assert!(is_missing(&missing), "{missing:?}");
+    let guard = Condition::Match(etag.clone());
+    bucket.upload_complete("d/from é+", &upload, vec![middle.unwrap(), sent, last], guard).await.unwrap();
+    let (len, whole) = (len as usize, bucket.get("d/from é+", None, None).await.unwrap().body);
+    assert_eq!(whole, [&body[len..2 * len], &bytes(len, 8), &body[3 * len - 5..]].concat());
 }

@@ -2,7 +2,7 @@ use super::{keys, open, open_as, wait};
 use crate::BucketSettings;
 use crate::http::script::{Reply, answer, empty_listing, serve};
 use bytes::Bytes;
-use ebb_ports::{Bucket, BucketError, Condition, ETag, ListRequest, PartTag, UploadId};
+use ebb_ports::{Bucket, BucketError, Condition, ETag, ListRequest, PartTag, Piece, UploadId};
 use std::time::Duration;
 
 fn unknown<T>(result: &Result<T, BucketError>) -> bool {
@@ -33,9 +33,11 @@ fn a_lost_reply_is_unknown_only_for_mutations() {
     assert!(unknown(&wait(bucket.copy("a", "b", None))));
     assert!(unknown(&wait(bucket.upload_begin("k", vec![]))));
     assert!(unknown(&wait(bucket.upload_part("k", &upload, 1, Bytes::from_static(b"x")))));
+    let piece = Piece { key: "from".into(), etag: ETag("e".into()), range: 0..5 };
+    assert!(unknown(&wait(bucket.upload_part_copy("k", &upload, 1, piece))));
     assert!(unknown(&wait(bucket.upload_complete("k", &upload, vec![PartTag { number: 1, etag: "e".into() }], Condition::Always))));
     assert!(unknown(&wait(bucket.upload_abort("k", &upload))));
-    assert_eq!(script.seen.lock().unwrap().len() - before, 7);
+    assert_eq!(script.seen.lock().unwrap().len() - before, 8);
 }
 
 #[test]
@@ -135,6 +137,16 @@ fn what_is_too_long_for_one_copy_goes_by_parts() {
     let seen = script.seen.lock().unwrap();
     assert_eq!(seen.iter().filter(|request| request.contains("x-amz-copy-source-range: bytes=")).count(), 6);
     assert!(seen.iter().any(|request| request.contains(&format!("bytes={}-{}", 5u64 << 30, long - 1))));
+}
+
+/// Some stores do not know the header that says from where, and take the part for an empty one.
+#[test]
+fn a_part_that_is_not_copied_is_no_part() {
+    let script = serve(false, |_| answer("200 OK", "etag: \"e\"\r\n", ""));
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    let piece = Piece { key: "from".into(), etag: ETag("e".into()), range: 0..5 };
+    let copied = wait(bucket.upload_part_copy("k", &UploadId("u".into()), 1, piece));
+    assert!(matches!(copied, Err(BucketError::Refused { .. })), "{copied:?}");
 }
 
 /// A proxy makes tags weak on their way, and no condition holds for a weak tag: If-Match would
