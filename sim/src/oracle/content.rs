@@ -1,11 +1,35 @@
 //! The bytes of a file in the model: sparse, and shared between the states of a history.
 
 use ebb_model::BLOCK_BYTES;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 const PAGE: usize = 4096;
 type Page = Rc<[u8; PAGE]>;
+
+thread_local! {
+    /// Pages that were written a short time ago, by a print of them.
+    static KNOWN: RefCell<HashMap<u64, Page>> = RefCell::default();
+}
+
+/// Pages that are kept for others that become the same.
+const MAX_KNOWN: usize = 16 << 10;
+
+/// The states of a history take the same writes one by one. They are compared all the time, which
+/// is soon done where the page is the same one.
+fn share(page: &mut Page) {
+    let words = page.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
+    let print = words.fold(0u64, |print, word| (print.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95));
+    KNOWN.with_borrow_mut(|known| {
+        match known.get(&print) {
+            Some(there) if there == page => return *page = there.clone(),
+            _ if known.len() >= MAX_KNOWN => known.clear(),
+            _ => {}
+        }
+        known.insert(print, page.clone());
+    });
+}
 
 /// Laws: bytes behind the end are zero; absent pages are zero.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -43,6 +67,8 @@ impl Content {
             page[within..within + part].copy_from_slice(piece);
             if page.iter().all(|byte| *byte == 0) {
                 self.pages.remove(&index);
+            } else {
+                share(self.pages.get_mut(&index).expect("was written"));
             }
         }
         self.size = self.size.max(offset + data.len() as u64);
