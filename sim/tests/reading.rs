@@ -8,6 +8,7 @@ use ebb_ports::Capabilities;
 use ebb_sim::volume::rig;
 use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Rate, Slowness, World};
 use futures_util::future::join;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -149,4 +150,45 @@ fn what_was_asked_for_of_a_cut_file_is_not_all_of_it_once_it_was_rolled_back() {
             assert!(client.read(ino, 0, MIB).await.unwrap() == content(0)[..MIB]);
         });
     }
+}
+
+/// Reads files of 2 MiB, one after the other, of a bucket that is far away: how long it took and how many requests
+/// for content.
+fn read_in_turn(files: &[u64], len_bytes: usize) -> (Duration, u64) {
+    let result = Rc::new(Cell::new((Duration::ZERO, 0)));
+    let (told, files) = (result.clone(), files.to_vec());
+    reading(1, 100, move |world, client| async move {
+        ino(&client, 0).await;
+        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(200) };
+        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        let began = world.now();
+        for file in files {
+            let (ino, content) = (ino(&client, file).await, content(file));
+            for at in (0..len_bytes).step_by(MIB / 4) {
+                assert!(client.read(ino, at as u64, MIB / 4).await.unwrap() == content[at..at + MIB / 4]);
+            }
+        }
+        let took = world.now() - began;
+        world.sleep(Duration::from_secs(60)).await;
+        told.set((took, world.bucket().requests()["get"]));
+    });
+    result.get()
+}
+
+/// Whoever reads all files of a directory is run ahead of; who reads them in any order is not, and of files whose
+/// beginning is read no more than that is fetched.
+#[test]
+fn who_reads_the_files_of_a_directory_in_turn_hardly_waits() {
+    // In the order in which the bucket lists them.
+    let mut in_order: Vec<u64> = (0..100).collect();
+    in_order.sort_by_key(u64::to_string);
+    let anyhow: Vec<u64> = in_order.iter().map(|file| file * 37 % 100).collect();
+    let (took, requests) = read_in_turn(&in_order, LEN_BYTES);
+    let (waited, apart) = read_in_turn(&anyhow, LEN_BYTES);
+    assert!(took * 5 < waited, "{took:?}, and {waited:?} in any order");
+    assert!(requests < apart, "one request for each file suffices: {requests}, {apart} in any order");
+    let (took, requests) = read_in_turn(&in_order, MIB / 4);
+    let (waited, apart) = read_in_turn(&anyhow, MIB / 4);
+    assert!(took * 5 < waited, "beginnings: {took:?}, and {waited:?} in any order");
+    assert_eq!(requests, apart, "one for each beginning");
 }

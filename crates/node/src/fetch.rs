@@ -7,6 +7,7 @@ use crate::buffers::Buffers;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::streams::Streams;
+use crate::walks::Walks;
 use bytes::{Bytes, BytesMut};
 use ebb_core::extent::Fill;
 use ebb_format::sums::Sums;
@@ -41,6 +42,7 @@ pub struct Downloads {
     /// One for each bucket. One that does not answer keeps its share and no more.
     buffers: Vec<Buffers>,
     streams: RefCell<Streams>,
+    pub(crate) walks: RefCell<Walks>,
 }
 
 /// A download under way, of which all who wait are told.
@@ -72,7 +74,12 @@ impl Downloads {
     /// For a volume over so many buckets.
     pub fn new(buckets: usize, buffer_bytes: u64) -> Downloads {
         let buffers = || Buffers::new(buffer_bytes / buckets as u64, MAX_PARALLEL);
-        Downloads { pending: RefCell::default(), buffers: (0..buckets).map(|_| buffers()).collect(), streams: RefCell::default() }
+        Downloads {
+            pending: RefCell::default(),
+            buffers: (0..buckets).map(|_| buffers()).collect(),
+            streams: RefCell::default(),
+            walks: RefCell::default(),
+        }
     }
 
     pub fn forget(&self, ino: Ino) {
@@ -152,6 +159,10 @@ impl Node {
     /// Notes a read, and asks for what a sequential reader will want next.
     pub(crate) fn read_ahead(self: &Rc<Self>, ino: Ino, wanted: &Range<u64>) {
         let Some(valid_bytes) = self.replica.view().extents().home(ino).map(|home| home.valid_bytes) else { return };
+        if wanted.start == 0 {
+            self.walk_ahead(ino);
+        }
+        self.downloads.walks.borrow_mut().read(ino, wanted.end, wanted.end >= valid_bytes);
         let ahead = self.downloads.streams.borrow_mut().read(ino, wanted, self.options.read_ahead_bytes);
         let Some(ahead) = ahead else { return };
         self.start_downloads(ino, ahead.start..ahead.end.min(valid_bytes), self.request_bytes(ino));
@@ -174,7 +185,7 @@ impl Node {
     }
 
     /// Starts downloads of the absent blocks of a range that are not under way.
-    fn start_downloads(self: &Rc<Self>, ino: Ino, range: Range<u64>, request_bytes: u64) {
+    pub(crate) fn start_downloads(self: &Rc<Self>, ino: Ino, range: Range<u64>, request_bytes: u64) {
         if range.is_empty() {
             return;
         }

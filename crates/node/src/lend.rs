@@ -89,6 +89,9 @@ impl Node {
             // Whatever comes of this, it is to be kept as it is to be seen.
             self.loans.table.borrow_mut().entry(ino).or_default();
         }
+        if borrow == Borrow::Begin {
+            self.walk_ahead(ino);
+        }
         // Who has just read a file opens it again.
         self.filled(|other| other == ino).await;
         for _ in 0..MAX_ATTEMPTS {

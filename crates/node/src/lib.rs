@@ -55,6 +55,7 @@ mod store;
 mod streams;
 mod trash;
 mod troubles;
+mod walks;
 mod warm;
 pub mod wire;
 
