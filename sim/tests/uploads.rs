@@ -366,6 +366,59 @@ fn parts_that_have_not_changed_are_copied_within_the_bucket() {
     assert!((0..41).all(|at| object.body[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == expected(at))));
 }
 
+/// Situation: a large file of which nothing is cached is sent, because a byte has changed, and overwritten meanwhile.
+/// Danger: the upload is given up for what it can no longer read here, in the end while its writers wait.
+/// Expectation: what is overwritten is read from the object that has it, and the upload goes through as it began.
+#[test]
+fn what_is_overwritten_while_a_file_is_sent_is_read_from_the_bucket() {
+    for refuses in [false, true] {
+        let world = Rc::new(World::new(1));
+        let bucket = world.bucket();
+        if refuses {
+            bucket.refuse_part_copies();
+        }
+        let process = world.machine("a").process("node");
+        let port = process.bucket(&bucket);
+        let (inner, outer, asks) = (process.clone(), world.clone(), bucket.clone());
+        let done = world.run(process.call(async move {
+            let (root, flush) = (Caller::ROOT, AdminRequest::Flush { path: vec![] });
+            let (node, client) = start(inner, port).await;
+            let ino = make(&client, "file", 40).await;
+            client.admin(flush.clone()).await.unwrap();
+            // What the bucket refuses is found out here.
+            client.write(&root, ino, 1, Bytes::from_static(b"x"), false).await.unwrap();
+            client.admin(flush.clone()).await.unwrap();
+            let evict = AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX };
+            client.admin(evict).await.unwrap();
+            client.write(&root, ino, 0, Bytes::from_static(b"y"), false).await.unwrap();
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(2) };
+            outer.set_faults(FaultPlan { bucket: BucketFaults { slow, ..Default::default() }, ..FaultPlan::default() });
+            let (before, old) = (asks.requests(), asks.objects()["file"].meta.etag.clone());
+            let change = async {
+                asked(&outer, &asks, "upload_begin", before["upload_begin"] + 1).await;
+                outer.sleep(Duration::from_secs(3)).await;
+                for at in (3..40).rev().step_by(4) {
+                    let block = Bytes::from(vec![77; BLOCK_BYTES as usize]);
+                    client.write(&root, ino, (at * MIB) as u64, block, false).await.unwrap();
+                }
+                while asks.objects()["file"].meta.etag == old {
+                    outer.sleep(Duration::from_millis(1)).await;
+                }
+                asks.objects()["file"].body.clone()
+            };
+            let (flushed, sent) = futures_util::future::join(client.admin(flush.clone()), change).await;
+            flushed.unwrap();
+            assert!(sent.starts_with(b"yx") && (1..40).all(|at| sent[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == at as u8)));
+            assert_eq!(since(&asks, &before, "upload_abort"), 0);
+            assert_eq!(since(&asks, &before, "upload_begin"), 2, "as it was, and with what was overwritten");
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        let object = &bucket.objects()["file"].body;
+        assert!((3..40).step_by(4).all(|at| object[at * MIB..at * MIB + BLOCK_BYTES as usize].iter().all(|byte| *byte == 77)));
+    }
+}
+
 /// A store that says nothing of it may not copy parts: then they are fetched and sent.
 #[test]
 fn a_bucket_that_copies_no_parts_is_sent_them() {

@@ -25,8 +25,16 @@ struct Upload {
     size_bytes: u64,
     /// Blocks below this one have been read.
     next: u64,
-    blocks: BTreeMap<u64, Bytes>,
+    blocks: BTreeMap<u64, Kept>,
     broken: bool,
+}
+
+/// What a block was when the upload began.
+#[derive(Clone)]
+pub enum Kept {
+    Bytes(Bytes),
+    /// As in the object that is the file's home.
+    InHome,
 }
 
 /// Whether another block can be set aside.
@@ -54,7 +62,7 @@ impl Preserved {
         }
     }
 
-    pub fn block(&self, ino: Ino, block: u64) -> Option<Bytes> {
+    pub fn block(&self, ino: Ino, block: u64) -> Option<Kept> {
         self.uploads.borrow().get(&ino).and_then(|upload| upload.blocks.get(&block).cloned())
     }
 
@@ -119,18 +127,18 @@ impl Node {
         let kept = match self.flusher.preserved.room(ino, block) {
             Room::Kept => return Ok(true),
             Room::Full => None,
-            Room::Free if zero => Some(Bytes::from_static(&ZEROS)),
+            Room::Free if zero => Some(Kept::Bytes(Bytes::from_static(&ZEROS))),
             Room::Free if present => {
                 let start = block * BLOCK_BYTES;
-                self.read_local(ino, &(start..start + BLOCK_BYTES)).await?
+                self.read_local(ino, &(start..start + BLOCK_BYTES)).await?.map(Kept::Bytes)
             }
-            Room::Free => None,
+            Room::Free => Some(Kept::InHome),
         };
         let mut uploads = self.flusher.preserved.uploads.borrow_mut();
         let Some(upload) = uploads.get_mut(&ino) else { return Ok(false) };
         match kept {
-            Some(bytes) => {
-                upload.blocks.insert(block, bytes);
+            Some(kept) => {
+                upload.blocks.insert(block, kept);
             }
             None => upload.broken = true,
         }

@@ -1,5 +1,6 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
+use super::preserve::Kept;
 use super::transact::FlushError;
 use crate::buffers::Room;
 use crate::load::bucket_refusal;
@@ -410,12 +411,19 @@ impl Node {
         // Blocks overwritten since are as they were put aside.
         let mut bytes = data;
         for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
-            if let Some(kept) = self.flusher.preserved.block(ino, block) {
-                let start = (block * BLOCK_BYTES).max(range.start);
-                let end = ((block + 1) * BLOCK_BYTES).min(range.end);
-                let (into, from) = ((start - range.start) as usize, (start - block * BLOCK_BYTES) as usize);
-                let len_bytes = (end - start) as usize;
-                bytes[into..into + len_bytes].copy_from_slice(&kept[from..from + len_bytes]);
+            let Some(kept) = self.flusher.preserved.block(ino, block) else { continue };
+            let (start, end) = ((block * BLOCK_BYTES).max(range.start), ((block + 1) * BLOCK_BYTES).min(range.end));
+            let into = &mut bytes[(start - range.start) as usize..(end - range.start) as usize];
+            match kept {
+                Kept::Bytes(kept) => into.copy_from_slice(&kept[(start - block * BLOCK_BYTES) as usize..][..into.len()]),
+                Kept::InHome => {
+                    let Some((key, etag, valid_bytes)) = self.home_of(ino) else { return Err(FlushError::Later) };
+                    let held = (end.min(valid_bytes).max(start) - start) as usize;
+                    into[held..].fill(0);
+                    if held > 0 {
+                        into[..held].copy_from_slice(&self.get_range(&key, start..start + held as u64, &etag).await?);
+                    }
+                }
             }
         }
         Ok(bytes.freeze())
