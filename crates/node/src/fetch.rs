@@ -164,8 +164,9 @@ impl Node {
         }
         self.downloads.walks.borrow_mut().read(ino, wanted.end, wanted.end >= valid_bytes);
         let ahead = self.downloads.streams.borrow_mut().read(ino, wanted, self.options.read_ahead_bytes);
-        let Some(ahead) = ahead else { return };
-        self.start_downloads(ino, ahead.start..ahead.end.min(valid_bytes), self.request_bytes(ino));
+        for range in ahead {
+            self.start_downloads(ino, range.start..range.end.min(valid_bytes), self.request_bytes(ino));
+        }
     }
 
     /// [`MAX_ATTEMPTS`] are over.

@@ -66,7 +66,7 @@ pub struct Options {
     pub scrub_interval: Option<Duration>,
     /// Never faster than this.
     pub scrub_bytes_per_sec: u64,
-    /// Most bytes that are read ahead of one sequential reader.
+    /// Most bytes that are read ahead of a reader who goes on in order, in equal steps or from file to file.
     pub read_ahead_bytes: u64,
     /// Requests that take this long are told of in the log; `None`: none are.
     pub slow_operation: Option<Duration>,

@@ -15,10 +15,55 @@ const MAX_STREAMS: usize = 256;
 /// Of one file, so that reads anywhere in it displace no others.
 const MAX_OF_FILE: usize = 16;
 
+/// So many equal steps from one read to the next are a pattern.
+const LEAST_STEPS: u32 = 3;
+
+/// Reads that who goes on in equal steps is run ahead by at most.
+const MAX_STEPS: u64 = 64;
+
 #[derive(Default)]
 pub struct Streams {
     streams: Vec<Stream>,
+    strides: Vec<Stride>,
     reads: u64,
+}
+
+/// Reads of one file that are apart, from each beginning to the next.
+struct Stride {
+    ino: Ino,
+    last: u64,
+    step: u64,
+    /// How many times in a row.
+    run: u32,
+    /// The last read that was asked for begins here.
+    ahead: u64,
+    /// Number of the last read.
+    used: u64,
+}
+
+impl Stride {
+    /// What is to be asked for now that a read is at another place.
+    fn go_on(&mut self, wanted: &Range<u64>, most_bytes: u64) -> Vec<Range<u64>> {
+        let step = wanted.start.saturating_sub(self.last);
+        self.last = wanted.start;
+        if step == 0 || step != self.step {
+            (self.step, self.run, self.ahead) = (step, 1, wanted.start);
+            return Vec::new();
+        }
+        self.run = self.run.saturating_add(1);
+        let Some(beyond) = self.run.checked_sub(LEAST_STEPS) else { return Vec::new() };
+        let len_bytes = wanted.end - wanted.start;
+        let steps = (2u64 << beyond.min(5)).min(MAX_STEPS).min(most_bytes / len_bytes.max(1));
+        let from = self.ahead.max(wanted.start);
+        let upto = wanted.start.saturating_add(steps.saturating_mul(step));
+        // Topped up by halves.
+        if from > wanted.start.saturating_add((steps / 2).saturating_mul(step)) || upto <= from {
+            return Vec::new();
+        }
+        self.ahead = upto;
+        let starts = (1..=(upto - from) / step).map(|ahead| from + ahead * step);
+        starts.map(|start| start..start.saturating_add(len_bytes)).collect()
+    }
 }
 
 struct Stream {
@@ -45,10 +90,18 @@ impl Stream {
 }
 
 impl Streams {
-    /// Notes a read; gives what its stream will want next, if it is time to ask for it. At most
-    /// `most_bytes` are asked for ahead of it.
-    pub fn read(&mut self, ino: Ino, wanted: &Range<u64>, most_bytes: u64) -> Option<Range<u64>> {
+    /// Notes a read; gives what its stream will want next, or who reads in equal steps, if it is time to ask
+    /// for it. At most `most_bytes` are asked for ahead of it.
+    pub fn read(&mut self, ino: Ino, wanted: &Range<u64>, most_bytes: u64) -> Vec<Range<u64>> {
         self.reads += 1;
+        match self.follow(ino, wanted, most_bytes) {
+            Some(ahead) => ahead.into_iter().collect(),
+            None => self.stride(ino, wanted, most_bytes),
+        }
+    }
+
+    /// `None` where it is of no stream that is known.
+    fn follow(&mut self, ino: Ino, wanted: &Range<u64>, most_bytes: u64) -> Option<Option<Range<u64>>> {
         let used = self.reads;
         let of_file = self.streams.iter_mut().filter(|stream| stream.ino == ino);
         let followed = of_file.filter_map(|stream| Some((stream.distance_of(wanted)?, stream))).min_by_key(|(distance, _)| *distance);
@@ -61,12 +114,27 @@ impl Streams {
         stream.next = stream.next.max(wanted.end);
         // Topped up by halves, so that requests stay large.
         if stream.ahead > stream.next.saturating_add(stream.window_bytes / 2) {
-            return None;
+            return Some(None);
         }
         stream.window_bytes = (stream.window_bytes * 2).max(FIRST_WINDOW_BYTES).min(most_bytes);
         let begin = stream.ahead.max(wanted.start);
         stream.ahead = stream.next.saturating_add(stream.window_bytes);
-        Some(begin..stream.ahead)
+        Some(Some(begin..stream.ahead))
+    }
+
+    fn stride(&mut self, ino: Ino, wanted: &Range<u64>, most_bytes: u64) -> Vec<Range<u64>> {
+        let used = self.reads;
+        if let Some(stride) = self.strides.iter_mut().find(|stride| stride.ino == ino) {
+            stride.used = used;
+            return stride.go_on(wanted, most_bytes);
+        }
+        let begun = Stride { ino, last: wanted.start, step: 0, run: 0, ahead: 0, used };
+        if self.strides.len() < MAX_STREAMS {
+            self.strides.push(begun);
+        } else if let Some(oldest) = self.strides.iter_mut().min_by_key(|other| other.used) {
+            *oldest = begun;
+        }
+        Vec::new()
     }
 
     /// The furthest that anybody who reads the file is run ahead of.
@@ -76,6 +144,7 @@ impl Streams {
 
     pub fn forget(&mut self, ino: Ino) {
         self.streams.retain(|stream| stream.ino != ino);
+        self.strides.retain(|stride| stride.ino != ino);
     }
 
     fn begin(&mut self, stream: Stream) {
@@ -101,7 +170,9 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn read(streams: &mut Streams, ino: u64, at: u64) -> Option<Range<u64>> {
-        streams.read(Ino(ino), &(at..at + READ), MOST)
+        let ahead = streams.read(Ino(ino), &(at..at + READ), MOST);
+        assert!(ahead.len() < 2, "{ahead:?}");
+        ahead.into_iter().next()
     }
 
     #[test]
@@ -127,7 +198,35 @@ mod tests {
         let mut streams = Streams::default();
         for at in (0..100).map(|read| read * READ) {
             let ahead = streams.read(Ino(1), &(at..at + READ), 0);
-            assert!(ahead.is_none_or(|range| range.end <= at + READ));
+            assert!(ahead.iter().all(|range| range.end <= at + READ));
+        }
+    }
+
+    #[test]
+    fn who_reads_in_equal_steps_is_run_ahead_of() {
+        const STEP: u64 = 5 << 20;
+        let mut streams = Streams::default();
+        let mut asked = Vec::new();
+        for read in 0..500 {
+            let at = 7 + read * STEP;
+            asked.extend(streams.read(Ino(1), &(at..at + READ), MOST));
+            assert!(read < 4 || asked.iter().any(|range: &Range<u64>| range.start > at), "{read}: the reader has caught up");
+        }
+        let first = 7 + 4 * STEP;
+        assert!(asked.iter().zip(0..).all(|(range, step)| *range == (first + step * STEP..first + step * STEP + READ)));
+        assert!(asked.len() < 500 + MAX_STEPS as usize);
+        let elsewhere = streams.read(Ino(1), &(3..3 + READ), MOST);
+        assert_eq!(elsewhere, []);
+    }
+
+    #[test]
+    fn steps_of_any_length_ask_for_nothing_that_cannot_be() {
+        let mut streams = Streams::default();
+        let step = u64::MAX / 8;
+        for at in (0..8).map(|read| read * step).chain([u64::MAX - 1, u64::MAX]) {
+            let ahead = streams.read(Ino(1), &(at..at.saturating_add(READ)), MOST);
+            assert!(ahead.iter().all(|range| at <= range.start && range.start <= range.end), "{ahead:?}");
+            streams.read(Ino(2), &(at..at), MOST);
         }
     }
 
@@ -137,8 +236,9 @@ mod tests {
         let mut asked = [0; 8];
         for at in (0..400).map(|read| read * READ) {
             for reader in 0..8 {
-                let ahead = read(&mut streams, 1, reader * GIB + at);
-                asked[reader as usize] += ahead.map_or(0, |range| range.end - range.start);
+                let at = reader * GIB + at;
+                let ahead = streams.read(Ino(1), &(at..at + READ), MOST);
+                asked[reader as usize] += ahead.iter().map(|range| range.end - range.start).sum::<u64>();
             }
         }
         assert!(asked.iter().all(|bytes| *bytes >= 400 * READ), "{asked:?}");
@@ -152,7 +252,8 @@ mod tests {
             let ahead = read(&mut streams, 2, round * READ);
             asked += ahead.map_or(0, |range| range.end - range.start);
             for random in 0..10 {
-                assert_eq!(read(&mut streams, 1, (round * 10 + random) * 3 * SLACK_BYTES), None);
+                let at = (round * 10 + random).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+                assert_eq!(read(&mut streams, 1, at), None);
             }
         }
         assert!(asked >= 400 * READ, "{asked}");
