@@ -9,6 +9,7 @@ mod crash;
 mod demo;
 mod fuzz;
 mod licences;
+mod memory;
 mod powercut;
 mod recoveries;
 mod rig;
@@ -98,6 +99,14 @@ enum Command {
         #[arg(long)]
         release: bool,
     },
+    /// What an embedded mount holds in memory, idle and under work.
+    Memory {
+        /// How many files in one directory.
+        #[arg(long, default_value_t = 1_000_000)]
+        entries: u64,
+        #[arg(long)]
+        release: bool,
+    },
     /// Measure ebb beside what machine and kernel can do (docs/benchmarks.md).
     Bench {
         #[arg(value_enum)]
@@ -180,6 +189,7 @@ fn main() -> ExitCode {
         }
         Command::Fuzz { targets, seconds } => fuzz::run(&targets, Duration::from_secs(seconds)),
         Command::Scale { keys, release } => scale::run(keys, release),
+        Command::Memory { entries, release } => memory::run(entries, release),
         Command::Bench { table, rounds, only, json, markdown, peers } => {
             bench::run(bench::Wanted { table, rounds: rounds.into(), only, json, markdown, peers })
         }

@@ -263,9 +263,18 @@ impl Rig {
     pub fn resident_bytes(&self) -> Outcome<u64> {
         let daemon = self.daemon().ok_or("there is no daemon")?;
         let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("the kernel does not say")?;
-        let kib: u64 = line.trim_end_matches("kB").trim().parse()?;
-        Ok(kib << 10)
+        kib(&status, "VmRSS:")
+    }
+
+    /// What the mount's processes hold in memory, each page shared out among those that have it.
+    pub fn proportional_bytes(&self) -> Outcome<u64> {
+        let record = self.record().ok_or("there is no daemon")?;
+        let mut sum = 0;
+        for process in [Some(record.daemon), record.supervisor].into_iter().flatten() {
+            let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid))?;
+            sum += kib(&rollup, "Pss:")?;
+        }
+        Ok(sum)
     }
 
     fn daemon(&self) -> Option<Process> {
@@ -324,6 +333,13 @@ impl Drop for Rig {
         }
         fs::remove_dir_all(&self.dir).ok();
     }
+}
+
+/// Of a file of proc(5), in bytes.
+fn kib(text: &str, name: &str) -> Outcome<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or("the kernel does not say")?;
+    let kib: u64 = line.trim_end_matches("kB").trim().parse()?;
+    Ok(kib << 10)
 }
 
 /// Where everything of a rig of this process is.

@@ -1,0 +1,91 @@
+//! What daemon and supervisor of an embedded mount hold in memory, together (PSS): idle, and at most under work.
+
+use crate::rig::{Rig, Shape};
+use crate::{Outcome, tool};
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const FILES: usize = 5_000;
+const SPARSE_BYTES: u64 = 100 << 30;
+const PIECES: u64 = 1_000;
+
+/// Between two looks at a process.
+const PACE: Duration = Duration::from_millis(100);
+
+pub fn run(entries: u64, release: bool) -> Outcome<()> {
+    let binaries = tool::build(&["ebb", "ebb-s3-server"], release)?;
+    // Nothing is sent meanwhile: 100 GiB of zeros would be.
+    let mut rig = Rig::new(Shape::EmbeddedS3, &binaries)?.with(&["--flush-interval", "1d"]);
+    rig.mount("")?;
+    let top = rig.mountpoint();
+    row(&rig, "idle", || Ok(std::thread::sleep(Duration::from_secs(2))))?;
+    row(&rig, &format!("write {FILES} files of 4 KiB"), || many_files(&top.join("files")))?;
+    row(&rig, "a sparse file of 100 GiB, 1,000 pieces of 64 KiB", || sparse_file(&top.join("sparse")))?;
+    row(&rig, &format!("make {entries} files in one directory"), || make_entries(&top.join("entries"), entries))?;
+    row(&rig, "list it", || {
+        let listed = fs::read_dir(top.join("entries"))?.count() as u64;
+        if listed == entries { Ok(()) } else { Err(format!("{listed} of {entries} entries are listed").into()) }
+    })?;
+    println!("{}", tool::output(&mut rig.ebb(&["status", &top.display().to_string()]))?);
+    Ok(())
+}
+
+fn row(rig: &Rig, what: &str, work: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
+    let (over, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    let began = Instant::now();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                // A process that has just ended is not there to be asked.
+                most.fetch_max(rig.proportional_bytes().unwrap_or(0), Ordering::Relaxed);
+                std::thread::sleep(PACE);
+            }
+        });
+        let worked = work();
+        over.store(true, Ordering::Relaxed);
+        worked
+    })?;
+    let took = began.elapsed();
+    let now = rig.proportional_bytes()?;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    println!("{:>9.1} MiB at most, {:>9.1} afterwards, {:>7.1} s  {what}", mib(most.into_inner().max(now)), mib(now), took.as_secs_f64());
+    Ok(())
+}
+
+fn many_files(top: &Path) -> Outcome<()> {
+    for dir in 0..FILES / 100 {
+        let dir = top.join(dir.to_string());
+        fs::create_dir_all(&dir)?;
+        for file in 0..100 {
+            fs::write(dir.join(file.to_string()), [7; 4096])?;
+        }
+    }
+    Ok(())
+}
+
+fn sparse_file(path: &Path) -> Outcome<()> {
+    let file = File::create(path)?;
+    file.set_len(SPARSE_BYTES)?;
+    for piece in 0..PIECES {
+        file.write_all_at(&[9; 64 << 10], piece * (SPARSE_BYTES / PIECES))?;
+    }
+    file.sync_all()?;
+    drop(file);
+    Ok(fs::remove_file(path)?)
+}
+
+fn make_entries(top: &Path, entries: u64) -> Outcome<()> {
+    fs::create_dir(top)?;
+    for entry in 0..entries {
+        let path = CString::new(top.join(format!("{entry:021}")).into_os_string().into_encoded_bytes())?;
+        // SAFETY: the path is NUL-terminated and outlives the call.
+        if unsafe { libc::mknod(path.as_ptr(), libc::S_IFREG | 0o644, 0) } != 0 {
+            return Err(format!("entry {entry}: {}", std::io::Error::last_os_error()).into());
+        }
+    }
+    Ok(())
+}
