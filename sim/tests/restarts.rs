@@ -5,6 +5,8 @@ use ebb_model::*;
 use ebb_node::{Node, Options};
 use ebb_sim::World;
 use ebb_sim::volume::rig::attach_embedded;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Danger: what a start has to do is logged, and the next one does it again on top of its own.
 #[test]
@@ -38,4 +40,33 @@ fn a_start_leaves_no_more_behind_than_the_one_before() {
     }
     let grown: Vec<u64> = recovered[1..].windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(grown.windows(2).all(|pair| pair[1] <= pair[0]), "the log grows faster with every start: {recovered:?}");
+}
+
+/// Danger: a volume that grows is written whole again and again, each time as a longer snapshot.
+#[test]
+fn snapshots_become_rarer_as_a_volume_grows() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let machine = world.machine("a");
+    let process = machine.process_on("node", "data");
+    let (port, ports) = (process.bucket(&bucket), process.ports.clone());
+    let snapshots = world.run(async {
+        let options = Options { volume: "ebb".into(), embedded: true, snapshot_operations: 100, ..Options::default() };
+        let options = Options { flush_interval: Duration::from_secs(3600), ..options };
+        let node = process.call(async move { Node::open(ports, Some(port), options).await.unwrap() }).await.unwrap();
+        let client = attach_embedded(&process, &node).await.unwrap().unwrap();
+        let disk = process.ports.disk.clone();
+        let mut snapshots = BTreeSet::new();
+        for entry in 0..4000 {
+            let name = Name::new(entry.to_string().as_bytes()).unwrap();
+            client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap();
+            if entry % 100 == 99 {
+                world.sleep(Duration::from_secs(3)).await;
+                snapshots.extend(disk.list("snapshot").await.unwrap());
+            }
+        }
+        snapshots
+    });
+    let count = snapshots.unwrap().len();
+    assert!((5..20).contains(&count), "{count} snapshots of 4,000 inodes, made a hundred at a time");
 }

@@ -15,6 +15,9 @@ use std::time::Duration;
 const FETCHED_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often sessions are looked at.
+/// A snapshot is written when the log has 1 / this as many operations as there are inodes, at least.
+const SNAPSHOT_SHARE: u64 = 4;
+
 const EXPIRY_POLL: Duration = Duration::from_secs(1);
 
 /// How a node has stopped.
@@ -100,7 +103,9 @@ impl Node {
     async fn snapshot_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(EXPIRY_POLL).await;
-            let short = self.replica.log().written().0 - self.snapshot_at.get().0 < self.options.snapshot_operations;
+            // Of many inodes a snapshot is long: a log that is a part of it costs less than the next one.
+            let least = (self.replica.view().namespace().len() as u64 / SNAPSHOT_SHARE).max(self.options.snapshot_operations);
+            let short = self.replica.log().written().0 - self.snapshot_at.get().0 < least;
             // A snapshot does not say which bytes clients are still to repeat.
             if short || self.attachments.awaits_any() {
                 continue;
