@@ -199,3 +199,23 @@ fn pages_that_are_damaged_on_their_way_come_again() {
         assert_eq!(second.troubles().await, Vec::<String>::new());
     });
 }
+
+/// Situation: a node that has nothing but the bucket begins, and the root's page comes damaged (seeds 1684 and 1958 of
+/// simulated volumes). Expectation: it is asked for again.
+#[test]
+fn a_root_that_is_damaged_on_its_way_comes_again() {
+    for seed in 1..21 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        run(&world, async {
+            let first = Mount::new(&world, "a", &bucket).await;
+            let set = SetAttr { mode: Some(0o751), ..SetAttr::default() };
+            first.client.setattr(&Caller::ROOT, Ino::ROOT, set).await.unwrap();
+            first.node.stop(true).await.unwrap();
+            let garbled = BucketFaults { garbled: Rate::one_in(5), ..BucketFaults::default() };
+            world.set_faults(FaultPlan { bucket: garbled, ..FaultPlan::default() });
+            let second = Mount::new(&world, "b", &bucket).await;
+            assert_eq!(second.client.getattr(Ino::ROOT).await.unwrap().mode, 0o751, "seed {seed}");
+        });
+    }
+}

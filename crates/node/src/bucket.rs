@@ -17,7 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 16 << 10;
 
 /// What comes damaged so often in a row is so in the store.
-const MAX_DAMAGED: u32 = 4;
+pub(crate) const MAX_DAMAGED: u32 = 4;
 
 /// What is wrong with bytes of an object, from which of them on.
 pub struct Damage {

@@ -1,5 +1,6 @@
 //! Starting a node: whose volume it is, what the log says, what a power cut took back.
 
+use crate::bucket::MAX_DAMAGED;
 use crate::cache::Cache;
 use crate::exposed::Exposures;
 use crate::fetch::Downloads;
@@ -528,16 +529,22 @@ async fn empty(ports: &Ports, bucket: Option<&dyn Bucket>, serves: &Serves, opti
     };
     let Some(bucket) = bucket else { return Ok(Partition::new(serves.incarnation, default, false)) };
     let key = page_key(Ino::ROOT);
-    match bucket.get(&key, None, None).await {
-        Ok(object) => {
-            let page = page::decode(&object.body).map_err(|error| OpenError::Root { key, what: error.to_string() })?;
-            Ok(Partition::new(serves.incarnation, page.record, true))
+    let mut attempt = 1;
+    loop {
+        let object = match bucket.get(&key, None, None).await {
+            Ok(object) => object,
+            Err(BucketError::NotFound { .. }) => return Ok(Partition::new(serves.incarnation, default, true)),
+            Err(error) => {
+                tracing::error!(%error, "the root of the volume cannot be read");
+                return Err(OpenError::Request(bucket_refusal(&error)));
+            }
+        };
+        match page::decode(&object.body) {
+            Ok(page) => return Ok(Partition::new(serves.incarnation, page.record, true)),
+            Err(error) if attempt == MAX_DAMAGED => return Err(OpenError::Root { key, what: error.to_string() }),
+            Err(error) => tracing::warn!(attempt, "{key} came from the bucket as it was not written: {error}"),
         }
-        Err(BucketError::NotFound { .. }) => Ok(Partition::new(serves.incarnation, default, true)),
-        Err(error) => {
-            tracing::error!(%error, "the root of the volume cannot be read");
-            Err(OpenError::Request(bucket_refusal(&error)))
-        }
+        attempt += 1;
     }
 }
 
