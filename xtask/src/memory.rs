@@ -22,7 +22,10 @@ pub fn run(entries: u64, release: bool) -> Outcome<()> {
     let mut rig = Rig::new(Shape::EmbeddedS3, &binaries)?.with(&["--flush-interval", "1d"]);
     rig.mount("")?;
     let top = rig.mountpoint();
-    row(&rig, "idle", || Ok(std::thread::sleep(Duration::from_secs(2))))?;
+    row(&rig, "idle", || {
+        std::thread::sleep(Duration::from_secs(2));
+        Ok(())
+    })?;
     row(&rig, &format!("write {FILES} files of 4 KiB"), || many_files(&top.join("files")))?;
     row(&rig, "a sparse file of 100 GiB, 1,000 pieces of 64 KiB", || sparse_file(&top.join("sparse")))?;
     row(&rig, &format!("make {entries} files in one directory"), || make_entries(&top.join("entries"), entries))?;
