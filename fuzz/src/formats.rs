@@ -53,6 +53,13 @@ pub fn page(bytes: &[u8]) {
     }
 }
 
+pub fn page_piece(bytes: &[u8]) {
+    if let Ok(piece) = page::decode_piece(bytes) {
+        let again = page::encode_piece(&piece).expect("what was read can be written");
+        assert_eq!(page::decode_piece(&again), Ok(piece));
+    }
+}
+
 /// The value of a tag, of an object with two others.
 pub fn sums(bytes: &[u8]) {
     let others = vec![("mode".to_owned(), "33188".to_owned()), ("uid".to_owned(), "0".to_owned())];
@@ -122,5 +129,7 @@ pub fn message(bytes: &[u8]) {
     reads::<Notice>(bytes);
     reads::<ebb_model::Command>(bytes);
     reads::<ebb_model::DirectoryPage>(bytes);
+    reads::<ebb_model::PageHead>(bytes);
+    reads::<ebb_model::PieceContent>(bytes);
     reads::<LogIndex>(bytes);
 }

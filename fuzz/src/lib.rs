@@ -23,6 +23,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "segment", run: formats::segment, seeds: || seeds::golden(include_str!("../../crates/format/golden/segment.txt")) },
     Target { name: "snapshot", run: formats::snapshot, seeds: || seeds::golden(include_str!("../../crates/format/golden/snapshot.txt")) },
     Target { name: "page", run: formats::page, seeds: || seeds::golden(include_str!("../../crates/format/golden/page.txt")) },
+    Target {
+        name: "page-piece",
+        run: formats::page_piece,
+        seeds: || seeds::golden(include_str!("../../crates/format/golden/page-piece.txt")),
+    },
     Target { name: "head", run: formats::head, seeds: || seeds::golden(include_str!("../../crates/format/golden/head.txt")) },
     Target { name: "identity", run: formats::identity, seeds: || seeds::golden(include_str!("../../crates/format/golden/identity.txt")) },
     Target { name: "backup", run: formats::backup, seeds: || seeds::golden(include_str!("../../crates/format/golden/backup.txt")) },

@@ -1,7 +1,7 @@
 //! Pages of directories on their way to the bucket while the directories change.
 
 use ebb_client::Client;
-use ebb_format::page::{self, Page};
+use ebb_format::page;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_ports::Capabilities;
@@ -25,8 +25,8 @@ async fn link(client: &Client, file: &str) {
     client.make(&Caller::ROOT, Ino::ROOT, &name(file), 0o777, link, false).await.unwrap();
 }
 
-fn root_page(bucket: &SimBucket) -> Option<Page> {
-    bucket.objects().get(KEY).map(|object| page::decode(&object.body).unwrap())
+fn root_page(bucket: &SimBucket) -> Option<DirectoryPage> {
+    bucket.objects().get(KEY).map(|object| page::decode(&object.body).unwrap().page)
 }
 
 /// Runs `work` with a client of a node over an empty bucket.

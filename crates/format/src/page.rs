@@ -1,27 +1,82 @@
 //! What the bucket's objects cannot say about a directory, as the object `.ebb/d/<inode>`
-//! has it (`docs/format/bucket.md`).
+//! has it, and of a large directory pieces `.ebb/e/<inode>-<id>` (`docs/format/bucket.md`).
 
 use crate::body::{self, u32_at};
 use crate::{Format, FormatError, crc32c};
 use bytes::Bytes;
-pub use ebb_model::DirectoryPage as Page;
+use ebb_model::{Installed, PagePiece};
+pub use ebb_model::{PageHead as Head, PieceContent as Piece};
+use serde::{Deserialize, Serialize};
 
-/// Entries that are not sorted by name, or have one name twice, are invalid.
-pub fn encode(page: &Page) -> Result<Bytes, FormatError> {
-    check_order(page)?;
-    let mut out = Vec::with_capacity(CONTENT_AT + page.entries.len() * TYPICAL_ENTRY_BYTES);
-    out.extend_from_slice(MAGIC);
-    out.push(VERSION);
-    body::append(Format::Page, page, &mut out)?;
+/// Entries that are not sorted by name, or have one name twice, are invalid, as are pieces.
+pub fn encode(head: &Head) -> Result<Bytes, FormatError> {
+    check(head)?;
+    match head.pieces.is_empty() {
+        true => seal(&HEAD, WHOLE, &head.page, head.page.entries.len() * TYPICAL_ENTRY_BYTES),
+        false => seal(&HEAD, IN_PIECES, head, head.pieces.len() * TYPICAL_PIECE_BYTES),
+    }
+}
+
+/// `bytes` are the whole object.
+pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
+    let head = match unseal(&HEAD, bytes)? {
+        (IN_PIECES, content) => read::<Head>(&HEAD, content).and_then(in_pieces)?,
+        // In version 1 every entry of an inode tells all its names, which reads as well.
+        (_, content) => read::<ebb_model::DirectoryPage>(&HEAD, content)?.into(),
+    };
+    check(&head)?;
+    Ok(head)
+}
+
+pub fn encode_piece(piece: &Piece) -> Result<Bytes, FormatError> {
+    check_entries(&PIECE, &piece.entries)?;
+    seal(&PIECE, PIECE.version, piece, piece.entries.len() * TYPICAL_ENTRY_BYTES)
+}
+
+/// `bytes` are the whole object.
+pub fn decode_piece(bytes: &[u8]) -> Result<Piece, FormatError> {
+    let piece: Piece = read(&PIECE, unseal(&PIECE, bytes)?.1)?;
+    check_entries(&PIECE, &piece.entries)?;
+    Ok(piece)
+}
+
+/// `magic 8 | version u8 | postcard of the value | crc32c u32 of all before it`
+struct Kind {
+    format: Format,
+    magic: &'static [u8; 8],
+    /// The last one that is known; all before it are.
+    version: u8,
+    what: &'static str,
+}
+
+const HEAD: Kind = Kind { format: Format::Page, magic: b"EBBDIR\0\x01", version: IN_PIECES, what: "the page" };
+const PIECE: Kind = Kind { format: Format::PagePiece, magic: b"EBBDIRE\x01", version: 1, what: "the piece" };
+
+/// Version of a page that is one object.
+const WHOLE: u8 = 2;
+const IN_PIECES: u8 = 3;
+
+const VERSION_AT: usize = 8;
+const CONTENT_AT: usize = 9;
+const CRC_BYTES: usize = 4;
+
+const TYPICAL_ENTRY_BYTES: usize = 96;
+const TYPICAL_PIECE_BYTES: usize = 32;
+
+fn seal<T: Serialize>(kind: &Kind, version: u8, value: &T, typical_bytes: usize) -> Result<Bytes, FormatError> {
+    let mut out = Vec::with_capacity(CONTENT_AT + typical_bytes);
+    out.extend_from_slice(kind.magic);
+    out.push(version);
+    body::append(kind.format, value, &mut out)?;
     let crc = crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     Ok(out.into())
 }
 
-/// `bytes` are the whole object.
-pub fn decode(bytes: &[u8]) -> Result<Page, FormatError> {
-    let format = Format::Page;
-    if !bytes.starts_with(&MAGIC[..bytes.len().min(MAGIC.len())]) {
+/// Version and content.
+fn unseal<'a>(kind: &Kind, bytes: &'a [u8]) -> Result<(u8, &'a [u8]), FormatError> {
+    let &Kind { format, magic, version, what } = kind;
+    if !bytes.starts_with(&magic[..bytes.len().min(magic.len())]) {
         return Err(FormatError::Foreign { format });
     }
     if bytes.len() < CONTENT_AT + CRC_BYTES {
@@ -29,32 +84,51 @@ pub fn decode(bytes: &[u8]) -> Result<Page, FormatError> {
     }
     let (content, crc) = bytes.split_at(bytes.len() - CRC_BYTES);
     if crc32c(content) != u32_at(crc, 0) {
-        return Err(FormatError::Checksum { format, offset: 0, what: "the page" });
+        return Err(FormatError::Checksum { format, offset: 0, what });
     }
-    // In version 1 every entry of an inode tells all its names, which reads as well.
-    if !(1..=VERSION).contains(&content[VERSION_AT]) {
-        return Err(FormatError::Version { format, found: content[VERSION_AT], known: VERSION });
+    if !(1..=version).contains(&content[VERSION_AT]) {
+        return Err(FormatError::Version { format, found: content[VERSION_AT], known: version });
     }
-    let page = body::read(format, CONTENT_AT as u64, &content[CONTENT_AT..])?;
-    check_order(&page)?;
-    Ok(page)
+    Ok((content[VERSION_AT], &content[CONTENT_AT..]))
 }
 
-/// `magic 8 | version u8 | postcard of Page | crc32c u32 of all before it`
-const MAGIC: &[u8; 8] = b"EBBDIR\0\x01";
-const VERSION: u8 = 2;
-const VERSION_AT: usize = 8;
-const CONTENT_AT: usize = 9;
-const CRC_BYTES: usize = 4;
+fn read<'a, T: Deserialize<'a>>(kind: &Kind, content: &'a [u8]) -> Result<T, FormatError> {
+    body::read(kind.format, CONTENT_AT as u64, content)
+}
 
-const TYPICAL_ENTRY_BYTES: usize = 96;
-
-fn check_order(page: &Page) -> Result<(), FormatError> {
-    match page.entries.windows(2).find(|pair| pair[0].name >= pair[1].name) {
+fn check(head: &Head) -> Result<(), FormatError> {
+    check_entries(&HEAD, &head.page.entries)?;
+    check_pieces(&head.pieces)?;
+    match head.moved.windows(2).find(|pair| pair[0] >= pair[1]) {
+        Some(pair) => invalid(&HEAD, format!("{} does not sort behind {}", pair[1], pair[0])),
         None => Ok(()),
-        Some(pair) => {
-            let what = format!("entry {} does not sort behind {}", pair[1].name, pair[0].name);
-            Err(FormatError::Invalid { format: Format::Page, offset: CONTENT_AT as u64, what })
-        }
     }
+}
+
+fn in_pieces(head: Head) -> Result<Head, FormatError> {
+    match head.pieces.is_empty() || !head.page.entries.is_empty() {
+        true => invalid(&HEAD, "it is of a page in pieces and has none, or entries".into()),
+        false => Ok(head),
+    }
+}
+
+fn check_pieces(pieces: &[PagePiece]) -> Result<(), FormatError> {
+    if pieces.first().is_some_and(|piece| piece.first.as_bytes() != [1]) {
+        return invalid(&HEAD, "names are in front of the first piece".into());
+    }
+    match pieces.windows(2).find(|pair| pair[0].first >= pair[1].first) {
+        Some(pair) => invalid(&HEAD, format!("piece {} does not sort behind {}", pair[1].first, pair[0].first)),
+        None => Ok(()),
+    }
+}
+
+fn check_entries(kind: &Kind, entries: &[Installed]) -> Result<(), FormatError> {
+    match entries.windows(2).find(|pair| pair[0].name >= pair[1].name) {
+        Some(pair) => invalid(kind, format!("entry {} does not sort behind {}", pair[1].name, pair[0].name)),
+        None => Ok(()),
+    }
+}
+
+fn invalid<T>(kind: &Kind, what: String) -> Result<T, FormatError> {
+    Err(FormatError::Invalid { format: kind.format, offset: CONTENT_AT as u64, what })
 }

@@ -256,6 +256,13 @@ pub enum BackingCommand {
     /// These children of the directory leave the memory, as far as the bucket says all of them; the
     /// directory is to be loaded again. Nobody holds them.
     Forget { dir: Ino, inos: Vec<Ino> },
+    /// The directory's page is in these pieces, as somebody else has written them. Ignored where that is
+    /// known, or the page has been written here.
+    PiecesFound { dir: Ino, pieces: Vec<PagePiece> },
+    /// Pieces with these ids are about to be written for the directory's page.
+    PiecesBegun { dir: Ino, ids: Vec<u64> },
+    /// As `PageWritten`: `pieces` have taken the place of those that began with `gone`.
+    PiecesWritten { dir: Ino, version: Version, etag: String, gone: Vec<Name>, pieces: Vec<PagePiece> },
 }
 
 impl BackingCommand {
@@ -320,6 +327,48 @@ pub struct DirectoryPage {
     pub record: InstalledRecord,
     /// Segments below the directory's prefix that are another directory's redirect.
     pub hidden: Vec<String>,
+    /// Sorted by name, no name twice.
+    pub entries: Vec<Installed>,
+}
+
+/// One range of a page's entries in an object of its own, `.ebb/e/<inode>-<id>`: names from `first` to that of
+/// the next piece.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PagePiece {
+    pub first: Name,
+    pub id: u64,
+    pub entries: u32,
+}
+
+/// The object at a page's key. Without pieces it has all entries, else none.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PageHead {
+    pub page: DirectoryPage,
+    /// In the order of names; the first one begins with the least name that there can be.
+    pub pieces: Vec<PagePiece>,
+    /// Of a page in pieces: names in order whose objects are below the directory's prefix and not at their own
+    /// keys. They are to be known before any other name is.
+    pub moved: Vec<Name>,
+}
+
+impl From<DirectoryPage> for PageHead {
+    fn from(page: DirectoryPage) -> PageHead {
+        PageHead { page, pieces: Vec::new(), moved: Vec::new() }
+    }
+}
+
+impl PageHead {
+    /// In which of its pieces a name is.
+    pub fn piece_of(&self, name: &Name) -> Option<&PagePiece> {
+        self.pieces[..self.pieces.partition_point(|piece| piece.first <= *name)].last()
+    }
+}
+
+/// What is in the object of a piece.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PieceContent {
+    pub dir: Ino,
+    pub id: u64,
     /// Sorted by name, no name twice.
     pub entries: Vec<Installed>,
 }

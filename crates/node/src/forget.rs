@@ -236,7 +236,7 @@ impl Node {
         // What has changed since it was looked at stays.
         going.retain(|ino| self.replica.view().namespace().inode(*ino).is_none());
         for ino in going.iter().chain([&dir]) {
-            self.pages.borrow_mut().remove(ino);
+            self.pages.forget(*ino);
         }
         for ino in &going {
             self.cache.forget(*ino);

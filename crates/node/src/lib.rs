@@ -36,6 +36,7 @@ mod mutate;
 mod options;
 mod paced;
 mod packs;
+mod pages;
 mod planted;
 mod quota;
 mod read;
@@ -73,7 +74,6 @@ use cache::Cache;
 use ebb_core::extent::Unforced;
 use ebb_core::locks::LockTable;
 use ebb_core::partition::{Applied, Effect};
-use ebb_format::page::Page;
 use ebb_model::*;
 use ebb_ports::{Bucket, DiskError, Ports};
 use exposed::Exposures;
@@ -87,6 +87,7 @@ use lend::Loans;
 use locks::Locks;
 use log::LogError;
 use metadata::Metadata;
+use pages::Pages;
 use quota::Quotas;
 use replica::Replica;
 use revalidate::Revalidation;
@@ -119,8 +120,7 @@ pub struct Node {
     locks: Locks<Ino>,
     /// One load of a directory at a time.
     loads: Locks<Ino>,
-    /// Pages of directories that are being loaded.
-    pages: RefCell<BTreeMap<Ino, Rc<Page>>>,
+    pages: Pages,
     downloads: Downloads,
     cache: Cache,
     revalidation: Revalidation,

@@ -5,12 +5,11 @@
 //! as `Install`, which the partition refuses if names were removed since the question.
 
 use crate::Node;
-use crate::bucket::Damage;
 use crate::locks::Mode;
-use ebb_core::backing::{self, Listed, Listing, LoadPlan, LookupPlan, Scope, page_key};
-use ebb_format::page::{self, Page};
+use ebb_core::backing::{self, Listed, Listing, LoadPlan, LookupPlan, Scope, page_key, pieces_of_listing, pieces_of_name};
+use ebb_format::page::Head;
 use ebb_model::*;
-use ebb_ports::{BucketError, ListEntry, ListRequest, Object};
+use ebb_ports::{BucketError, ListEntry, ListRequest};
 use futures_util::future::{try_join, try_join_all};
 use std::rc::Rc;
 
@@ -26,7 +25,7 @@ const LOST_IDS: u32 = 1 << 17;
 /// What the bucket was found to have of one name.
 pub(crate) struct Found {
     entries: Vec<Listed>,
-    page: Option<Rc<Page>>,
+    page: Option<Rc<Head>>,
     epoch: u64,
 }
 
@@ -107,12 +106,12 @@ impl Node {
     async fn load_page(&self, dir: Ino) -> Result<(), RpcError> {
         let Some(plan) = self.load_plan(dir) else { return Ok(()) };
         let LoadPlan { prefix, after, page_key, epoch } = plan.clone();
-        let page = self.page_of(dir, page_key.as_deref()).await?;
+        let head = self.head_of(dir, page_key.as_deref()).await?;
         let first = after.is_none();
         if first && self.revalidates().is_some() {
             self.revalidation.asked_for(dir, self.ports.clock.monotonic());
         }
-        let request = ListRequest { prefix, by_directory: true, after, limit: LIST_LIMIT };
+        let request = ListRequest { prefix: prefix.clone(), by_directory: true, after: after.clone(), limit: LIST_LIMIT };
         let listing = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;
         let progress = match listing.entries.last() {
             Some(last) if listing.more => LoadProgress::UpTo(last.key().to_owned()),
@@ -123,7 +122,22 @@ impl Node {
             let probed = self.probe(backing::to_probe(&entries)).await?;
             entries.extend(probed);
         }
-        let scope = if first { Scope::First } else { Scope::Next };
+        let page = match &head {
+            Some(head) => {
+                let last = match &progress {
+                    LoadProgress::UpTo(last) => Some(last.as_str()),
+                    _ => None,
+                };
+                let needed = pieces_of_listing(head, &prefix, after.as_deref(), &entries, last);
+                // One that is out of date is read again, and what was listed with it is void.
+                let Some(page) = self.with_pieces(dir, head, needed).await? else { return Ok(()) };
+                Some(page)
+            }
+            None => None,
+        };
+        // Each piece comes when the listing comes by there, a whole page with the first part.
+        let is_in_pieces = page.as_ref().is_some_and(|page| !page.pieces.is_empty());
+        let scope = if first || is_in_pieces { Scope::First } else { Scope::Next };
         let current = self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope, after: None }, epoch, progress).await?;
         if current && self.load_plan(dir) == Some(plan) {
             // Asked again it would be answered in the same way, for ever.
@@ -152,7 +166,12 @@ impl Node {
             state.backing().lookup_plan(state.namespace(), dir, name)
         };
         let Some(LookupPlan { objects, prefixes, page_key, epoch }) = plan else { return Ok(None) };
-        let page = self.page_of(dir, page_key.as_deref()).await?;
+        let page = loop {
+            let Some(head) = self.head_of(dir, page_key.as_deref()).await? else { break None };
+            if let Some(page) = self.with_pieces(dir, &head, pieces_of_name(&head, name)).await? {
+                break Some(page);
+            }
+        };
         let heads = objects.into_iter().map(|key| async move {
             match self.bucket_read("head", &key, 0, || self.bucket().head(&key)).await {
                 Ok(meta) => {
@@ -213,8 +232,8 @@ impl Node {
         let mut missing = Vec::new();
         let mut at = dir;
         while self.replica.view().namespace().inode(at).is_none() {
-            let Some(page) = self.read_page(&page_key(at)).await? else { return Ok(false) };
-            let Some((parent, name)) = page.parent.clone() else { return Ok(false) };
+            let Some(head) = self.read_head(&page_key(at)).await? else { return Ok(false) };
+            let Some((parent, name)) = head.page.parent.clone() else { return Ok(false) };
             if missing.len() >= MAX_DEPTH {
                 return Ok(false);
             }
@@ -225,31 +244,6 @@ impl Node {
             self.resolve(parent, &name).await?;
         }
         Ok(self.replica.view().namespace().inode(dir).is_some())
-    }
-
-    /// The directory's page, kept while the directory is being loaded.
-    pub(crate) async fn page_of(&self, dir: Ino, key: Option<&str>) -> Result<Option<Rc<Page>>, RpcError> {
-        let Some(key) = key else { return Ok(None) };
-        if let Some(page) = self.pages.borrow().get(&dir) {
-            return Ok(Some(page.clone()));
-        }
-        let page = self.read_page(key).await?;
-        if let Some(page) = &page {
-            self.pages.borrow_mut().insert(dir, page.clone());
-        }
-        Ok(page)
-    }
-
-    async fn read_page(&self, key: &str) -> Result<Option<Rc<Page>>, RpcError> {
-        let decode = |object: Object| {
-            let damage = |error| Damage { at: 0, what: format!("the attributes that it holds are unknown: {error}") };
-            page::decode(&object.body).map_err(damage)
-        };
-        match self.get_sound(key, &(0..LARGE_PAGE_BYTES), || self.bucket().get(key, None, None), decode).await {
-            Ok(page) => Ok(Some(Rc::new(page))),
-            Err(BucketError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(bucket_refusal(&error)),
-        }
     }
 
     /// Logs what was found, in pieces that fit a record. False if the directory is no longer
@@ -296,7 +290,7 @@ impl Node {
                 tracing::warn!(%dir, not_shown, "keys of the bucket cannot be names and are not shown");
             }
             if self.is_complete(dir) {
-                self.pages.borrow_mut().remove(&dir);
+                self.pages.forget(dir);
             }
             return Ok(current);
         }
@@ -336,10 +330,6 @@ const INSTALL_BYTES: usize = 512 << 10;
 
 /// What an entry takes beside its names, keys and values.
 const ENTRY_BYTES: usize = 160;
-
-/// The page of a directory with some hundred thousand names, for the time that it may take: how
-/// long one is is not known before it is there.
-pub(crate) const LARGE_PAGE_BYTES: u64 = 32 << 20;
 
 pub(crate) fn listed(entry: ListEntry) -> Listed {
     match entry {

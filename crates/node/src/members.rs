@@ -3,6 +3,7 @@
 //! the members that it knows.
 
 use crate::head::{Candidate, HEAD_KEY, HeadError, TakeOver, Tenure};
+use crate::pages::{EntryError, entry_of};
 use crate::recover::OpenError;
 use crate::side_by_side::Member;
 use crate::signal::Signal;
@@ -116,7 +117,7 @@ pub(crate) async fn check_free(root: &dyn Bucket, members: &[Member]) -> Result<
     if new.is_empty() {
         return Ok(());
     }
-    let page = match root.get(&page_key(Ino::ROOT), None, None).await {
+    let head = match root.get(&page_key(Ino::ROOT), None, None).await {
         Ok(object) => {
             Some(page::decode(&object.body).map_err(|error| OpenError::Root { key: page_key(Ino::ROOT), what: error.to_string() })?)
         }
@@ -124,7 +125,7 @@ pub(crate) async fn check_free(root: &dyn Bucket, members: &[Member]) -> Result<
         Err(error) => return Err(failed(error)),
     };
     let looks = new.into_iter().map(|member| {
-        let page = &page;
+        let head = &head;
         async move {
             let below = ListRequest { prefix: member.prefix().into(), by_directory: false, after: None, limit: 1 };
             let object = match root.head(member.dir().as_str()).await {
@@ -132,12 +133,18 @@ pub(crate) async fn check_free(root: &dyn Bucket, members: &[Member]) -> Result<
                 Err(BucketError::NotFound { .. }) => false,
                 Err(error) => return Err(failed(error)),
             };
-            let recorded = page.as_ref().is_some_and(|page| {
-                // An empty directory may have been the member's before it was taken out for a while.
-                let other = |kind: &InstalledKind| !matches!(kind, InstalledKind::Directory { prefix: None, .. });
-                page.entries.iter().any(|entry| entry.name == *member.dir().name() && other(&entry.what))
-                    || page.hidden.iter().any(|segment| segment == member.dir().as_str())
-            });
+            let recorded = match head {
+                Some(head) => {
+                    let entry = entry_of(root, head, member.dir().name()).await.map_err(|error| match error {
+                        EntryError::Bucket(error) => failed(error),
+                        EntryError::Damage { key, what } => OpenError::Root { key, what },
+                    })?;
+                    // An empty directory may have been the member's before it was taken out for a while.
+                    let other = |kind: &InstalledKind| !matches!(kind, InstalledKind::Directory { prefix: None, .. });
+                    entry.is_some_and(|entry| other(&entry.what)) || head.page.hidden.iter().any(|segment| segment == member.dir().as_str())
+                }
+                None => false,
+            };
             match object || recorded || !root.list(below).await.map_err(failed)?.entries.is_empty() {
                 true => Err(OpenError::NotFree { dir: member.dir().clone(), root: root.describe() }),
                 false => Ok(()),

@@ -77,6 +77,8 @@ pub struct Options {
     /// Operations after which a snapshot is written, so that a restart has no more to replay.
     pub snapshot_operations: u64,
     pub segment_bytes: u64,
+    /// Most entries of one piece of a directory's page; a page with twice as many is in pieces.
+    pub page_piece_entries: usize,
     /// For the simulation alone: see [`Planted`].
     pub planted: Option<Planted>,
 }
@@ -119,6 +121,7 @@ impl Default for Options {
             pack_bytes: PACK_BYTES,
             snapshot_operations: 200_000,
             segment_bytes: 16 << 20,
+            page_piece_entries: 4096,
             planted: None,
         }
     }

@@ -540,7 +540,7 @@ async fn empty(ports: &Ports, bucket: Option<&dyn Bucket>, serves: &Serves, opti
             }
         };
         match page::decode(&object.body) {
-            Ok(page) => return Ok(Partition::new(serves.incarnation, page.record, true)),
+            Ok(head) => return Ok(Partition::new(serves.incarnation, head.page.record, true)),
             Err(error) if attempt == MAX_DAMAGED => return Err(OpenError::Root { key, what: error.to_string() }),
             Err(error) => tracing::warn!(attempt, "{key} came from the bucket as it was not written: {error}"),
         }

@@ -262,7 +262,7 @@ impl ProcessBucket {
 
     fn garble(&self, key: &str, object: Object) -> Object {
         let Shared { rng, faults, executor, .. } = &*self.bucket.shared;
-        let told = key.starts_with(PAGES) || object.meta.tags.iter().any(|(name, _)| name == sums::TAG);
+        let told = PAGES.iter().any(|prefix| key.starts_with(prefix)) || object.meta.tags.iter().any(|(name, _)| name == sums::TAG);
         if !told || object.body.is_empty() || !rng.chance(faults.plan().bucket.garbled) {
             return object;
         }
@@ -418,7 +418,7 @@ fn unavailable(what: &str, why: &str) -> BucketError {
 pub const BUCKET_HOST: &str = "bucket";
 
 /// Their bodies say themselves what they are to be.
-const PAGES: &str = ".ebb/d/";
+const PAGES: [&str; 2] = [".ebb/d/", ".ebb/e/"];
 
 /// Who changed what no process of this world did.
 const OUTSIDER: &str = "outsider";

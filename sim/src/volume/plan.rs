@@ -55,6 +55,7 @@ impl Plan {
             part_bytes: [64 << 10, 128 << 10, 8 << 20][rng.split("parts").index(3)],
             pack_below_bytes: [0, 8 << 10, PACKED_BYTES][rng.split("packed").index(3)],
             pack_bytes: [PACKED_BYTES, PACK_BYTES][rng.split("packs").index(2)],
+            page_piece_entries: [1, 2, 8, 4096][rng.split("pieces").index(4)],
             cache_bytes: [1 << 30, 2 << 20, 40 << 20][rng.index(3)],
             dirty_bytes: [1 << 30, 1 << 20, 20 << 20][rng.index(3)],
             space_timeout: Duration::from_secs(20),
@@ -113,7 +114,7 @@ impl Plan {
         let nlink = 2 + dirs.len() as u32;
         let record = InstalledRecord { mode: 0o755, nlink, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs, links: vec![] };
         let page = DirectoryPage { dir: Ino::ROOT, parent: None, record, hidden: vec![], entries: vec![] };
-        let body = page::encode(&page).expect("it is a small page").to_vec();
+        let body = page::encode(&page.into()).expect("it is a small page").to_vec();
         bucket.put_as_outsider(&page_key(Ino::ROOT), body, vec![]).expect("outsiders meet no faults");
         tree.keeping(name, value)
     }

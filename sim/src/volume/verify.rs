@@ -28,7 +28,10 @@ pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<Strin
     for (path, node) in tree {
         match node.attr.kind {
             FileKind::Directory => {
-                owned.insert(keys::page_key(node.attr.ino));
+                let key = keys::page_key(node.attr.ino);
+                let head = objects.get(&key).and_then(|object| page::decode(&object.body).ok());
+                owned.extend(head.iter().flat_map(|head| &head.pieces).map(|piece| keys::piece_key(node.attr.ino, piece.id)));
+                owned.insert(key);
                 owned.insert(prefixes[&path[..]].clone());
             }
             FileKind::Regular => {
@@ -77,8 +80,8 @@ pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<Strin
 /// What the bucket has of a trash with nothing in it.
 pub fn empty_trashes(bucket: &SimBucket) -> BTreeMap<String, Vec<u8>> {
     let is_trash = |body: &[u8]| {
-        let page = page::decode(body).ok().filter(|page| page.entries.is_empty());
-        page.and_then(|page| page.parent.clone()).is_some_and(|(_, name)| name.as_bytes() == TRASH)
+        let head = page::decode(body).ok().filter(|head| head.pieces.is_empty() && head.page.entries.is_empty());
+        head.and_then(|head| head.page.parent).is_some_and(|(_, name)| name.as_bytes() == TRASH)
     };
     let objects = bucket.objects().into_iter().map(|(key, object)| (key, object.body.to_vec()));
     objects.filter(|(key, body)| key.as_bytes() == [TRASH, b"/"].concat() || is_trash(body)).collect()

@@ -28,6 +28,7 @@ impl Backing {
             BackingCommand::UploadAborted { ino } => {
                 self.uploads.remove(ino);
                 extents.upload_aborted(*ino);
+                self.pieces_aborted(*ino);
             }
             BackingCommand::Uploaded { ino, key, etag, len_bytes, version } => {
                 self.uploads.remove(ino);
@@ -48,13 +49,14 @@ impl Backing {
                 self.deletes.remove(key);
             }
             BackingCommand::PageWritten { dir, etag, .. } => {
-                let begun = self.uploads.remove(dir).is_some();
-                self.change_dir(*dir, |dir| {
-                    dir.page = Some(etag.clone());
-                    if begun && dir.dirty.as_ref().is_some_and(|dirty| !dirty.again) {
-                        dir.dirty = None;
-                    }
-                });
+                self.whole_page_written(*dir);
+                self.page_written(*dir, etag);
+            }
+            BackingCommand::PiecesFound { dir, pieces } => self.pieces_found(namespace, *dir, pieces),
+            BackingCommand::PiecesBegun { dir, ids } => self.pieces_begun(*dir, ids),
+            BackingCommand::PiecesWritten { dir, etag, gone, pieces, .. } => {
+                self.pieces_written(*dir, gone, pieces);
+                self.page_written(*dir, etag);
             }
             BackingCommand::Unredirect { dir } => self.give_up_redirect(namespace, *dir),
             BackingCommand::Replaced { ino, etag, len_bytes, modified, stamp } => {
@@ -72,6 +74,16 @@ impl Backing {
             }
         }
         Vec::new()
+    }
+
+    fn page_written(&mut self, dir: Ino, etag: &str) {
+        let begun = self.uploads.remove(&dir).is_some();
+        self.change_dir(dir, |dir| {
+            dir.page = Some(etag.into());
+            if begun && dir.dirty.as_ref().is_some_and(|dirty| !dirty.again) {
+                dir.dirty = None;
+            }
+        });
     }
 
     #[expect(clippy::too_many_arguments, reason = "one per field of the command")]
@@ -240,6 +252,7 @@ impl Backing {
         if self.files.contains_key(&ino) {
             extents.upload_begun(ino, now);
         }
+        self.pieces_sent(ino);
         self.change_dir(ino, |dir| {
             dir.stored = true;
             dir.marked |= marker.is_some();

@@ -18,6 +18,7 @@ impl Backing {
         self.check_claims(namespace, &mut problems);
         self.check_files(namespace, extents, &mut problems);
         self.check_directories(namespace, &mut problems);
+        self.check_pieces(&mut problems);
         problems
     }
 

@@ -80,6 +80,7 @@ impl Backing {
         if self.is_open(parent) {
             self.removed.insert(&(parent, name.clone()), &());
         }
+        self.entry_changed(parent, name);
         let named = namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0);
         let parent_prefix = self.prefix_of(namespace, parent);
         if let (Some(file), Some(prefix)) = (self.files.get(&ino), &parent_prefix) {
@@ -144,6 +145,7 @@ impl Backing {
         if state.stored {
             self.deletes.insert(&keys::page_key(dir), &None);
         }
+        self.pieces_removed(dir);
         for name in below(&self.removed, dir, first_name()) {
             self.removed.remove(&name);
         }
@@ -197,6 +199,7 @@ impl Backing {
         }
         let Some(inode) = namespace.inode(ino) else { return };
         self.change_dir(ino, |dir| dir.recorded = true);
+        self.entries_changed(namespace, &inode);
         for parent in namespace.parents(&inode) {
             self.page_changed(namespace, parent, now);
         }
@@ -221,7 +224,12 @@ impl Backing {
                 }
             });
             match namespace.primary_link(at) {
-                Some(link) if !known => at = link.parent,
+                Some(link) if !known => {
+                    if let Some(name) = namespace.name_at(link) {
+                        self.entry_changed(link.parent, &name);
+                    }
+                    at = link.parent;
+                }
                 _ => return,
             }
         }

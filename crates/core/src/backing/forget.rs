@@ -63,6 +63,7 @@ impl Backing {
             self.removed.remove(&(dir, name.clone()));
             self.files.remove(&child.ino);
             self.dirs.remove(&child.ino);
+            self.pieces.remove(&child.ino);
             namespace.forget(dir, &name, child);
             changes.push(Change::Forgotten { ino: child.ino });
         }

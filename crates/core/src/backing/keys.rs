@@ -93,6 +93,23 @@ pub fn page_key(dir: Ino) -> String {
     format!("{RESERVED}/d/{:x}", dir.0)
 }
 
+/// A piece of the page of a large directory.
+pub fn piece_key(dir: Ino, id: u64) -> String {
+    format!("{}{id:016x}", pieces_prefix(dir))
+}
+
+/// What the keys of all pieces of a directory's page begin with.
+pub fn pieces_prefix(dir: Ino) -> String {
+    format!("{RESERVED}/e/{:x}-", dir.0)
+}
+
+/// The inverse of [`piece_key`].
+pub fn piece_of(key: &str) -> Option<(Ino, u64)> {
+    let (dir, id) = key.strip_prefix(RESERVED)?.strip_prefix("/e/")?.split_once('-')?;
+    let (dir, id) = (Ino(u64::from_str_radix(dir, 16).ok()?), u64::from_str_radix(id, 16).ok()?);
+    (piece_key(dir, id) == key).then_some((dir, id))
+}
+
 /// Where an object waits while another takes its place.
 pub fn waiting_key(ino: Ino) -> String {
     format!("{RESERVED}/tmp/{:x}", ino.0)

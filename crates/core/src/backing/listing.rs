@@ -31,7 +31,8 @@ impl Listed {
 pub struct Listing<'a> {
     pub dir: Ino,
     pub entries: &'a [Listed],
-    pub page: Option<&'a DirectoryPage>,
+    /// Of a page in pieces those entries that are of [these](pieces_of_listing) names.
+    pub page: Option<&'a PageHead>,
     pub scope: Scope<'a>,
     /// Names up to this one have been installed.
     pub after: Option<&'a Name>,
@@ -65,6 +66,35 @@ pub fn to_probe(entries: &[Listed]) -> Vec<String> {
     prefixes.filter(|prefix| prefix.as_str() > last && !prefix.ends_with("//")).collect()
 }
 
+/// Those pieces of a page in which there can be anything of what was listed behind `after` and up to `last`
+/// (`None`: to the end), or that stands between in the order of names. The first part has all that are moved, too:
+/// were a name removed whose key has the object of another one, that would seem to be removed with it.
+pub fn pieces_of_listing(head: &PageHead, prefix: &str, after: Option<&str>, entries: &[Listed], last: Option<&str>) -> Vec<PagePiece> {
+    let rest = |key: Option<&str>| key.and_then(|key| key.strip_prefix(prefix)).map(str::as_bytes).map(<[u8]>::to_vec);
+    let (after, last) = (rest(after), rest(last));
+    let ends = head.pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([None]);
+    let within = head.pieces.iter().zip(ends).filter(|(piece, end)| {
+        let is_before = after.as_ref().zip(*end).is_some_and(|(after, end)| end.as_bytes() <= &after[..]);
+        let is_behind = last.as_ref().is_some_and(|last| piece.first.as_bytes() > &last[..]);
+        !is_before && !is_behind
+    });
+    let segments = entries.iter().filter_map(|entry| entry.key().strip_prefix(prefix));
+    let names = segments.filter_map(|segment| keys::name_of(segment.strip_suffix('/').unwrap_or(segment)));
+    let of_names = names.flat_map(|name| pieces_of_name(head, &name));
+    let of_moved = head.moved.iter().filter(|_| after.is_none()).filter_map(|name| head.piece_of(name));
+    let needed: BTreeMap<Name, PagePiece> =
+        within.map(|(piece, _)| piece).chain(of_moved).cloned().chain(of_names).map(|piece| (piece.first.clone(), piece)).collect();
+    needed.into_values().collect()
+}
+
+/// Those pieces of a page in which there can be anything of what [`LookupPlan`] asks for.
+pub fn pieces_of_name(head: &PageHead, name: &Name) -> Vec<PagePiece> {
+    let names = [Some(name.clone()), keys::shadowing(name), keys::name_of_shadowed(name)];
+    let needed: BTreeMap<&Name, &PagePiece> =
+        names.iter().flatten().filter_map(|name| head.piece_of(name)).map(|piece| (&piece.first, piece)).collect();
+    needed.into_values().cloned().collect()
+}
+
 impl Backing {
     /// `draw` gives ids to what has none on record.
     ///
@@ -75,10 +105,10 @@ impl Backing {
     ///   prefix that has appeared beside an object.
     pub fn interpret(&self, namespace: &Namespace, listing: &Listing, mut draw: impl FnMut() -> Ino) -> Interpreted {
         let Some(prefix) = self.prefix_of(namespace, listing.dir) else { return Interpreted::default() };
-        let records: BTreeMap<&Name, &Installed> =
-            listing.page.iter().flat_map(|page| &page.entries).map(|entry| (&entry.name, entry)).collect();
+        let page = listing.page.map(|head| &head.page);
+        let records = Records::new(listing.page);
         let mut names = Names { found: BTreeMap::new(), not_shown: 0 };
-        let hidden: BTreeSet<&str> = listing.page.iter().flat_map(|page| page.hidden.iter().map(String::as_str)).collect();
+        let hidden: BTreeSet<&str> = page.iter().flat_map(|page| page.hidden.iter().map(String::as_str)).collect();
         let segment = |key: &'_ str| key.strip_prefix(&prefix).map(|rest| rest.strip_suffix('/').unwrap_or(rest).to_string());
         for entry in listing.entries {
             let Listed::Prefix { key } = entry else { continue };
@@ -96,7 +126,7 @@ impl Backing {
                 names.add_object(&records, &segment, key, etag, *len_bytes, *modified);
             }
         }
-        for (name, record) in &records {
+        for (name, record) in &records.by_name {
             let elsewhere = !matches!(record.what, InstalledKind::Object { key: None, .. });
             let wanted = match listing.scope {
                 Scope::First => true,
@@ -114,7 +144,7 @@ impl Backing {
             names.found.retain(|name, _| name == asked || Some(name) == beside.as_ref());
             names.not_shown = 0;
         }
-        let told = listing.page.map(|page| names_told(&page.entries)).unwrap_or_default();
+        let told = page.map(|page| names_told(&page.entries)).unwrap_or_default();
         let mut drawn = BTreeSet::new();
         let mut entries = Vec::new();
         for entry in names.found.into_values().filter(|entry| listing.after.is_none_or(|after| entry.name > *after)) {
@@ -172,7 +202,30 @@ struct Names {
     not_shown: u64,
 }
 
-type Records<'a> = BTreeMap<&'a Name, &'a Installed>;
+/// What a page says.
+struct Records<'a> {
+    by_name: BTreeMap<&'a Name, &'a Installed>,
+    /// Entries whose objects are at other keys than their own.
+    by_key: BTreeMap<&'a str, &'a Installed>,
+}
+
+impl<'a> Records<'a> {
+    fn new(head: Option<&'a PageHead>) -> Records<'a> {
+        let mut records = Records { by_name: BTreeMap::new(), by_key: BTreeMap::new() };
+        let Some(head) = head else { return records };
+        for entry in &head.page.entries {
+            records.by_name.insert(&entry.name, entry);
+            if let InstalledKind::Object { key: Some(key), .. } = &entry.what {
+                records.by_key.entry(key).or_insert(entry);
+            }
+        }
+        records
+    }
+
+    fn get(&self, name: &Name) -> Option<&'a Installed> {
+        self.by_name.get(name).copied()
+    }
+}
 
 impl Names {
     fn add_prefix(&mut self, records: &Records, segment: &str) {
@@ -182,7 +235,7 @@ impl Names {
         };
         let bare =
             Installed { name: name.clone(), ino: NO_INO, what: InstalledKind::Directory { prefix: None, page: false }, record: None };
-        let entry = match records.get(&name).map(|record| (&record.what, *record)) {
+        let entry = match records.get(&name).map(|record| (&record.what, record)) {
             Some((InstalledKind::Directory { prefix: None, .. }, record)) => record.clone(),
             Some((InstalledKind::Object { key: None, .. }, _)) | None => bare,
             Some(_) => {
@@ -199,16 +252,15 @@ impl Names {
             return;
         };
         let is_own = |record: &&Installed| matches!(record.what, InstalledKind::Object { key: None, .. });
-        let is_at_key = |record: &&Installed| matches!(&record.what, InstalledKind::Object { key: Some(other), .. } if other == key);
         let is_directory = |entry: &Installed| matches!(entry.what, InstalledKind::Directory { .. });
-        let own_record = records.get(&own).copied();
+        let own_record = records.get(&own);
         let shadowed = self.found.contains_key(&own) || own_record.is_some_and(is_directory);
         let (name, record) = match own_record.filter(is_own) {
             Some(record) if !shadowed => (Some(own), Some(record)),
             Some(record) => (keys::name_of_shadowed(&own), Some(record)),
-            None => match records.values().copied().find(is_at_key) {
+            None => match records.by_key.get(key).copied() {
                 Some(record) => (Some(record.name.clone()), Some(record)),
-                None if shadowed => (keys::name_of_shadowed(&own).filter(|name| !records.contains_key(name)), None),
+                None if shadowed => (keys::name_of_shadowed(&own).filter(|name| records.get(name).is_none()), None),
                 None => (own_record.is_none().then_some(own), None),
             },
         };

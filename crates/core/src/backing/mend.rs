@@ -15,6 +15,7 @@ impl Backing {
 
     pub(super) fn send_again(&mut self, namespace: &Namespace, extents: &mut Extents, ino: Ino, stamp: Stamp) {
         if self.dirs.contains_key(&ino) {
+            self.all_entries_changed(ino);
             self.page_changed(namespace, ino, stamp.time);
         } else if self.is_whole(namespace, extents, ino) {
             // Dirty to the last block, or what is not sent yet could be evicted.

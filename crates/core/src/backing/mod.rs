@@ -18,6 +18,7 @@
 //!   or in `deletes`. A crash at any point leaks none.
 //! - A name that was removed from a directory that a listing may add names to stays in
 //!   `removed`, so that none brings it back, however old.
+//! - What is said in a piece of a page changes with the mark of that piece (`pieces`).
 //! - A directory of which anything is recorded is recorded in its parent, up to the root.
 //! - Files without a bucket: nothing of this is kept, every directory is complete.
 
@@ -29,6 +30,7 @@ pub mod keys;
 mod listing;
 mod mend;
 mod page;
+mod pieces;
 mod plan;
 mod prove;
 mod rebuild;
@@ -37,18 +39,19 @@ mod snapshot;
 mod unseen;
 
 pub use forget::Forgettable;
-pub use keys::page_key;
-pub use listing::{Interpreted, Listed, Listing, Scope, to_probe};
-pub use page::PageDraft;
+pub use keys::{page_key, piece_key};
+pub use listing::{Interpreted, Listed, Listing, Scope, pieces_of_listing, pieces_of_name, to_probe};
+pub use page::{Drafted, PageDraft, PageParts};
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStep};
 pub use prove::{Claimed, ClaimedPage, Owner, Reserved};
 pub use rebuild::{Loss, Object};
 pub use revalidate::Standing;
 pub use snapshot::BackingItem;
 
-use crate::namespace::{Dentry, Namespace};
+use crate::namespace::{Dentry, Inode, Namespace};
 use crate::tree::{Tree, values};
 use ebb_model::*;
+use pieces::AllPieces;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use unseen::Unseen;
@@ -71,6 +74,7 @@ pub struct Backing {
     /// Names that directories had and lost before they were complete.
     removed: Tree<(Ino, Name), ()>,
     unseen: Unseen,
+    pieces: AllPieces,
     queue: Tree<Turn, ()>,
 }
 
@@ -174,6 +178,7 @@ impl Backing {
             former: Tree::new(),
             removed: Tree::new(),
             unseen: Unseen::default(),
+            pieces: AllPieces::new(),
             queue: Tree::new(),
         };
         if backed {
@@ -191,7 +196,7 @@ impl Backing {
         let inodes = self.files.bytes() + self.dirs.bytes() + self.queue.bytes();
         let keys = self.deletes.bytes() + self.homes.bytes() + self.redirects.bytes();
         let names = self.hidden.bytes() + self.former.bytes() + self.removed.bytes() + self.unseen.memory_bytes();
-        inodes + keys + names
+        inodes + keys + names + self.pieces_bytes()
     }
 
     /// Below what key the directory's objects are. `None` for one that is not in the tree.
@@ -294,6 +299,11 @@ impl Backing {
         let Some(Load::UpTo(last)) = self.dirs.get(&dir).map(|dir| dir.load) else { return false };
         let Some(prefix) = self.prefix_of(namespace, dir) else { return false };
         let listed = |name: &Name| format!("{prefix}{}/", keys::segment_of(name)) <= last;
+        // What only a page in pieces knows comes in the order of names, which is another one where a segment
+        // stands for a name.
+        if last.strip_prefix(&prefix).is_some_and(|last| name.as_bytes() > last.as_bytes()) {
+            return false;
+        }
         listed(name) && keys::shadowing(name).is_none_or(|shadowing| listed(&shadowing))
     }
 

@@ -1,71 +1,336 @@
 //! Pages: what is written of a directory and the names in it because no object can say it.
 
-use super::follow::below;
+use super::follow::{below, first_name};
+use super::pieces::PieceChange;
 use super::*;
-use crate::namespace::{Inode, Link};
+use crate::namespace::Link;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A page while it is put together. Of a large directory that is done piece by piece, all of one state.
+/// A page while it is put together, step by step and all of one state: the ranges of names that are written anew,
+/// one after the other. A page that is small is one range, and one object.
 pub struct PageDraft {
     dir: Ino,
     prefix: String,
-    /// Behind which child the next piece begins.
-    after: Cookie,
-    entries: BTreeMap<Name, Installed>,
-    /// Inodes of which an entry tells all names.
+    /// Most of one piece.
+    piece_entries: usize,
+    runs: Vec<Run>,
+    /// The run under way.
+    at: usize,
+    /// Behind which child the search for names of the runs goes on, until it is over.
+    search: Option<Cookie>,
+    /// The search found more than it may keep: the names behind these are still to be found.
+    is_cut: bool,
+    /// Names up to this one have been found.
+    upto: Option<Name>,
+    found: BTreeMap<Name, Dentry>,
+    /// What the page that is there says of names that have not been seen yet.
+    unseen: BTreeMap<Name, Installed>,
+    /// Of the piece under way.
+    entries: Vec<(Source, Installed)>,
+    /// Inodes of which an entry of the piece under way tells all names.
     told: BTreeSet<Ino>,
+    /// The last name of the piece before.
+    last: Option<Name>,
+    parts: PageParts,
+    whole: Vec<Installed>,
+}
+
+/// Names from `first` to `end`.
+struct Run {
+    first: Name,
+    end: Option<Name>,
+    /// A piece of it has been cut off.
+    is_begun: bool,
+}
+
+impl Run {
+    fn has(&self, name: &Name) -> bool {
+        self.first <= *name && self.end.as_ref().is_none_or(|end| name < end)
+    }
+
+    fn is_everything(&self) -> bool {
+        self.first == first_name() && self.end.is_none()
+    }
+}
+
+enum Source {
+    Here(Dentry),
+    /// As the page that is there has it.
+    There(Installed),
+}
+
+/// What a step has brought.
+#[derive(Debug)]
+pub enum Drafted {
+    More,
+    /// A piece with names from this one on is to be written, and [told](PageDraft::wrote).
+    Piece(Name, Vec<Installed>),
+    All,
+}
+
+/// How the pieces of a page change.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PageParts {
+    /// First names of the pieces that are no longer of it.
+    pub gone: Vec<Name>,
+    pub written: Vec<PagePiece>,
+    kept: Vec<PagePiece>,
+}
+
+/// Names of so many pieces are collected at one time; those of more are searched for again.
+const FOUND_PIECES: usize = 128;
+
+impl PageDraft {
+    /// Pieces of the page that is there in which there may be something of what is written anew.
+    pub fn needs<'a>(&self, there: &'a PageHead) -> Vec<&'a PagePiece> {
+        let ends = there.pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([None]);
+        let overlaps = |piece: &PagePiece, end: Option<&Name>| {
+            let beside =
+                |run: &Run| run.end.as_ref().is_some_and(|run_end| *run_end <= piece.first) || end.is_some_and(|end| *end <= run.first);
+            self.runs.iter().any(|run| !beside(run))
+        };
+        there.pieces.iter().zip(ends).filter(|(piece, end)| overlaps(piece, *end)).map(|(piece, _)| piece).collect()
+    }
+
+    pub fn wrote(&mut self, piece: PagePiece) {
+        self.parts.written.push(piece);
+    }
+
+    fn run_of(&self, name: &Name) -> Option<&Run> {
+        self.runs[..self.runs.partition_point(|run| run.first <= *name)].last().filter(|run| run.has(name))
+    }
+
+    fn find(&mut self, name: Name, child: Dentry) {
+        if self.run_of(&name).is_none() || self.upto.as_ref().is_some_and(|upto| name <= *upto) {
+            return;
+        }
+        self.found.insert(name, child);
+        if self.found.len() > self.piece_entries.saturating_mul(FOUND_PIECES) {
+            self.found.pop_last();
+            self.is_cut = true;
+        }
+    }
+
+    /// The next name of the run under way; nothing at its end, or where a search must be first.
+    fn next(&mut self) -> Option<(Name, Source)> {
+        let found = self.found.first_key_value().map(|(name, _)| name);
+        if found.is_none() && self.is_cut {
+            self.is_cut = false;
+            self.search = Some(Cookie::START);
+            return None;
+        }
+        let unseen = self.unseen.first_key_value().map(|(name, _)| name);
+        let is_unseen = unseen.is_some_and(|unseen| found.is_none_or(|found| unseen < found));
+        let next = if is_unseen { unseen } else { found }.filter(|name| self.runs[self.at].has(name))?.clone();
+        self.upto = self.upto.take().max(Some(next.clone()));
+        let source = match is_unseen {
+            true => Source::There(self.unseen.remove(&next)?),
+            false => Source::Here(self.found.remove(&next)?),
+        };
+        Some((next, source))
+    }
+
+    /// The first entries become a piece, the others begin the next one.
+    fn cut(&mut self, entries: usize) -> Drafted {
+        for (source, entry) in self.entries.split_off(entries) {
+            match source {
+                Source::Here(child) => drop(self.found.insert(entry.name, child)),
+                Source::There(entry) => drop(self.unseen.insert(entry.name.clone(), entry)),
+            }
+        }
+        self.told.clear();
+        let entries: Vec<Installed> = std::mem::take(&mut self.entries).into_iter().map(|(_, entry)| entry).collect();
+        let run = &mut self.runs[self.at];
+        let first = match (&self.last, entries.first()) {
+            (Some(last), Some(entry)) if run.is_begun => between(last, &entry.name),
+            _ => run.first.clone(),
+        };
+        run.is_begun = true;
+        self.last = entries.last().map(|entry| entry.name.clone());
+        Drafted::Piece(first, entries)
+    }
+
+    fn end_run(&mut self) -> Drafted {
+        let run = &self.runs[self.at];
+        if run.is_everything() && !run.is_begun {
+            self.whole = std::mem::take(&mut self.entries).into_iter().map(|(_, entry)| entry).collect();
+        } else if self.entries.len() > self.piece_entries {
+            return self.cut(self.entries.len() / 2);
+        } else if !self.entries.is_empty() || !run.is_begun && run.first == first_name() {
+            return self.cut(self.entries.len());
+        }
+        self.at += 1;
+        Drafted::More
+    }
+}
+
+/// The shortest name behind `last` that `next` begins with.
+fn between(last: &Name, next: &Name) -> Name {
+    let bytes = next.as_bytes();
+    let starts = (1..bytes.len()).filter_map(|len| Name::new(&bytes[..len]).ok());
+    starts.into_iter().find(|start| start > last).unwrap_or_else(|| next.clone())
 }
 
 impl Backing {
-    /// The page as it is to be written. `old` is the page in the bucket where
-    /// [`PageStep::Write`] asks for it: what it says of names that have not been seen yet stays.
+    /// The page of all names, as one object. `old` is the page in the bucket where [`PageStep::Write`] asks for
+    /// it: what it says of names that have not been seen yet stays.
     pub fn page(&self, namespace: &Namespace, dir: Ino, old: Option<&DirectoryPage>) -> Option<DirectoryPage> {
-        let mut draft = self.draft_page(namespace, dir)?;
-        self.add_to_page(namespace, &mut draft, usize::MAX);
-        self.finish_page(namespace, draft, old)
+        let mut draft = self.draft(namespace, dir, usize::MAX / 2)?;
+        let old = old.cloned().map(PageHead::from);
+        if let Some(old) = &old {
+            self.keep_unseen(namespace, &mut draft, &old.page.entries);
+        }
+        while !matches!(self.draft_on(namespace, &mut draft, usize::MAX), Drafted::All) {}
+        Some(self.finish_page(namespace, draft, old.as_ref())?.0.page)
     }
 
-    /// A page without entries; `None` for a directory that is not in the tree.
-    pub fn draft_page(&self, namespace: &Namespace, dir: Ino) -> Option<PageDraft> {
-        let prefix = self.prefix_of(namespace, dir)?;
-        Some(PageDraft { dir, prefix, after: Cookie::START, entries: BTreeMap::new(), told: BTreeSet::new() })
+    /// A page of which nothing is written yet; `None` for a directory that is not in the tree.
+    pub fn draft_page(&self, namespace: &Namespace, dir: Ino, piece_entries: usize) -> Option<PageDraft> {
+        let mut draft = self.draft(namespace, dir, piece_entries)?;
+        let pieces: Vec<_> = self.live_pieces(dir).collect();
+        if pieces.is_empty() {
+            return Some(draft);
+        }
+        draft.runs.clear();
+        let mut is_joined = false;
+        for (at, (first, piece)) in pieces.iter().enumerate() {
+            let is_changed = piece.change != PieceChange::None;
+            if !is_changed && !is_joined {
+                draft.parts.kept.push(PagePiece { first: (*first).clone(), id: piece.id, entries: piece.entries });
+                continue;
+            }
+            let end = pieces.get(at + 1).map(|(first, _)| (*first).clone());
+            match draft.runs.last_mut().filter(|run| run.end.as_ref() == Some(first)) {
+                Some(run) => run.end = end,
+                None => draft.runs.push(Run { first: (*first).clone(), end, is_begun: false }),
+            }
+            draft.parts.gone.push((*first).clone());
+            // One that has little in it takes in the next one.
+            is_joined = is_changed && (piece.entries as usize) < piece_entries / 4;
+        }
+        let kept: usize = draft.parts.kept.iter().map(|piece| piece.entries as usize).sum();
+        if kept * 4 <= piece_entries {
+            // Perhaps it is a small page by now.
+            draft.parts.gone = pieces.iter().map(|(first, _)| (*first).clone()).collect();
+            draft.parts.kept.clear();
+            draft.runs = vec![Run { first: first_name(), end: None, is_begun: false }];
+        }
+        draft.search = (!draft.runs.is_empty()).then_some(Cookie::START);
+        Some(draft)
     }
 
-    /// Adds what is to be said of the next children; says whether there are more.
-    pub fn add_to_page(&self, namespace: &Namespace, draft: &mut PageDraft, most: usize) -> bool {
-        let mut added = 0;
-        for (name, child) in namespace.children_after(draft.dir, draft.after).take(most) {
-            added += 1;
-            draft.after = child.cookie;
-            if let Some(entry) = self.entry(namespace, draft, &name, child) {
-                draft.entries.insert(name, entry);
+    /// With one run of all names.
+    fn draft(&self, namespace: &Namespace, dir: Ino, piece_entries: usize) -> Option<PageDraft> {
+        Some(PageDraft {
+            dir,
+            prefix: self.prefix_of(namespace, dir)?,
+            piece_entries,
+            runs: vec![Run { first: first_name(), end: None, is_begun: false }],
+            at: 0,
+            search: Some(Cookie::START),
+            is_cut: false,
+            upto: None,
+            found: BTreeMap::new(),
+            unseen: BTreeMap::new(),
+            entries: Vec::new(),
+            told: BTreeSet::new(),
+            last: None,
+            parts: PageParts::default(),
+            whole: Vec::new(),
+        })
+    }
+
+    /// `old` are entries of the page that is there, all of a piece that the draft [needs](PageDraft::needs).
+    pub fn keep_unseen(&self, namespace: &Namespace, draft: &mut PageDraft, old: &[Installed]) {
+        if self.is_complete(draft.dir) {
+            return;
+        }
+        let names = names_told(old);
+        for entry in old {
+            let is_known =
+                namespace.dentry(draft.dir, &entry.name).is_some() || self.removed.contains_key(&(draft.dir, entry.name.clone()));
+            if !is_known && draft.run_of(&entry.name).is_some() {
+                draft.unseen.insert(entry.name.clone(), telling(entry.clone(), names.get(&entry.ino)));
             }
         }
-        added == most
     }
 
-    /// The page of a draft that has all children, on the state that these were added of.
-    pub fn finish_page(&self, namespace: &Namespace, draft: PageDraft, old: Option<&DirectoryPage>) -> Option<DirectoryPage> {
-        let PageDraft { dir, mut entries, mut told, .. } = draft;
+    /// Looks at the next `most` names, on the state that the draft was begun of.
+    pub fn draft_on(&self, namespace: &Namespace, draft: &mut PageDraft, most: usize) -> Drafted {
+        if let Some(after) = draft.search {
+            let mut looked = 0;
+            for (name, child) in namespace.children_after(draft.dir, after).take(most) {
+                looked += 1;
+                draft.search = Some(child.cookie);
+                draft.find(name, child);
+            }
+            if looked == most {
+                return Drafted::More;
+            }
+            draft.search = None;
+        }
+        for _ in 0..most {
+            if draft.at == draft.runs.len() {
+                return Drafted::All;
+            }
+            let Some((name, source)) = draft.next() else {
+                if draft.search.is_some() {
+                    return Drafted::More;
+                }
+                match draft.end_run() {
+                    Drafted::More => continue,
+                    drafted => return drafted,
+                }
+            };
+            let entry = match &source {
+                Source::Here(child) => self.entry(namespace, draft, &name, *child),
+                Source::There(entry) => {
+                    let most_links = if draft.told.insert(entry.ino) { usize::MAX } else { 1 };
+                    let mut entry = entry.clone();
+                    entry.record.iter_mut().for_each(|record| record.links.truncate(most_links));
+                    Some(entry)
+                }
+            };
+            draft.entries.extend(entry.map(|entry| (source, entry)));
+            if draft.entries.len() == 2 * draft.piece_entries {
+                return draft.cut(draft.piece_entries);
+            }
+        }
+        Drafted::More
+    }
+
+    /// The object for the page's key, of a draft that is [all there](Drafted::All).
+    pub fn finish_page(&self, namespace: &Namespace, draft: PageDraft, old: Option<&PageHead>) -> Option<(PageHead, PageParts)> {
+        let PageDraft { dir, prefix, whole, parts, .. } = draft;
         let inode = namespace.inode(dir)?;
         let parent = inode.first.and_then(|link| Some((link.parent, namespace.name_at(link)?)));
-        if let Some(old) = old.filter(|_| !self.is_complete(dir)) {
-            let names = names_told(&old.entries);
-            let unseen =
-                |entry: &&Installed| namespace.dentry(dir, &entry.name).is_none() && !self.removed.contains_key(&(dir, entry.name.clone()));
-            for entry in old.entries.iter().filter(unseen) {
-                let names = names.get(&entry.ino).filter(|_| told.insert(entry.ino));
-                entries.insert(entry.name.clone(), telling(entry.clone(), names));
-            }
-        }
         let mut hidden: Vec<String> = below(&self.hidden, dir, String::new()).into_iter().map(|(_, segment)| segment).collect();
         if let Some(old) = old.filter(|_| self.dirs.get(&dir).is_some_and(|dir| dir.load == Load::Unknown)) {
-            hidden.extend(old.hidden.iter().filter(|segment| !self.former.contains_key(&(dir, segment.to_string()))).cloned());
+            hidden.extend(old.page.hidden.iter().filter(|segment| !self.former.contains_key(&(dir, segment.to_string()))).cloned());
             hidden.sort_unstable();
             hidden.dedup();
         }
         let record = self.installed_record(namespace, inode, usize::MAX);
-        Some(DirectoryPage { dir, parent, record, hidden, entries: entries.into_values().collect() })
+        let page = DirectoryPage { dir, parent, record, hidden, entries: whole };
+        let mut pieces = [&parts.kept[..], &parts.written[..]].concat();
+        pieces.sort_unstable_by(|one, other| one.first.cmp(&other.first));
+        let moved = if pieces.is_empty() { Vec::new() } else { self.moved(namespace, dir, &prefix, old) };
+        Some((PageHead { page, pieces, moved }, parts))
+    }
+
+    /// Names in the directory whose objects are below its prefix, and not at their own keys.
+    fn moved(&self, namespace: &Namespace, dir: Ino, prefix: &str, old: Option<&PageHead>) -> Vec<Name> {
+        let homes = self.homes.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
+        let inodes = homes.filter(|(key, _)| keys::split(key).0 == prefix).filter_map(|(_, ino)| namespace.inode(ino));
+        let links = inodes.flat_map(|inode| namespace.links(&inode).filter(|link| link.parent == dir).collect::<Vec<_>>());
+        let here = links.filter_map(|link| namespace.name_at(link));
+        let old = old.into_iter().flat_map(|old| &old.moved).filter(|name| self.is_unseen(namespace, dir, name)).cloned();
+        here.chain(old).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Whether only the page that is there says anything of a name, if anybody does.
+    fn is_unseen(&self, namespace: &Namespace, dir: Ino, name: &Name) -> bool {
+        !self.is_complete(dir) && namespace.dentry(dir, name).is_none() && !self.removed.contains_key(&(dir, name.clone()))
     }
 
     /// `None` for what an object or prefix says well enough, or will say once it is there.

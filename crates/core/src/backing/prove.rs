@@ -154,6 +154,13 @@ impl Backing {
         {
             return Reserved::Held;
         }
+        if let Some((dir, id)) = keys::piece_of(key) {
+            return match self.dirs.contains_key(&dir) {
+                _ if self.has_piece(dir, id) => Reserved::Held,
+                true if !self.knows_pieces(dir) => Reserved::Undecided,
+                _ => self.unreferenced(namespace, dir, is_loaded),
+            };
+        }
         let Some((what, rest)) = key.strip_prefix(".ebb/").and_then(|rest| rest.split_once('/')) else { return Reserved::Foreign };
         let (id, below) = rest.split_once('/').map_or((rest, None), |(id, below)| (id, Some(below)));
         let Some(ino) = u64::from_str_radix(id, 16).ok().map(Ino) else { return Reserved::Foreign };
@@ -173,13 +180,13 @@ impl Backing {
             ("p", Some(_)) => true,
             _ => false,
         };
-        if is_held {
-            Reserved::Held
-        } else if is_loaded || namespace.inode(ino).is_some() || ino.incarnation() == namespace.incarnation {
-            Reserved::Unreferenced
-        } else {
-            Reserved::Undecided
-        }
+        if is_held { Reserved::Held } else { self.unreferenced(namespace, ino, is_loaded) }
+    }
+
+    /// Nothing known refers to a key of the inode.
+    fn unreferenced(&self, namespace: &Namespace, ino: Ino, is_loaded: bool) -> Reserved {
+        let is_known = is_loaded || namespace.inode(ino).is_some() || ino.incarnation() == namespace.incarnation;
+        if is_known { Reserved::Unreferenced } else { Reserved::Undecided }
     }
 }
 

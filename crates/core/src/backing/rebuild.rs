@@ -174,6 +174,7 @@ impl Backing {
                     dir.epoch += 1;
                     dir.page = None;
                 });
+                self.rebuild_pieces(dir, [].into_iter());
                 self.let_in_again(dir, &prefix, objects);
                 continue;
             }
@@ -183,10 +184,16 @@ impl Backing {
                 state.page = page;
                 state.marked &= dir == Ino::ROOT || !state.has_page() || objects.contains_key(&prefix);
             });
+            if !is_current {
+                let first = keys::pieces_prefix(dir);
+                let there = objects.range(first.clone()..).map(|(key, _)| key).take_while(|key| key.starts_with(&first));
+                self.rebuild_pieces(dir, there.filter_map(|key| Some(keys::piece_of(key)?.1)));
+            }
             if state.has_page() && !is_current {
                 self.page_changed(namespace, dir, now);
             }
         }
+        self.pieces.retain(|dir, _| self.dirs.contains_key(dir));
     }
 
     /// Lets a listing of the whole directory add names: objects that are claimed add none, and of directories nor do

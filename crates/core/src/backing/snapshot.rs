@@ -1,5 +1,6 @@
 //! The bucket's side as a stream of values.
 
+use super::pieces::Piece;
 use super::*;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -13,6 +14,8 @@ pub enum BackingItem {
     Former { dir: Ino, segment: String },
     Removed { dir: Ino, name: Name },
     Unseen { ino: Ino, names: Vec<(Ino, Name)> },
+    Piece { dir: Ino, first: Name, piece: Piece },
+    PieceLeft { dir: Ino, id: u64 },
 }
 
 impl Backing {
@@ -34,6 +37,7 @@ impl Backing {
             .chain(former)
             .chain(removed)
             .chain(unseen)
+            .chain(self.piece_items())
     }
 
     /// Takes one value of a snapshot. Indices are made anew; [`Backing::check`] at the end.
@@ -70,6 +74,8 @@ impl Backing {
                 self.removed.insert(&(dir, name), &());
             }
             BackingItem::Unseen { ino, names } => self.unseen.insert(ino, &names),
+            BackingItem::Piece { dir, first, piece } => self.restore_piece(dir, first, piece),
+            BackingItem::PieceLeft { dir, id } => self.restore_left(dir, id),
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Bringing the bucket up to date, step by step.
 
 use super::world::{Dice, Flight, SESSION, Stored, Tag, World};
-use ebb_core::backing::{DirtyWork, FlushStep, PageStep, keys};
+use ebb_core::backing::{DirtyWork, Drafted, FlushStep, PageParts, PageStep, keys};
 use ebb_model::*;
 use std::collections::BTreeSet;
+
+/// So few that directories with some names have pages in pieces.
+const PIECE_ENTRIES: usize = 2;
 
 impl World {
     pub fn store(&mut self, key: &str, body: Vec<u8>, tag: Option<Tag>) -> Stored {
@@ -23,6 +26,9 @@ impl World {
     pub fn begin(&mut self, work: DirtyWork) {
         self.attempts += 1;
         let attempt = self.attempts;
+        if let DirtyWork::Page(dir) = work {
+            self.tell_pieces(dir);
+        }
         let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
         match work {
             DirtyWork::File(ino) => match backing.flush_step(namespace, ino) {
@@ -67,6 +73,9 @@ impl World {
     /// One at a time for each key.
     pub fn delete(&mut self, key: &str) {
         let under_way = self.flights.iter().any(|flight| matches!(flight, Flight::Delete { key: other, .. } if other == key));
+        if self.partition.backing().awaits_head(key) {
+            return;
+        }
         let pending = self.partition.backing().deletes().find(|(other, _)| *other == key).map(|(_, etag)| etag);
         if let (false, Some(etag)) = (under_way, pending) {
             self.flights.push(Flight::Delete { key: key.into(), etag, done: false });
@@ -105,19 +114,51 @@ impl World {
             }
             Flight::Delete { key, done: true, .. } => self.log(BackingCommand::Deleted { key }),
             Flight::Page { dir, key, marker, merge } => {
-                let old = if merge { self.page_at(dir) } else { None };
-                let Some(page) = self.partition.backing().page(self.partition.namespace(), dir, old.as_ref()) else {
+                let old = if merge { self.head_at(dir) } else { None };
+                let state = self.partition.clone();
+                let (backing, namespace) = (state.backing(), state.namespace());
+                let Some(mut draft) = backing.draft_page(namespace, dir, PIECE_ENTRIES) else {
                     return self.log(BackingCommand::UploadAborted { ino: dir });
                 };
-                assert!(page.entries.windows(2).all(|pair| pair[0].name < pair[1].name));
+                if let Some(old) = &old {
+                    backing.keep_unseen(namespace, &mut draft, &old.page.entries);
+                    for piece in draft.needs(old).into_iter().cloned().collect::<Vec<_>>() {
+                        backing.keep_unseen(namespace, &mut draft, &self.piece_at(dir, &piece));
+                    }
+                }
                 if let Some(marker) = marker {
                     self.store(&marker, Vec::new(), None);
                 }
-                let etag = self.store(&key, postcard::to_stdvec(&page).unwrap(), None).etag;
-                let version = Version(self.partition.next_version().0 - 1);
-                self.flights.push(Flight::PageDone { dir, version, etag });
+                loop {
+                    match backing.draft_on(namespace, &mut draft, 1) {
+                        Drafted::More => {}
+                        Drafted::Piece(first, entries) => {
+                            self.etags += 1;
+                            let id = self.etags;
+                            assert!(entries.len() <= PIECE_ENTRIES && entries.windows(2).all(|pair| pair[0].name < pair[1].name));
+                            self.log(BackingCommand::PiecesBegun { dir, ids: vec![id] });
+                            self.store(&keys::piece_key(dir, id), postcard::to_stdvec(&entries).unwrap(), None);
+                            draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
+                        }
+                        Drafted::All => break,
+                    }
+                }
+                let Some((head, parts)) = backing.finish_page(namespace, draft, old.as_ref()) else {
+                    return self.log(BackingCommand::UploadAborted { ino: dir });
+                };
+                assert!(head.page.entries.windows(2).all(|pair| pair[0].name < pair[1].name));
+                assert!(head.pieces.windows(2).all(|pair| pair[0].first < pair[1].first));
+                let version = Version(state.next_version().0 - 1);
+                self.flights.push(Flight::Head { dir, key, version, head, parts });
             }
-            Flight::PageDone { dir, version, etag } => self.log(BackingCommand::PageWritten { dir, version, etag }),
+            Flight::Head { dir, key, version, head, parts } => {
+                let etag = self.store(&key, postcard::to_stdvec(&head).unwrap(), None).etag;
+                self.flights.push(Flight::PageDone { dir, version, etag, is_whole: head.pieces.is_empty(), parts });
+            }
+            Flight::PageDone { dir, version, etag, is_whole: true, .. } => self.log(BackingCommand::PageWritten { dir, version, etag }),
+            Flight::PageDone { dir, version, etag, parts: PageParts { gone, written: pieces, .. }, .. } => {
+                self.log(BackingCommand::PiecesWritten { dir, version, etag, gone, pieces });
+            }
             Flight::Listed { .. } => self.install(&flight),
             Flight::ListedAgain { dir, epoch, entries } => self.revalidate(dir, epoch, &entries),
         }
@@ -156,7 +197,7 @@ impl World {
         panic!("flushing does not end: {work:?} {:?}", self.partition.backing().deletes().collect::<Vec<_>>());
     }
 
-    /// Every object is a file's, a directory's marker or its page.
+    /// Every object is a file's, a directory's marker or its page with its pieces.
     pub fn check_no_leak(&self) {
         let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
         let mut owned = BTreeSet::new();
@@ -169,6 +210,8 @@ impl World {
         for dir in self.directories().into_iter().chain(hidden) {
             owned.extend(backing.prefix_of(namespace, dir));
             owned.insert(keys::page_key(dir));
+            let head = self.head_at(dir);
+            owned.extend(head.iter().flat_map(|head| &head.pieces).map(|piece| keys::piece_key(dir, piece.id)));
         }
         let leaked: Vec<_> = self.bucket.keys().filter(|key| !owned.contains(*key)).collect();
         assert!(leaked.is_empty(), "nobody's: {leaked:?}");

@@ -65,7 +65,8 @@ impl World {
         }
     }
 
-    pub fn list(&self, dir: Ino) -> Option<Flight> {
+    pub fn list(&mut self, dir: Ino) -> Option<Flight> {
+        self.tell_pieces(dir);
         let plan = self.partition.backing().load_plan(self.partition.namespace(), dir)?;
         let (mut entries, more) = self.list_keys(&plan.prefix, plan.after.as_deref(), 3);
         let progress = match entries.last() {
@@ -75,8 +76,14 @@ impl World {
         for prefix in backing::to_probe(&entries) {
             entries.extend(self.probe(&prefix));
         }
-        let page = plan.page_key.and_then(|_| self.page_at(dir));
-        Some(Flight::Listed { dir, epoch: plan.epoch, entries, page, first: plan.after.is_none(), progress })
+        let upto = match &progress {
+            LoadProgress::UpTo(last) => Some(last.as_str()),
+            _ => None,
+        };
+        let needed = |head: &PageHead| backing::pieces_of_listing(head, &plan.prefix, plan.after.as_deref(), &entries, upto);
+        let page = plan.page_key.as_ref().and_then(|_| self.page_at(dir, needed));
+        let first = plan.after.is_none() || page.as_ref().is_some_and(|page| !page.pieces.is_empty());
+        Some(Flight::Listed { dir, epoch: plan.epoch, entries, page, first, progress })
     }
 
     pub fn probe(&self, prefix: &str) -> Option<Listed> {
@@ -105,6 +112,7 @@ impl World {
     }
 
     pub fn resolve(&mut self, dir: Ino, name: &Name) {
+        self.tell_pieces(dir);
         let namespace = self.partition.namespace();
         if !matches!(namespace.lookup(dir, name), Err(FsError::NotFound)) {
             return;
@@ -112,7 +120,7 @@ impl World {
         let Some(plan) = self.partition.backing().lookup_plan(namespace, dir, name) else { return };
         let objects = plan.objects.iter().filter_map(|key| Some(self.object(key, self.bucket.get(key)?)));
         let entries: Vec<Listed> = objects.chain(plan.prefixes.iter().filter_map(|prefix| self.probe(prefix))).collect();
-        let page = plan.page_key.and_then(|_| self.page_at(dir));
+        let page = plan.page_key.as_ref().and_then(|_| self.page_at(dir, |head| backing::pieces_of_name(head, name)));
         self.install_found(dir, plan.epoch, &entries, page.as_ref(), Scope::Name(name), LoadProgress::Unchanged);
     }
 
@@ -127,7 +135,7 @@ impl World {
         dir: Ino,
         epoch: u64,
         entries: &[Listed],
-        page: Option<&DirectoryPage>,
+        page: Option<&PageHead>,
         scope: Scope,
         progress: LoadProgress,
     ) {
@@ -149,8 +157,34 @@ impl World {
         }
     }
 
-    pub fn page_at(&self, dir: Ino) -> Option<DirectoryPage> {
+    pub fn head_at(&self, dir: Ino) -> Option<PageHead> {
         let object = self.bucket.get(&keys::page_key(dir))?;
         Some(postcard::from_bytes(&object.body).expect("a page is a page"))
+    }
+
+    /// The page with what is in those pieces that are needed, which must be there.
+    pub fn page_at(&self, dir: Ino, needed: impl FnOnce(&PageHead) -> Vec<PagePiece>) -> Option<PageHead> {
+        let head = self.head_at(dir)?;
+        if head.pieces.is_empty() {
+            return Some(head);
+        }
+        let pieces = needed(&head);
+        let entries = pieces.iter().flat_map(|piece| self.piece_at(dir, piece)).collect();
+        Some(PageHead { page: DirectoryPage { entries, ..head.page }, pieces, moved: head.moved })
+    }
+
+    pub fn piece_at(&self, dir: Ino, piece: &PagePiece) -> Vec<Installed> {
+        let object = self.bucket.get(&keys::piece_key(dir, piece.id)).unwrap_or_else(|| panic!("a piece of {dir} is gone"));
+        let entries: Vec<Installed> = postcard::from_bytes(&object.body).expect("a piece is a piece");
+        assert_eq!(entries.len(), piece.entries as usize);
+        entries
+    }
+
+    /// Whoever is the first to read a page says what pieces it is in.
+    pub fn tell_pieces(&mut self, dir: Ino) {
+        let wanted = self.partition.backing().wants_pieces(dir).then(|| self.head_at(dir)).flatten();
+        if let Some(PageHead { pieces, .. }) = wanted.filter(|head| !head.pieces.is_empty()) {
+            self.log(BackingCommand::PiecesFound { dir, pieces });
+        }
     }
 }

@@ -196,7 +196,7 @@ impl World {
     /// Looks up a directory of which only the inode id is known.
     pub fn reach(&mut self, dir: Ino) {
         if self.partition.namespace().inode(dir).is_none() {
-            let (parent, name) = self.page_at(dir).expect("a directory on record has a page").parent.unwrap();
+            let (parent, name) = self.head_at(dir).expect("a directory on record has a page").page.parent.unwrap();
             self.reach(parent);
             self.resolve(parent, &name);
         }

@@ -1,6 +1,6 @@
 //! The node, its log, its disk and its bucket.
 
-use ebb_core::backing::Listed;
+use ebb_core::backing::{Listed, PageParts};
 use ebb_core::partition::{Applied, Effect, Partition};
 use ebb_model::*;
 use std::collections::BTreeMap;
@@ -45,14 +45,63 @@ pub struct Tag {
 /// Something that the node has asked of the bucket, step by step.
 #[derive(Clone, Debug)]
 pub enum Flight {
-    Put { ino: Ino, key: String, replaces: Option<String>, attempt: u64 },
-    Copy { ino: Ino, from: String, to: String, etag: String, attempt: u64 },
-    Settle { ino: Ino, key: String, done: Stored },
-    Delete { key: String, etag: Option<String>, done: bool },
-    Page { dir: Ino, key: String, marker: Option<String>, merge: bool },
-    PageDone { dir: Ino, version: Version, etag: String },
-    Listed { dir: Ino, epoch: u64, entries: Vec<Listed>, page: Option<DirectoryPage>, first: bool, progress: LoadProgress },
-    ListedAgain { dir: Ino, epoch: u64, entries: Vec<Listed> },
+    Put {
+        ino: Ino,
+        key: String,
+        replaces: Option<String>,
+        attempt: u64,
+    },
+    Copy {
+        ino: Ino,
+        from: String,
+        to: String,
+        etag: String,
+        attempt: u64,
+    },
+    Settle {
+        ino: Ino,
+        key: String,
+        done: Stored,
+    },
+    Delete {
+        key: String,
+        etag: Option<String>,
+        done: bool,
+    },
+    Page {
+        dir: Ino,
+        key: String,
+        marker: Option<String>,
+        merge: bool,
+    },
+    /// All pieces have been written.
+    Head {
+        dir: Ino,
+        key: String,
+        version: Version,
+        head: PageHead,
+        parts: PageParts,
+    },
+    PageDone {
+        dir: Ino,
+        version: Version,
+        etag: String,
+        is_whole: bool,
+        parts: PageParts,
+    },
+    Listed {
+        dir: Ino,
+        epoch: u64,
+        entries: Vec<Listed>,
+        page: Option<PageHead>,
+        first: bool,
+        progress: LoadProgress,
+    },
+    ListedAgain {
+        dir: Ino,
+        epoch: u64,
+        entries: Vec<Listed>,
+    },
 }
 
 pub struct World {
@@ -139,8 +188,8 @@ impl World {
         self.drain();
         assert_eq!(before, self.dump(), "flushing changed what is seen");
         self.check_no_leak();
-        let root = match self.page_at(Ino::ROOT) {
-            Some(page) => page.record,
+        let root = match self.head_at(Ino::ROOT) {
+            Some(head) => head.page.record,
             None => root_record(),
         };
         self.incarnation += 1;

@@ -21,6 +21,7 @@ fn bytes_are_those_of_the_golden_files() {
     check("snapshot", snapshot::golden(), snapshot::reread);
     check("rpc", rpc::golden(), rpc::reread);
     check("page", page::golden(), page::reread);
+    check("page-piece", page::golden_piece(), page::reread_piece);
     check("head", head::golden(), head::reread);
     check("identity", identity::golden(), identity::reread);
     check("wrapped-key", encryption::golden_key(), encryption::reread_key);

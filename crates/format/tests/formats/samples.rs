@@ -70,6 +70,9 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Backing(BackingCommand::SendAgain { .. })) => "send-again",
     Payload::Command(Command::Backing(BackingCommand::RolledBack { .. })) => "rolled-back",
     Payload::Command(Command::Backing(BackingCommand::Forget { .. })) => "forget",
+    Payload::Command(Command::Backing(BackingCommand::PiecesFound { .. })) => "pieces-found",
+    Payload::Command(Command::Backing(BackingCommand::PiecesBegun { .. })) => "pieces-begun",
+    Payload::Command(Command::Backing(BackingCommand::PiecesWritten { .. })) => "pieces-written",
     Payload::Command(Command::Repeated { .. }) => "repeated",
     Payload::Command(Command::Quota { limits: Some(_), .. }) => "quota",
     Payload::Command(Command::Quota { limits: None, .. }) => "quota-ends",
@@ -393,6 +396,10 @@ impl Draw {
         Replay { stamp: self.stamp(), ino: self.option(Draw::ino), offset: self.option(Draw::u64), len_bytes: self.option(Draw::u64) }
     }
 
+    fn page_piece(&mut self) -> PagePiece {
+        PagePiece { first: self.name(), id: self.u64(), entries: self.u32() }
+    }
+
     pub fn record(&mut self) -> InstalledRecord {
         InstalledRecord {
             mode: self.u16(),
@@ -529,6 +536,15 @@ impl Draw {
             BackingCommand::SendAgain { ino, stamp: self.stamp() },
             BackingCommand::RolledBack { ino, etag: self.text(), len_bytes: self.u64(), modified: self.time(), stamp: self.stamp() },
             BackingCommand::Forget { dir, inos: self.list(Draw::ino) },
+            BackingCommand::PiecesFound { dir, pieces: self.list(Draw::page_piece) },
+            BackingCommand::PiecesBegun { dir, ids: self.list(Draw::u64) },
+            BackingCommand::PiecesWritten {
+                dir,
+                version: self.version(),
+                etag: self.text(),
+                gone: self.list(Draw::name),
+                pieces: self.list(Draw::page_piece),
+            },
         ];
         all.extend(backing.map(Command::Backing));
         let mutation = Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() };

@@ -314,7 +314,7 @@ impl Node {
         }
         let deletes: Vec<(String, Option<ETag>)> = {
             let state = self.replica.view();
-            let due = state.backing().deletes().filter(|(key, _)| self.side_of_key(key) == side);
+            let due = state.backing().deletes().filter(|(key, _)| self.side_of_key(key) == side && !state.backing().awaits_head(key));
             let due = due.filter(|(key, _)| !self.flusher.refused.is_paused(&Work::Key((*key).to_owned())));
             due.map(|(key, etag)| (key.to_owned(), etag.map(|etag| ETag(etag.to_owned())))).collect()
         };

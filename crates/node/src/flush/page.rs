@@ -3,10 +3,12 @@
 use super::transact::FlushError;
 use super::upload::MAX_CONFLICTS;
 use crate::Node;
-use ebb_core::backing::PageStep;
-use ebb_format::page;
+use bytes::Bytes;
+use ebb_core::backing::{Drafted, PageParts, PageStep, piece_key};
+use ebb_format::{FormatError, page};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag};
+use futures_util::future::join_all;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,12 +19,12 @@ use std::time::Duration;
 const MAX_MOVED_ENTRIES: usize = 10_000;
 
 /// Children that are looked at before others get a turn: a few milliseconds.
-const PIECE_ENTRIES: usize = 1000;
+const STEP_ENTRIES: usize = 1000;
 
-const PIECE_PAUSE: Duration = Duration::from_millis(1);
+const STEP_PAUSE: Duration = Duration::from_millis(1);
 
-/// A page is not written again for so many times as long as it took: it is written whole, however
-/// little of it has changed.
+/// A page is not written again for so many times as long as it took: all names are looked through,
+/// however little of it has changed.
 const REST: u32 = 20;
 
 /// Directories whose page was written a short time ago, and until when they are left alone.
@@ -62,15 +64,15 @@ impl Node {
             PageStep::Write { key, marker, merge } => (key, marker, merge),
             PageStep::AwaitDelete { .. } | PageStep::AwaitUpload | PageStep::Nothing => return Err(FlushError::Later),
         };
-        let old = if merge { self.page_of(dir, Some(&key)).await? } else { None };
+        let old = if merge { self.head_of(dir, Some(&key)).await? } else { None };
         let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
         self.begin(dir, &key, |state| state.backing().page_step(state.namespace(), dir) == step).await?;
         let written = self.put_page(dir, &key, marker.as_deref(), old.as_deref()).await;
         // What is loaded from now on is read anew: the page says more than it did.
-        self.pages.borrow_mut().remove(&dir);
+        self.pages.forget(dir);
         match written {
-            Ok((etag, version)) => {
-                self.end(BackingCommand::PageWritten { dir, version, etag: etag.0 }).await?;
+            Ok(written) => {
+                self.end(written).await?;
                 Ok(())
             }
             Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
@@ -81,9 +83,9 @@ impl Node {
         }
     }
 
-    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&page::Page>) -> Result<(ETag, Version), FlushError> {
+    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&page::Head>) -> Result<BackingCommand, FlushError> {
         if let Some(marker) = marker {
-            match self.insist(marker, || self.bucket().put(marker, bytes::Bytes::new(), Condition::Absent, Vec::new())).await {
+            match self.insist(marker, || self.bucket().put(marker, Bytes::new(), Condition::Absent, Vec::new())).await {
                 // Somebody has made the directory before.
                 Ok(_) | Err(BucketError::Precondition { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -95,26 +97,75 @@ impl Node {
             (state.namespace().clone(), state.backing().clone(), Version(state.next_version().0 - 1))
         };
         // Removed since: its page is deleted in its turn.
-        let Some(mut draft) = backing.draft_page(&names, dir) else { return Err(FlushError::Later) };
-        while backing.add_to_page(&names, &mut draft, PIECE_ENTRIES) {
-            self.ports.clock.sleep(PIECE_PAUSE).await;
+        let Some(mut draft) = backing.draft_page(&names, dir, self.options.page_piece_entries) else { return Err(FlushError::Later) };
+        if let Some(old) = old {
+            backing.keep_unseen(&names, &mut draft, &old.page.entries);
+            for piece in draft.needs(old) {
+                // Nobody else writes it: it is tried again with the page that is there by now.
+                let Some(entries) = self.piece(dir, old, piece).await? else { return Err(FlushError::Later) };
+                backing.keep_unseen(&names, &mut draft, &entries);
+            }
         }
-        let Some(page) = backing.finish_page(&names, draft, old) else { return Err(FlushError::Later) };
-        let body = page::encode(&page).map_err(|error| {
-            self.trouble(key, Some(format!("the page of a directory cannot be encoded: {error}")));
-            FlushError::Node(FsError::Io.into())
-        })?;
+        let mut pieces = Vec::new();
+        loop {
+            match backing.draft_on(&names, &mut draft, STEP_ENTRIES) {
+                Drafted::More => self.ports.clock.sleep(STEP_PAUSE).await,
+                Drafted::Piece(first, entries) => {
+                    let id = self.ports.entropy.next_u64();
+                    draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
+                    let body = page::encode_piece(&page::Piece { dir, id, entries }).map_err(|error| self.not_encoded(key, &error))?;
+                    pieces.push((id, body));
+                    if pieces.len() >= self.options.flush_parallel {
+                        self.put_pieces(dir, std::mem::take(&mut pieces)).await?;
+                    }
+                    self.ports.clock.sleep(STEP_PAUSE).await;
+                }
+                Drafted::All => break,
+            }
+        }
+        self.put_pieces(dir, pieces).await?;
+        let Some((head, parts)) = backing.finish_page(&names, draft, old) else { return Err(FlushError::Later) };
+        let body = page::encode(&head).map_err(|error| self.not_encoded(key, &error))?;
         self.force_log().await?;
         let tag = self.replica.view().backing().page_tag(dir).map(|tag| ETag(tag.to_owned()));
         let etag = self.replace_page(key, tag, body).await?;
         let now = self.ports.clock.monotonic();
         self.flusher.rests.begin(dir, now, self.options.flush_interval.max((now - began) * REST));
-        Ok((etag, version))
+        let (PageParts { gone, written: pieces, .. }, etag) = (parts, etag.0);
+        Ok(match head.pieces.is_empty() {
+            true => BackingCommand::PageWritten { dir, version, etag },
+            false => BackingCommand::PiecesWritten { dir, version, etag, gone, pieces },
+        })
+    }
+
+    /// Puts pieces that no head names yet. Their ids are logged before, so that what is broken off is known.
+    async fn put_pieces(&self, dir: Ino, pieces: Vec<(u64, Bytes)>) -> Result<(), FlushError> {
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let ids = pieces.iter().map(|(id, _)| *id).collect();
+        self.commit(Command::Backing(BackingCommand::PiecesBegun { dir, ids })).await?;
+        self.force_log().await?;
+        let puts = pieces.into_iter().map(|(id, body)| async move {
+            let key = piece_key(dir, id);
+            // Nobody else writes there, and a repetition writes the same.
+            self.insist(&key, || self.bucket().put(&key, body.clone(), Condition::Always, Vec::new())).await
+        });
+        // All of them are seen to their ends, also where one has failed.
+        for ended in join_all(puts).await {
+            ended?;
+        }
+        Ok(())
+    }
+
+    fn not_encoded(&self, key: &str, error: &FormatError) -> FlushError {
+        self.trouble(key, Some(format!("the page of a directory cannot be encoded: {error}")));
+        FlushError::Node(FsError::Io.into())
     }
 
     /// A page replaces the one that is there and no later one: a request that arrives long
     /// after it was given up, or after its node was, undoes nothing.
-    async fn replace_page(&self, key: &str, mut there: Option<ETag>, body: bytes::Bytes) -> Result<ETag, BucketError> {
+    async fn replace_page(&self, key: &str, mut there: Option<ETag>, body: Bytes) -> Result<ETag, BucketError> {
         for _ in 0..MAX_CONFLICTS {
             let condition = match &there {
                 _ if !self.bucket().capabilities().conditional_put => Condition::Always,

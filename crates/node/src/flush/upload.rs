@@ -304,6 +304,7 @@ impl Node {
     /// Finds out how what was being written ended when the node last stopped.
     pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<(), RpcError> {
         self.note_doubts(self.replica.view().backing().deletes().map(|(key, _)| key));
+        self.note_doubts(self.replica.view().backing().pieces_left());
         let under_way: Vec<(Ino, String, Option<String>)> = {
             let state = self.replica.view();
             state.backing().uploads().map(|(ino, upload)| (ino, upload.key.clone(), upload.upload.clone())).collect()

@@ -6,10 +6,11 @@
 //! each known object is asked for. Pages are read. Content is not: an object is the one that
 //! was written if its tag and length are.
 
-use crate::load::{LARGE_PAGE_BYTES, LIST_LIMIT};
-use ebb_core::backing::{Claimed, ClaimedPage, Owner, Reserved, Standing, page_key};
+use crate::load::LIST_LIMIT;
+use crate::pages::{LARGE_PAGE_BYTES, decode_piece};
+use ebb_core::backing::{Claimed, ClaimedPage, Owner, Reserved, Standing, page_key, piece_key};
 use ebb_core::partition::Partition;
-use ebb_format::page::{self, Page};
+use ebb_format::page;
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ListEntry, ListPage, ListRequest, PortFuture, Ports};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
@@ -210,7 +211,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Tag and content of a directory's page. What is damaged on its way comes again.
-    async fn read_page(&self, dir: Ino) -> Result<Option<(String, Result<Page, String>)>, BucketError> {
+    async fn read_page(&self, dir: Ino) -> Result<Option<(String, Result<DirectoryPage, String>)>, BucketError> {
         let key = page_key(dir);
         let mut attempt = 1;
         loop {
@@ -219,12 +220,34 @@ impl<'a> Comparison<'a> {
                 Err(BucketError::NotFound { .. }) => return Ok(None),
                 Err(error) => return Err(error),
             };
-            let decoded = page::decode(&object.body).map_err(|error| error.to_string());
+            let etag = object.meta.etag.0;
+            let decoded = match page::decode(&object.body) {
+                Ok(head) => self.put_together(dir, head).await?,
+                Err(error) => Err(error.to_string()),
+            };
             if decoded.is_ok() || attempt == MAX_DAMAGED {
-                return Ok(Some((object.meta.etag.0, decoded)));
+                return Ok(Some((etag, decoded)));
             }
             attempt += 1;
         }
+    }
+
+    /// A page with the entries of all its pieces.
+    async fn put_together(&self, dir: Ino, head: PageHead) -> Result<Result<DirectoryPage, String>, BucketError> {
+        let mut page = head.page;
+        for piece in &head.pieces {
+            let key = piece_key(dir, piece.id);
+            let entries = match self.ask(LARGE_PAGE_BYTES, || self.bucket.get(&key, None, None)).await {
+                Ok(object) => decode_piece(dir, piece, &object).map_err(|damage| format!("{key}: {}", damage.what)),
+                Err(BucketError::NotFound { .. }) => Err(format!("its piece {key} is gone")),
+                Err(error) => return Err(error),
+            };
+            match entries {
+                Ok(entries) => page.entries.extend(entries),
+                Err(what) => return Ok(Err(what)),
+            }
+        }
+        Ok(Ok(page))
     }
 
     async fn reserved(&self, after: String) -> Result<FsckPart, BucketError> {
