@@ -3,7 +3,7 @@
 use crate::place::Place;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 
 const FILES: usize = 2000;
 
@@ -66,4 +66,42 @@ fn many_names_of_one_file_come_back_from_the_bucket() {
     assert_eq!(fs::read(dir.join("name-9")).unwrap(), b"content");
     place.ebb(&["fsck", "mnt"]).good();
     place.umount();
+}
+
+/// Situation: a directory is so large that its page is in pieces, and one more name comes. Danger: the bucket gets all
+/// of the page again; or it does not give it back when the cache is lost. Expectation: it gets one or two pieces, and
+/// gives back all names with what they are.
+#[test]
+fn a_large_directory_comes_back_from_the_bucket() {
+    const LINKS: usize = 12_000;
+    let place = Place::new();
+    place.mount();
+    let dir = place.path("mnt/dir");
+    fs::create_dir(&dir).unwrap();
+    for number in 0..LINKS {
+        symlink(format!("to-{number}"), dir.join(format!("link-{number}"))).unwrap();
+    }
+    place.ebb(&["flush", "mnt"]).good();
+    let stored = place.path("backing/.ebb/e");
+    let pieces = || -> BTreeSet<_> { fs::read_dir(&stored).unwrap().map(|piece| piece.unwrap().file_name()).collect() };
+    let before = pieces();
+    assert!(before.len() >= LINKS / 4096, "{} pieces", before.len());
+    symlink("to-more", dir.join("link-more")).unwrap();
+    place.ebb(&["flush", "mnt"]).good();
+    let after = pieces();
+    assert!((1..=2).contains(&after.difference(&before).count()) && before.difference(&after).count() == 1);
+    place.ebb(&["fsck", "--bucket", "mnt"]).good();
+    place.umount();
+    place.drop_cache();
+
+    place.mount();
+    assert_eq!(fs::read_link(dir.join("link-more")).unwrap().to_str(), Some("to-more"));
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), LINKS + 1);
+    for number in (0..LINKS).step_by(7) {
+        assert_eq!(fs::read_link(dir.join(format!("link-{number}"))).unwrap().to_str(), Some(&*format!("to-{number}")));
+    }
+    place.ebb(&["fsck", "--bucket", "mnt"]).good();
+    fs::remove_dir_all(&dir).unwrap();
+    place.umount();
+    assert!(!stored.exists());
 }
