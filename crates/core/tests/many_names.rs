@@ -1,7 +1,7 @@
 //! As many names as a file can have, in one directory over a bucket. What one of them costs does
 //! not grow with how many there are, or this takes minutes.
 
-use ebb_core::backing::{Drafted, Listing, PageParts, Scope, page_key};
+use ebb_core::backing::{Drafted, Listing, PageParts, Reserved, Scope, page_key};
 use ebb_core::partition::Partition;
 use ebb_model::*;
 
@@ -206,4 +206,116 @@ fn what_changes_while_a_page_is_written_is_written_again() {
         assert!(written.iter().flatten().any(|entry| entry.ino == inos[at]));
     }
     assert!(!written.iter().flatten().any(|entry| entry.ino == inos[10]));
+}
+
+/// Situation: all names of one range go, and while the page without them is on its way a new one comes there. Danger: the
+/// range has no piece any more, and with it the mark of what came too late. Expectation: the next page has the name.
+#[test]
+fn what_comes_into_a_range_that_was_emptied_is_written() {
+    let mut volume = Volume::new();
+    let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
+    let text = |text: &str| Name::new(text.as_bytes()).expect("it is a name");
+    for letter in ["a", "b"] {
+        for at in 0..40 {
+            volume.make(Ino::ROOT, text(&format!("{letter}{at:02}")), fifo());
+        }
+    }
+    let (head, ..) = write_page(&mut volume, 10);
+    let of_b: Vec<&PagePiece> = head.pieces.iter().filter(|piece| piece.first >= text("b")).collect();
+    assert!(of_b.len() > 1);
+    (0..40).for_each(|at| drop(volume.mutate(Mutation::Unlink { parent: Ino::ROOT, name: text(&format!("b{at:02}")), holders: vec![] })));
+    volume.apply(&Command::Backing(BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None }));
+    let before = volume.partition.clone();
+    let late = volume.make(Ino::ROOT, text("b99"), fifo());
+    let (backing, namespace) = (before.backing(), before.namespace());
+    let mut draft = backing.draft_page(namespace, Ino::ROOT, 10).expect("the root has a page");
+    let mut id = 0;
+    while let drafted @ (Drafted::More | Drafted::Piece(..)) = backing.draft_on(namespace, &mut draft, 10) {
+        let Drafted::Piece(first, entries) = drafted else { continue };
+        id += 1;
+        draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
+    }
+    let (_, PageParts { gone, written: pieces, .. }) = backing.finish_page(namespace, draft, None).expect("the root is there");
+    assert!(pieces.iter().all(|piece| piece.first < text("b")) && gone.len() > pieces.len());
+    let (dir, version, etag) = (Ino::ROOT, before.next_version(), "late".to_string());
+    volume.apply(&Command::Backing(BackingCommand::PiecesWritten { dir, version, etag, gone, pieces }));
+    assert_eq!(volume.partition.check(), Vec::<String>::new());
+    let (_, written, _) = write_page(&mut volume, 10);
+    assert!(written.iter().flatten().any(|entry| entry.ino == late));
+}
+
+/// Situation: the head of a node that is no more arrives after the one before it has been read. Danger: what is written
+/// next names pieces of the older one. Expectation: the list is the one of the head that is there, and what had changed by then has not changed less.
+#[test]
+fn a_head_that_comes_late_brings_its_own_list() {
+    let mut made = Volume::new();
+    let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
+    for number in 1..=40 {
+        made.make(Ino::ROOT, name(number), fifo());
+    }
+    let (first, first_entries, _) = write_page(&mut made, 10);
+    let mut cold = Volume::new();
+    let found = |head: &PageHead| BackingCommand::PiecesFound { dir: Ino::ROOT, pieces: head.pieces.clone() };
+    cold.apply(&Command::Backing(found(&first)));
+    assert!(!cold.partition.backing().wants_pieces(Ino::ROOT, &first.pieces));
+    let page = PageHead { page: DirectoryPage { entries: first_entries[0].clone(), ..first.page.clone() }, ..first.clone() };
+    let listing = Listing { dir: Ino::ROOT, entries: &[], page: Some(&page), scope: Scope::First, after: None };
+    let entries = cold.partition.backing().interpret(cold.partition.namespace(), &listing, || unreachable!("its id is on record")).entries;
+    let changed = entries[0].ino;
+    let (dir, progress) = (Ino::ROOT, LoadProgress::Unchanged);
+    let stamp = Stamp { time: Time::from_secs(1), version: cold.partition.next_version() };
+    cold.apply(&Command::Backing(BackingCommand::Install { dir, epoch: 0, entries, hidden: vec![], owner: (0, 0), progress, stamp }));
+    cold.mutate(Mutation::SetAttr { ino: changed, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } });
+    let late = PageHead { pieces: first.pieces.iter().cloned().map(|piece| PagePiece { id: piece.id + 7000, ..piece }).collect(), ..first };
+    assert!(cold.partition.backing().wants_pieces(Ino::ROOT, &late.pieces));
+    cold.apply(&Command::Backing(found(&late)));
+    assert_eq!(cold.partition.backing().pieces_of(Ino::ROOT), late.pieces);
+    let draft = cold.partition.backing().draft_page(cold.partition.namespace(), Ino::ROOT, 10).expect("the root has a page");
+    assert_eq!(draft.needs(&late), vec![&late.pieces[0]]);
+    assert_eq!(cold.partition.check(), Vec::<String>::new());
+}
+
+/// Situation: a file has left a directory below for a large one, and its object has not followed. Danger: whoever has
+/// nothing but the bucket sees the object where it is, as a file of that name. Expectation: the head says of what names
+/// that may be, wherever the object is.
+#[test]
+fn a_head_tells_of_objects_that_are_elsewhere() {
+    let mut volume = Volume::new();
+    let text = |text: &str| Name::new(text.as_bytes()).expect("it is a name");
+    for number in 1..=40 {
+        volume.make(Ino::ROOT, name(number), Make::Special { kind: FileKind::Fifo, rdev: 0 });
+    }
+    let sub = volume.make(Ino::ROOT, text("sub"), Make::Directory);
+    let ino = volume.make(sub, text("x"), Make::Regular);
+    let version = volume.partition.next_version();
+    let begun = BackingCommand::UploadBegun { ino, key: "sub/x".into(), upload: None };
+    let uploaded = BackingCommand::Uploaded { ino, key: "sub/x".into(), etag: "x".into(), len_bytes: 0, version };
+    for command in [begun, uploaded] {
+        volume.apply(&Command::Backing(command));
+    }
+    let (new_name, mode) = (text("zzz"), RenameMode::Replace);
+    volume.mutate(Mutation::Rename { from: sub, name: text("x"), to: Ino::ROOT, new_name, mode, holders: vec![] });
+    let (head, ..) = write_page(&mut volume, 10);
+    assert!(head.pieces.len() > 2);
+    assert_eq!(head.moved, vec![text("zzz")]);
+}
+
+/// Situation: a directory was made by this node, and forgotten with its names. Danger: nothing known refers to its page,
+/// which is taken for left over and deleted. Expectation: nobody can tell whose it is.
+#[test]
+fn the_page_of_what_was_forgotten_is_not_left_over() {
+    let mut volume = Volume::new();
+    let dir = volume.make(Ino::ROOT, Name::new(b"dir").expect("it is a name"), Make::Directory);
+    let version = volume.partition.next_version();
+    let begun = BackingCommand::UploadBegun { ino: dir, key: page_key(dir), upload: None };
+    for command in [begun, BackingCommand::PageWritten { dir, version, etag: "page".into() }] {
+        volume.apply(&Command::Backing(command));
+    }
+    write_page(&mut volume, 10);
+    volume.apply(&Command::Backing(BackingCommand::Forget { dir: Ino::ROOT, inos: vec![dir] }));
+    assert!(volume.partition.namespace().inode(dir).is_none(), "it was forgotten");
+    let backing = volume.partition.backing();
+    for key in [page_key(dir), ebb_core::backing::piece_key(dir, 7)] {
+        assert_eq!(backing.reserved(volume.partition.namespace(), &key, backing.is_loaded()), Reserved::Undecided, "{key}");
+    }
 }

@@ -232,7 +232,7 @@ impl Node {
         let mut missing = Vec::new();
         let mut at = dir;
         while self.replica.view().namespace().inode(at).is_none() {
-            let Some(head) = self.read_head(&page_key(at)).await? else { return Ok(false) };
+            let Some((head, _)) = self.read_head(&page_key(at)).await? else { return Ok(false) };
             let Some((parent, name)) = head.page.parent.clone() else { return Ok(false) };
             if missing.len() >= MAX_DEPTH {
                 return Ok(false);

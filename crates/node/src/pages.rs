@@ -7,7 +7,7 @@ use crate::load::bucket_refusal;
 use ebb_core::backing::{page_key, piece_key};
 use ebb_format::page::{self, Head};
 use ebb_model::*;
-use ebb_ports::{Bucket, BucketError, Object};
+use ebb_ports::{Bucket, BucketError, ETag, Object};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -20,6 +20,7 @@ pub(crate) struct Pages {
 
 struct Read {
     head: Rc<Head>,
+    etag: ETag,
     /// Those that were needed last.
     pieces: VecDeque<(u64, Rc<Vec<Installed>>)>,
 }
@@ -41,8 +42,13 @@ impl Pages {
         self.read.borrow().get(&dir).map(|read| read.head.clone())
     }
 
-    fn keep(&self, dir: Ino, head: Rc<Head>) {
-        self.read.borrow_mut().insert(dir, Read { head, pieces: VecDeque::new() });
+    /// Tag of the head that was read last.
+    pub fn etag(&self, dir: Ino) -> Option<ETag> {
+        self.read.borrow().get(&dir).map(|read| read.etag.clone())
+    }
+
+    fn keep(&self, dir: Ino, head: Rc<Head>, etag: ETag) {
+        self.read.borrow_mut().insert(dir, Read { head, etag, pieces: VecDeque::new() });
     }
 
     fn piece(&self, dir: Ino, id: u64) -> Option<Rc<Vec<Installed>>> {
@@ -67,21 +73,22 @@ impl Node {
         let head = match self.pages.head(dir) {
             Some(head) => head,
             None => {
-                let Some(head) = self.read_head(key).await? else { return Ok(None) };
-                self.pages.keep(dir, head.clone());
+                let Some((head, etag)) = self.read_head(key).await? else { return Ok(None) };
+                self.pages.keep(dir, head.clone(), etag);
                 head
             }
         };
-        if !head.pieces.is_empty() && self.replica.view().backing().wants_pieces(dir) {
+        let is_news = self.replica.view().backing().wants_pieces(dir, &head.pieces);
+        if is_news {
             self.commit(Command::Backing(BackingCommand::PiecesFound { dir, pieces: head.pieces.clone() })).await?;
         }
         Ok(Some(head))
     }
 
-    pub(crate) async fn read_head(&self, key: &str) -> Result<Option<Rc<Head>>, RpcError> {
-        let decode = |object: Object| page::decode(&object.body).map_err(unknown);
+    pub(crate) async fn read_head(&self, key: &str) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
+        let decode = |object: Object| Ok((page::decode(&object.body).map_err(unknown)?, object.meta.etag));
         match self.get_sound(key, &(0..LARGE_PAGE_BYTES), || self.bucket().get(key, None, None), decode).await {
-            Ok(head) => Ok(Some(Rc::new(head))),
+            Ok((head, etag)) => Ok(Some((Rc::new(head), etag))),
             Err(BucketError::NotFound { .. }) => Ok(None),
             Err(error) => Err(bucket_refusal(&error)),
         }
@@ -116,7 +123,7 @@ impl Node {
             }
             Err(BucketError::NotFound { .. }) => {
                 let now = self.read_head(&page_key(dir)).await?;
-                match now.is_some_and(|now| now.pieces == head.pieces) {
+                match now.is_some_and(|(now, _)| now.pieces == head.pieces) {
                     true => {
                         self.trouble(
                             &format!("load {dir}"),

@@ -12,7 +12,10 @@ impl Backing {
         }
         match change {
             Change::Made { ino } => drop(self.files.insert(ino, &FileBacking::default())),
-            Change::Linked { parent, ino, stamp, .. } => self.linked(namespace, *parent, *ino, *stamp),
+            Change::Linked { parent, name, ino, stamp, .. } => {
+                self.entry_changed(*parent, name);
+                self.linked(namespace, *parent, *ino, *stamp);
+            }
             Change::Unlinked { parent, name, ino, primary, stamp } => self.unlinked(namespace, (*parent, name), *ino, *primary, *stamp),
             Change::Touched { ino, stamp } => self.record(namespace, *ino, stamp.time),
             Change::Written { ino, stamp, .. } | Change::Zeroed { ino, stamp, .. } | Change::Resized { ino, stamp, .. } => {

@@ -53,7 +53,7 @@ use crate::tree::{Tree, values};
 use ebb_model::*;
 use pieces::AllPieces;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use unseen::Unseen;
 
 #[derive(Clone)]
@@ -75,6 +75,8 @@ pub struct Backing {
     removed: Tree<(Ino, Name), ()>,
     unseen: Unseen,
     pieces: AllPieces,
+    /// Inodes with many names, all of which are marked in `pieces`: only for speed.
+    marked: BTreeSet<Ino>,
     queue: Tree<Turn, ()>,
 }
 
@@ -179,6 +181,7 @@ impl Backing {
             removed: Tree::new(),
             unseen: Unseen::default(),
             pieces: AllPieces::new(),
+            marked: BTreeSet::new(),
             queue: Tree::new(),
         };
         if backed {

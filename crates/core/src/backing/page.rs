@@ -25,6 +25,8 @@ pub struct PageDraft {
     found: BTreeMap<Name, Dentry>,
     /// What the page that is there says of names that have not been seen yet.
     unseen: BTreeMap<Name, Installed>,
+    /// All names of those of them that have several.
+    names: BTreeMap<Ino, Vec<(Ino, Name)>>,
     /// Of the piece under way.
     entries: Vec<(Source, Installed)>,
     /// Inodes of which an entry of the piece under way tells all names.
@@ -232,6 +234,7 @@ impl Backing {
             upto: None,
             found: BTreeMap::new(),
             unseen: BTreeMap::new(),
+            names: BTreeMap::new(),
             entries: Vec::new(),
             told: BTreeSet::new(),
             last: None,
@@ -250,7 +253,10 @@ impl Backing {
             let is_known =
                 namespace.dentry(draft.dir, &entry.name).is_some() || self.removed.contains_key(&(draft.dir, entry.name.clone()));
             if !is_known && draft.run_of(&entry.name).is_some() {
-                draft.unseen.insert(entry.name.clone(), telling(entry.clone(), names.get(&entry.ino)));
+                if let Some(names) = names.get(&entry.ino) {
+                    draft.names.entry(entry.ino).or_insert_with(|| names.to_vec());
+                }
+                draft.unseen.insert(entry.name.clone(), telling(entry.clone(), None));
             }
         }
     }
@@ -285,10 +291,9 @@ impl Backing {
             let entry = match &source {
                 Source::Here(child) => self.entry(namespace, draft, &name, *child),
                 Source::There(entry) => {
-                    let most_links = if draft.told.insert(entry.ino) { usize::MAX } else { 1 };
-                    let mut entry = entry.clone();
-                    entry.record.iter_mut().for_each(|record| record.links.truncate(most_links));
-                    Some(entry)
+                    let is_first = draft.told.insert(entry.ino);
+                    let names = draft.names.get(&entry.ino).filter(|_| is_first).map(Vec::as_slice);
+                    Some(telling(entry.clone(), names.as_ref()))
                 }
             };
             draft.entries.extend(entry.map(|entry| (source, entry)));
@@ -301,7 +306,7 @@ impl Backing {
 
     /// The object for the page's key, of a draft that is [all there](Drafted::All).
     pub fn finish_page(&self, namespace: &Namespace, draft: PageDraft, old: Option<&PageHead>) -> Option<(PageHead, PageParts)> {
-        let PageDraft { dir, prefix, whole, parts, .. } = draft;
+        let PageDraft { dir, whole, parts, .. } = draft;
         let inode = namespace.inode(dir)?;
         let parent = inode.first.and_then(|link| Some((link.parent, namespace.name_at(link)?)));
         let mut hidden: Vec<String> = below(&self.hidden, dir, String::new()).into_iter().map(|(_, segment)| segment).collect();
@@ -314,14 +319,14 @@ impl Backing {
         let page = DirectoryPage { dir, parent, record, hidden, entries: whole };
         let mut pieces = [&parts.kept[..], &parts.written[..]].concat();
         pieces.sort_unstable_by(|one, other| one.first.cmp(&other.first));
-        let moved = if pieces.is_empty() { Vec::new() } else { self.moved(namespace, dir, &prefix, old) };
+        let moved = if pieces.is_empty() { Vec::new() } else { self.moved(namespace, dir, old) };
         Some((PageHead { page, pieces, moved }, parts))
     }
 
-    /// Names in the directory whose objects are below its prefix, and not at their own keys.
-    fn moved(&self, namespace: &Namespace, dir: Ino, prefix: &str, old: Option<&PageHead>) -> Vec<Name> {
-        let homes = self.homes.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
-        let inodes = homes.filter(|(key, _)| keys::split(key).0 == prefix).filter_map(|(_, ino)| namespace.inode(ino));
+    /// Names in the directory whose objects are neither at their own keys nor at those of other names.
+    fn moved(&self, namespace: &Namespace, dir: Ino, old: Option<&PageHead>) -> Vec<Name> {
+        let homes = self.homes.iter();
+        let inodes = homes.filter_map(|(_, ino)| namespace.inode(ino));
         let links = inodes.flat_map(|inode| namespace.links(&inode).filter(|link| link.parent == dir).collect::<Vec<_>>());
         let here = links.filter_map(|link| namespace.name_at(link));
         let old = old.into_iter().flat_map(|old| &old.moved).filter(|name| self.is_unseen(namespace, dir, name)).cloned();

@@ -1,7 +1,7 @@
 //! The pieces of large directories' pages (decision 15): which there are, and which of them no longer say
 //! what is so.
 
-use super::follow::first_name;
+use super::follow::{below, first_name};
 use super::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,6 +37,10 @@ pub(super) enum PieceChange {
     Changed,
 }
 
+/// Names of an inode that are walked through at each change of it. Those of one with more are all marked once, until
+/// any of the marks may have gone.
+const FEW_NAMES: u32 = 16;
+
 /// What a piece takes of the memory, about.
 const PIECE_BYTES: usize = 100;
 
@@ -45,11 +49,11 @@ impl Pieces {
         self.live.range_mut::<Name, _>(..=name).next_back().map(|(_, piece)| piece)
     }
 
-    /// Whether a piece with names in this range has changed since the write under way began.
-    fn is_changed(&self, first: &Name, end: Option<&Name>) -> bool {
+    /// Whether a piece with names in this range is so.
+    fn has_in(&self, first: &Name, end: Option<&Name>, is_so: impl Fn(PieceChange) -> bool) -> bool {
         let within = self.live.range::<Name, _>(first..).take_while(|(at, _)| end.is_none_or(|end| *at < end));
         let containing = self.live.range::<Name, _>(..=first).next_back();
-        within.chain(containing).any(|(_, piece)| piece.change == PieceChange::Changed)
+        within.chain(containing).any(|(_, piece)| is_so(piece.change))
     }
 
     fn replace(&mut self, gone: &[Name], pieces: &[PagePiece], again: bool) {
@@ -61,17 +65,26 @@ impl Pieces {
             .map(|(PagePiece { first, id, entries }, end)| {
                 let kept = kept.range::<Name, _>(first..).next().copied();
                 let end = end.into_iter().chain(kept).min();
-                let is_changed = if is_new { again } else { self.is_changed(first, end) };
+                let is_changed = if is_new { again } else { self.has_in(first, end, |change| change == PieceChange::Changed) };
                 let change = if is_changed { PieceChange::Changed } else { PieceChange::None };
                 (first.clone(), Piece { id: *id, entries: *entries, change })
             })
             .collect();
+        let mut changed = Vec::new();
         for first in gone {
-            self.left.extend(self.live.remove(first).map(|piece| piece.id));
+            let Some(piece) = self.live.remove(first) else { continue };
+            self.left.insert(piece.id);
+            changed.extend((piece.change == PieceChange::Changed).then_some(first));
         }
         for (first, piece) in written {
             self.left.remove(&piece.id);
             self.live.insert(first, piece);
+        }
+        // A range in which nothing was left has fallen to the one before, with what has come there since.
+        for first in changed {
+            if let Some(piece) = self.containing(first) {
+                piece.change = PieceChange::Changed;
+            }
         }
     }
 }
@@ -92,8 +105,12 @@ impl Backing {
 
     /// As [`Backing::entry_changed`], of all names of the inode.
     pub(super) fn entries_changed(&mut self, namespace: &Namespace, inode: &Inode) {
-        if self.pieces.is_empty() {
+        let has_pieces = |parent| self.pieces.contains_key(&parent);
+        if self.pieces.is_empty() || self.marked.contains(&inode.attr.ino) || !namespace.parents(inode).any(has_pieces) {
             return;
+        }
+        if inode.names > FEW_NAMES {
+            self.marked.insert(inode.attr.ino);
         }
         for link in namespace.links(inode).filter(|link| self.pieces.contains_key(&link.parent)).collect::<Vec<_>>() {
             if let Some(name) = namespace.name_at(link) {
@@ -110,11 +127,34 @@ impl Backing {
 
     pub(super) fn pieces_found(&mut self, namespace: &Namespace, dir: Ino, found: &[PagePiece]) {
         let Some(state) = self.dirs.get(&dir) else { return };
-        if !self.wants_pieces(dir) || found.first().is_none_or(|piece| piece.first != first_name()) {
+        if !self.wants_pieces(dir, found) {
+            return;
+        }
+        self.marked.clear();
+        let Some(before) = self.pieces.remove(&dir) else {
+            return self.first_pieces_found(namespace, dir, &state, found);
+        };
+        // Another head has come to be there: what has changed since the one before was read has not changed less.
+        let ends = found.iter().skip(1).map(|piece| Some(&piece.first)).chain([None]);
+        let live: BTreeMap<Name, Piece> = (found.iter().zip(ends))
+            .map(|(PagePiece { first, id, entries }, end)| {
+                let is_changed = before.has_in(first, end, |change| change != PieceChange::None);
+                let change = if is_changed { PieceChange::Changed } else { PieceChange::None };
+                (first.clone(), Piece { id: *id, entries: *entries, change })
+            })
+            .collect();
+        if !live.is_empty() {
+            self.pieces.insert(dir, Arc::new(Pieces { live, left: BTreeSet::new() }));
+        }
+    }
+
+    fn first_pieces_found(&mut self, namespace: &Namespace, dir: Ino, state: &DirBacking, found: &[PagePiece]) {
+        if found.first().is_none_or(|piece| piece.first != first_name()) {
             return;
         }
         // Of names that nobody has asked for nothing has changed.
-        let is_touched = state.load != Load::Unknown || namespace.has_more_names_than(dir, 0);
+        let is_touched =
+            state.load != Load::Unknown || namespace.has_more_names_than(dir, 0) || !below(&self.removed, dir, first_name()).is_empty();
         let change = if state.dirty.is_some() && is_touched { PieceChange::Changed } else { PieceChange::None };
         let piece = |PagePiece { first, id, entries }: &PagePiece| (first.clone(), Piece { id: *id, entries: *entries, change });
         let live = found.iter().map(piece).collect();
@@ -129,6 +169,7 @@ impl Backing {
 
     /// The write of a page has begun: what changes from now on it may lack.
     pub(super) fn pieces_sent(&mut self, dir: Ino) {
+        self.marked.clear();
         let Some(pieces) = self.pieces.get_mut(&dir) else { return };
         for piece in Arc::make_mut(pieces).live.values_mut().filter(|piece| piece.change == PieceChange::Changed) {
             piece.change = PieceChange::Sent;
@@ -137,6 +178,7 @@ impl Backing {
 
     /// A head is in the bucket that has `pieces` in the place of those that began with `gone`.
     pub(super) fn pieces_written(&mut self, dir: Ino, gone: &[Name], pieces: &[PagePiece]) {
+        self.marked.clear();
         if let Some(state) = self.dirs.get(&dir)
             && (!pieces.is_empty() || self.pieces.contains_key(&dir))
         {
@@ -184,6 +226,7 @@ impl Backing {
 
     /// Nothing is known of the pieces of a page that somebody else has written, but what is in the bucket.
     pub(super) fn rebuild_pieces(&mut self, dir: Ino, there: impl Iterator<Item = u64>) {
+        self.marked.clear();
         self.pieces.remove(&dir);
         let left: BTreeSet<u64> = there.collect();
         if !left.is_empty() {
@@ -205,15 +248,24 @@ impl Backing {
         self.pieces.get(&dir).into_iter().flat_map(|pieces| &pieces.live)
     }
 
-    /// Whether the list of a directory's pieces is known, if there is one.
+    /// Whether no pieces are in use but those that are known. Of a page of another's hand a later one may still come.
     pub(super) fn knows_pieces(&self, dir: Ino) -> bool {
-        let is_written = self.dirs.get(&dir).is_some_and(|state| !state.stored || state.page.is_some());
-        is_written || self.pieces.contains_key(&dir) || self.is_complete(dir)
+        self.dirs.get(&dir).is_some_and(|state| !state.stored || state.page.is_some())
     }
 
-    /// Whether the list of a directory's pieces is to be told as soon as its page has been read.
-    pub fn wants_pieces(&self, dir: Ino) -> bool {
-        !self.is_complete(dir) && !self.knows_pieces(dir) && !self.uploads.contains_key(&dir)
+    /// The pieces of the page that is in the bucket, for all that is known.
+    pub fn pieces_of(&self, dir: Ino) -> Vec<PagePiece> {
+        let piece = |(first, piece): (&Name, &Piece)| PagePiece { first: first.clone(), id: piece.id, entries: piece.entries };
+        self.live_pieces(dir).map(piece).collect()
+    }
+
+    /// Whether the list of pieces in the head that is there is to be told, as soon as that has been read: it is not
+    /// the one that is known, and of another's hand.
+    pub fn wants_pieces(&self, dir: Ino, there: &[PagePiece]) -> bool {
+        let is_others = self.dirs.get(&dir).is_some_and(|state| state.stored && state.page.is_none()) && !self.uploads.contains_key(&dir);
+        let is_settled = self.pieces.get(&dir).is_none_or(|pieces| pieces.left.is_empty());
+        let live = self.live_pieces(dir).map(|(first, piece)| (first, piece.id));
+        is_others && is_settled && !self.is_complete(dir) && !live.eq(there.iter().map(|piece| (&piece.first, piece.id)))
     }
 
     pub(super) fn has_piece(&self, dir: Ino, id: u64) -> bool {

@@ -142,8 +142,8 @@ impl Backing {
 
     /// Whose a key below `.ebb/` is. `is_loaded`: [`Backing::is_loaded`].
     ///
-    /// What is made by this incarnation of the volume is known until it is removed; what was made
-    /// before may be in a directory that is not loaded, and a page that tells of it in the bucket.
+    /// What is not known may be in a directory that is not loaded, or was forgotten, and a page that
+    /// tells of it in the bucket.
     pub fn reserved(&self, namespace: &Namespace, key: &str, is_loaded: bool) -> Reserved {
         if OF_THE_VOLUME.iter().any(|own| key == *own || own.ends_with('/') && key.starts_with(own)) {
             return Reserved::Held;
@@ -185,7 +185,7 @@ impl Backing {
 
     /// Nothing known refers to a key of the inode.
     fn unreferenced(&self, namespace: &Namespace, ino: Ino, is_loaded: bool) -> Reserved {
-        let is_known = is_loaded || namespace.inode(ino).is_some() || ino.incarnation() == namespace.incarnation;
+        let is_known = is_loaded || namespace.inode(ino).is_some();
         if is_known { Reserved::Unreferenced } else { Reserved::Undecided }
     }
 }

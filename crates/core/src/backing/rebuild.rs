@@ -189,7 +189,7 @@ impl Backing {
                 let there = objects.range(first.clone()..).map(|(key, _)| key).take_while(|key| key.starts_with(&first));
                 self.rebuild_pieces(dir, there.filter_map(|key| Some(keys::piece_of(key)?.1)));
             }
-            if state.has_page() && !is_current {
+            if !is_current && (state.has_page() || self.pieces.contains_key(&dir)) {
                 self.page_changed(namespace, dir, now);
             }
         }

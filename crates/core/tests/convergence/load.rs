@@ -182,8 +182,8 @@ impl World {
 
     /// Whoever is the first to read a page says what pieces it is in.
     pub fn tell_pieces(&mut self, dir: Ino) {
-        let wanted = self.partition.backing().wants_pieces(dir).then(|| self.head_at(dir)).flatten();
-        if let Some(PageHead { pieces, .. }) = wanted.filter(|head| !head.pieces.is_empty()) {
+        let wanted = self.head_at(dir).filter(|head| self.partition.backing().wants_pieces(dir, &head.pieces));
+        if let Some(PageHead { pieces, .. }) = wanted {
             self.log(BackingCommand::PiecesFound { dir, pieces });
         }
     }

@@ -53,6 +53,12 @@ impl Rests {
     }
 }
 
+/// The page that a directory's unknown names are taken from.
+struct There {
+    head: Option<Rc<page::Head>>,
+    etag: Option<ETag>,
+}
+
 impl Node {
     /// Writes what no object can say about a directory and its names.
     pub(super) async fn flush_page(self: &Rc<Self>, dir: Ino) -> Result<(), FlushError> {
@@ -64,10 +70,13 @@ impl Node {
             PageStep::Write { key, marker, merge } => (key, marker, merge),
             PageStep::AwaitDelete { .. } | PageStep::AwaitUpload | PageStep::Nothing => return Err(FlushError::Later),
         };
-        let old = if merge { self.head_of(dir, Some(&key)).await? } else { None };
+        let old = match merge {
+            true => Some(There { head: self.head_of(dir, Some(&key)).await?, etag: self.pages.etag(dir) }),
+            false => None,
+        };
         let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
         self.begin(dir, &key, |state| state.backing().page_step(state.namespace(), dir) == step).await?;
-        let written = self.put_page(dir, &key, marker.as_deref(), old.as_deref()).await;
+        let written = self.put_page(dir, &key, marker.as_deref(), old.as_ref()).await;
         // What is loaded from now on is read anew: the page says more than it did.
         self.pages.forget(dir);
         match written {
@@ -83,7 +92,7 @@ impl Node {
         }
     }
 
-    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&page::Head>) -> Result<BackingCommand, FlushError> {
+    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&There>) -> Result<BackingCommand, FlushError> {
         if let Some(marker) = marker {
             match self.insist(marker, || self.bucket().put(marker, Bytes::new(), Condition::Absent, Vec::new())).await {
                 // Somebody has made the directory before.
@@ -92,13 +101,14 @@ impl Node {
             }
         }
         let began = self.ports.clock.monotonic();
+        let head_there = old.and_then(|old| old.head.as_deref());
         let (names, backing, version) = {
             let state = self.replica.view();
             (state.namespace().clone(), state.backing().clone(), Version(state.next_version().0 - 1))
         };
         // Removed since: its page is deleted in its turn.
         let Some(mut draft) = backing.draft_page(&names, dir, self.options.page_piece_entries) else { return Err(FlushError::Later) };
-        if let Some(old) = old {
+        if let Some(old) = head_there {
             backing.keep_unseen(&names, &mut draft, &old.page.entries);
             for piece in draft.needs(old) {
                 // Nobody else writes it: it is tried again with the page that is there by now.
@@ -124,11 +134,20 @@ impl Node {
             }
         }
         self.put_pieces(dir, pieces).await?;
-        let Some((head, parts)) = backing.finish_page(&names, draft, old) else { return Err(FlushError::Later) };
+        let Some((head, parts)) = backing.finish_page(&names, draft, head_there) else { return Err(FlushError::Later) };
         let body = page::encode(&head).map_err(|error| self.not_encoded(key, &error))?;
         self.force_log().await?;
-        let tag = self.replica.view().backing().page_tag(dir).map(|tag| ETag(tag.to_owned()));
-        let etag = self.replace_page(key, tag, body).await?;
+        let etag = match old {
+            // What it was made of must still be there.
+            Some(There { etag, .. }) => match self.replace_page(key, etag.clone(), body, 1).await {
+                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => return Err(FlushError::Later),
+                ended => ended?,
+            },
+            None => {
+                let tag = self.replica.view().backing().page_tag(dir).map(|tag| ETag(tag.to_owned()));
+                self.replace_page(key, tag, body, MAX_CONFLICTS).await?
+            }
+        };
         let now = self.ports.clock.monotonic();
         self.flusher.rests.begin(dir, now, self.options.flush_interval.max((now - began) * REST));
         let (PageParts { gone, written: pieces, .. }, etag) = (parts, etag.0);
@@ -165,14 +184,15 @@ impl Node {
 
     /// A page replaces the one that is there and no later one: a request that arrives long
     /// after it was given up, or after its node was, undoes nothing.
-    async fn replace_page(&self, key: &str, mut there: Option<ETag>, body: Bytes) -> Result<ETag, BucketError> {
-        for _ in 0..MAX_CONFLICTS {
+    async fn replace_page(&self, key: &str, mut there: Option<ETag>, body: Bytes, attempts: usize) -> Result<ETag, BucketError> {
+        for _ in 0..attempts {
             let condition = match &there {
                 _ if !self.bucket().capabilities().conditional_put => Condition::Always,
                 Some(tag) => Condition::Match(tag.clone()),
                 None => Condition::Absent,
             };
             match self.insist(key, || self.bucket().put(key, body.clone(), condition.clone(), Vec::new())).await {
+                Err(what @ (BucketError::Precondition { .. } | BucketError::NotFound { .. })) if attempts == 1 => return Err(what),
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
                 ended => return ended,
             }
