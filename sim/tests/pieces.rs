@@ -222,3 +222,30 @@ fn names_are_found_and_changed_without_the_other_pieces() {
         }
     });
 }
+
+/// Situation: a piece is gone from the bucket, or is not what was written. Danger: all that it said is lost once the cache
+/// is, and as the head is the right one nobody writes it again. Expectation: it is named, and mended.
+#[test]
+fn a_piece_that_is_lost_is_written_again() {
+    for is_gone in [true, false] {
+        run(1, move |world| async move {
+            let (bucket, a) = (world.bucket(), mount(&world, "a", Duration::from_secs(3600)).await);
+            for at in 0..100 {
+                a.link(&format!("link-{at:03}"), "kept").await;
+            }
+            a.flush().await;
+            let key = format!("{PIECES}{:016x}", head(&bucket).pieces[1].id);
+            match is_gone {
+                true => bucket.delete_as_outsider(&key),
+                false => drop(bucket.put_as_outsider(&key, "another", vec![]).unwrap()),
+            }
+            let report = rig::fsck(&a.client).await.unwrap();
+            let [problem] = &report.problems[..] else { panic!("{:?}", report.problems) };
+            assert!(problem.what.contains(&key), "{}", problem.what);
+            a.client.admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() }).await.unwrap();
+            a.flush().await;
+            assert_eq!(rig::fsck(&a.client).await.unwrap().problems, vec![]);
+            check_pieces(&bucket, 100);
+        });
+    }
+}
