@@ -224,7 +224,9 @@ fn what_comes_into_a_range_that_was_emptied_is_written() {
     let (head, ..) = write_page(&mut volume, 10);
     let of_b: Vec<&PagePiece> = head.pieces.iter().filter(|piece| piece.first >= text("b")).collect();
     assert!(of_b.len() > 1);
-    (0..40).for_each(|at| drop(volume.mutate(Mutation::Unlink { parent: Ino::ROOT, name: text(&format!("b{at:02}")), holders: vec![] })));
+    for at in 0..40 {
+        volume.mutate(Mutation::Unlink { parent: Ino::ROOT, name: text(&format!("b{at:02}")), holders: vec![] });
+    }
     volume.apply(&Command::Backing(BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None }));
     let before = volume.partition.clone();
     let late = volume.make(Ino::ROOT, text("b99"), fifo());

@@ -346,8 +346,8 @@ pub struct PageHead {
     pub page: DirectoryPage,
     /// In the order of names; the first one begins with the least name that there can be.
     pub pieces: Vec<PagePiece>,
-    /// Of a page in pieces: names in order whose objects are below the directory's prefix and not at their own
-    /// keys. They are to be known before any other name is.
+    /// Of a page in pieces: names in order whose objects have not followed them to their own keys. They are to be
+    /// known before any other name is.
     pub moved: Vec<Name>,
 }
 
