@@ -41,6 +41,14 @@ impl Volume {
         self.mutate(Mutation::Make { parent, name, ino, mode: 0o755, what });
         ino
     }
+
+    /// The page of the root is there, in pieces.
+    fn pieces_written(&mut self, version: Version, etag: &str, parts: &PageParts) {
+        let (dir, etag) = (Ino::ROOT, etag.to_owned());
+        for command in parts.clone().replaced(dir, 1024).into_iter().chain([BackingCommand::PiecesWritten { dir, version, etag }]) {
+            self.apply(&Command::Backing(command));
+        }
+    }
 }
 
 fn name(number: u32) -> Name {
@@ -130,11 +138,10 @@ fn write_page(volume: &mut Volume, piece_entries: usize) -> (PageHead, Vec<Vec<I
     }
     let (head, parts) = backing.finish_page(namespace, draft, None).expect("the root is there");
     let (dir, version, etag) = (Ino::ROOT, volume.partition.next_version(), volume.sequence.to_string());
-    let (gone, pieces) = (parts.gone.clone(), parts.written.clone());
-    volume.apply(&Command::Backing(match head.pieces.is_empty() {
-        true => BackingCommand::PageWritten { dir, version, etag },
-        false => BackingCommand::PiecesWritten { dir, version, etag, gone, pieces },
-    }));
+    match head.pieces.is_empty() {
+        true => drop(volume.apply(&Command::Backing(BackingCommand::PageWritten { dir, version, etag }))),
+        false => volume.pieces_written(version, &etag, &parts),
+    }
     assert_eq!(volume.partition.check(), Vec::<String>::new());
     (head, written, parts)
 }
@@ -196,10 +203,9 @@ fn what_changes_while_a_page_is_written_is_written_again() {
         id += 1;
         draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
     }
-    let (_, PageParts { gone, written: pieces, .. }) = backing.finish_page(namespace, draft, None).expect("the root is there");
-    assert_eq!(gone.len(), 2);
-    let (dir, version, etag) = (Ino::ROOT, before.next_version(), "late".to_string());
-    volume.apply(&Command::Backing(BackingCommand::PiecesWritten { dir, version, etag, gone, pieces }));
+    let (_, parts) = backing.finish_page(namespace, draft, None).expect("the root is there");
+    assert_eq!(parts.gone.len(), 2);
+    volume.pieces_written(before.next_version(), "late", &parts);
     assert_eq!(volume.partition.check(), Vec::<String>::new());
     let (_, written, parts) = write_page(&mut volume, 10);
     assert_eq!(parts.gone.len(), 2);
@@ -238,10 +244,9 @@ fn what_comes_into_a_range_that_was_emptied_is_written() {
         id += 1;
         draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
     }
-    let (_, PageParts { gone, written: pieces, .. }) = backing.finish_page(namespace, draft, None).expect("the root is there");
-    assert!(pieces.iter().all(|piece| piece.first < text("b")) && gone.len() > pieces.len());
-    let (dir, version, etag) = (Ino::ROOT, before.next_version(), "late".to_string());
-    volume.apply(&Command::Backing(BackingCommand::PiecesWritten { dir, version, etag, gone, pieces }));
+    let (_, parts) = backing.finish_page(namespace, draft, None).expect("the root is there");
+    assert!(parts.written.iter().all(|piece| piece.first < text("b")) && parts.gone.len() > parts.written.len());
+    volume.pieces_written(before.next_version(), "late", &parts);
     assert_eq!(volume.partition.check(), Vec::<String>::new());
     let (_, written, _) = write_page(&mut volume, 10);
     assert!(written.iter().flatten().any(|entry| entry.ino == late));
@@ -258,7 +263,7 @@ fn a_head_that_comes_late_brings_its_own_list() {
     }
     let (first, first_entries, _) = write_page(&mut made, 10);
     let mut cold = Volume::new();
-    let found = |head: &PageHead| BackingCommand::PiecesFound { dir: Ino::ROOT, pieces: head.pieces.clone() };
+    let found = |head: &PageHead| BackingCommand::PiecesFound { dir: Ino::ROOT, pieces: head.pieces.clone(), end: None };
     cold.apply(&Command::Backing(found(&first)));
     assert!(!cold.partition.backing().wants_pieces(Ino::ROOT, &first.pieces));
     let page = PageHead { page: DirectoryPage { entries: first_entries[0].clone(), ..first.page.clone() }, ..first.clone() };

@@ -256,13 +256,16 @@ pub enum BackingCommand {
     /// These children of the directory leave the memory, as far as the bucket says all of them; the
     /// directory is to be loaded again. Nobody holds them.
     Forget { dir: Ino, inos: Vec<Ino> },
-    /// The directory's page is in these pieces, as somebody else has written them. Ignored where that is
-    /// known, or the page has been written here.
-    PiecesFound { dir: Ino, pieces: Vec<PagePiece> },
+    /// The directory's page is in these pieces up to the name `end`, as somebody else has written them; of more than
+    /// one record can hold the first are told first. Ignored where the page has been written here.
+    PiecesFound { dir: Ino, pieces: Vec<PagePiece>, end: Option<Name> },
     /// Pieces with these ids are about to be written for the directory's page.
     PiecesBegun { dir: Ino, ids: Vec<u64> },
-    /// As `PageWritten`: `pieces` have taken the place of those that began with `gone`.
-    PiecesWritten { dir: Ino, version: Version, etag: String, gone: Vec<Name>, pieces: Vec<PagePiece> },
+    /// A head is in the bucket that has `pieces` in the place of those that began with `gone`. It is told in the order of
+    /// names, in several records where one cannot hold it all, and counts when `PiecesWritten` follows.
+    PiecesReplaced { dir: Ino, gone: Vec<Name>, pieces: Vec<PagePiece> },
+    /// As `PageWritten`, of the head of a page in pieces.
+    PiecesWritten { dir: Ino, version: Version, etag: String },
 }
 
 impl BackingCommand {

@@ -123,7 +123,7 @@ impl Node {
             entries.extend(probed);
         }
         let page = match &head {
-            Some(head) => {
+            Some((head, _)) => {
                 let last = match &progress {
                     LoadProgress::UpTo(last) => Some(last.as_str()),
                     _ => None,
@@ -167,7 +167,7 @@ impl Node {
         };
         let Some(LookupPlan { objects, prefixes, page_key, epoch }) = plan else { return Ok(None) };
         let page = loop {
-            let Some(head) = self.head_of(dir, page_key.as_deref()).await? else { break None };
+            let Some((head, _)) = self.head_of(dir, page_key.as_deref()).await? else { break None };
             if let Some(page) = self.with_pieces(dir, &head, pieces_of_name(&head, name)).await? {
                 break Some(page);
             }

@@ -79,6 +79,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Most entries of one piece of a directory's page; a page with twice as many is in pieces.
     pub page_piece_entries: usize,
+    /// Most pieces that one record of the log tells of.
+    pub record_pieces: usize,
     /// For the simulation alone: see [`Planted`].
     pub planted: Option<Planted>,
 }
@@ -122,6 +124,7 @@ impl Default for Options {
             snapshot_operations: 200_000,
             segment_bytes: 16 << 20,
             page_piece_entries: 4096,
+            record_pieces: 1024,
             planted: None,
         }
     }

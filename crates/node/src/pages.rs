@@ -4,7 +4,8 @@
 use crate::Node;
 use crate::bucket::Damage;
 use crate::load::bucket_refusal;
-use ebb_core::backing::{page_key, piece_key};
+use crate::locks::{Locks, Mode};
+use ebb_core::backing::{found_pieces, page_key, piece_key};
 use ebb_format::page::{self, Head};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ETag, Object};
@@ -16,6 +17,8 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(crate) struct Pages {
     read: RefCell<BTreeMap<Ino, Read>>,
+    /// Held while a head is read and its pieces are told: what is told of two would be mixed.
+    heads: Locks<Ino>,
 }
 
 struct Read {
@@ -38,13 +41,8 @@ impl Pages {
         self.read.borrow_mut().remove(&dir);
     }
 
-    fn head(&self, dir: Ino) -> Option<Rc<Head>> {
-        self.read.borrow().get(&dir).map(|read| read.head.clone())
-    }
-
-    /// Tag of the head that was read last.
-    pub fn etag(&self, dir: Ino) -> Option<ETag> {
-        self.read.borrow().get(&dir).map(|read| read.etag.clone())
+    fn head(&self, dir: Ino) -> Option<(Rc<Head>, ETag)> {
+        self.read.borrow().get(&dir).map(|read| (read.head.clone(), read.etag.clone()))
     }
 
     fn keep(&self, dir: Ino, head: Rc<Head>, etag: ETag) {
@@ -68,21 +66,24 @@ impl Pages {
 
 impl Node {
     /// The object at the page's key. What pieces it names is logged first: changes from then on are marked in these.
-    pub(crate) async fn head_of(&self, dir: Ino, key: Option<&str>) -> Result<Option<Rc<Head>>, RpcError> {
+    pub(crate) async fn head_of(&self, dir: Ino, key: Option<&str>) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
         let Some(key) = key else { return Ok(None) };
-        let head = match self.pages.head(dir) {
-            Some(head) => head,
+        let _guard = self.pages.heads.lock(dir, Mode::Exclusive).await;
+        let (head, etag) = match self.pages.head(dir) {
+            Some(known) => known,
             None => {
                 let Some((head, etag)) = self.read_head(key).await? else { return Ok(None) };
-                self.pages.keep(dir, head.clone(), etag);
-                head
+                self.pages.keep(dir, head.clone(), etag.clone());
+                (head, etag)
             }
         };
         let is_news = self.replica.view().backing().wants_pieces(dir, &head.pieces);
         if is_news {
-            self.commit(Command::Backing(BackingCommand::PiecesFound { dir, pieces: head.pieces.clone() })).await?;
+            for found in found_pieces(dir, &head.pieces, self.options.record_pieces) {
+                self.commit(Command::Backing(found)).await?;
+            }
         }
-        Ok(Some(head))
+        Ok(Some((head, etag)))
     }
 
     pub(crate) async fn read_head(&self, key: &str) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
@@ -167,4 +168,40 @@ pub(crate) enum EntryError {
 
 fn unknown(error: ebb_format::FormatError) -> Damage {
     Damage { at: 0, what: format!("the attributes that it holds are unknown: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use ebb_core::backing::PageParts;
+    use ebb_format::record::{self, GroupId, Payload, Position, RecordHeader, Term};
+    use ebb_format::segment::Generation;
+
+    /// Situation: a page of a hundred million entries, with the longest names. Danger: what is to be told of it is longer
+    /// than a record can be. Expectation: it is told in several.
+    #[test]
+    fn what_is_told_of_pieces_fits_records() {
+        let name = |at: u64| Name::new(format!("{at:0255}").as_bytes()).unwrap();
+        let pieces: Vec<PagePiece> = (0..5000).map(|at| PagePiece { first: name(at), id: u64::MAX, entries: u32::MAX }).collect();
+        let mut parts = PageParts::default();
+        parts.gone = (2500..7500).map(name).collect();
+        parts.written.clone_from(&pieces);
+        let most = Options::default().record_pieces;
+        let replaced = parts.replaced(Ino::ROOT, most);
+        let found = found_pieces(Ino::ROOT, &pieces, most);
+        assert!(found.len() > 1 && replaced.len() > 1);
+        for command in found.into_iter().chain(replaced) {
+            let header = RecordHeader {
+                generation: Generation(1),
+                group: GroupId(0),
+                position: Position(0),
+                synced: Position(0),
+                term: Term(1),
+                index: LogIndex(1),
+            };
+            let payload: Payload = Payload::Command(Command::Backing(command));
+            assert!(record::encode(&header, &payload, &mut Vec::new()).is_ok());
+        }
+    }
 }

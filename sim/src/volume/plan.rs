@@ -56,6 +56,7 @@ impl Plan {
             pack_below_bytes: [0, 8 << 10, PACKED_BYTES][rng.split("packed").index(3)],
             pack_bytes: [PACKED_BYTES, PACK_BYTES][rng.split("packs").index(2)],
             page_piece_entries: [1, 2, 8, 4096][rng.split("pieces").index(4)],
+            record_pieces: [1, 2, 1024][rng.split("told").index(3)],
             cache_bytes: [1 << 30, 2 << 20, 40 << 20][rng.index(3)],
             dirty_bytes: [1 << 30, 1 << 20, 20 << 20][rng.index(3)],
             space_timeout: Duration::from_secs(20),

@@ -52,10 +52,11 @@ impl Backing {
                 self.whole_page_written(*dir);
                 self.page_written(*dir, etag);
             }
-            BackingCommand::PiecesFound { dir, pieces } => self.pieces_found(namespace, *dir, pieces),
+            BackingCommand::PiecesFound { dir, pieces, end } => self.pieces_found(namespace, *dir, pieces, end.as_ref()),
             BackingCommand::PiecesBegun { dir, ids } => self.pieces_begun(*dir, ids),
-            BackingCommand::PiecesWritten { dir, etag, gone, pieces, .. } => {
-                self.pieces_written(*dir, gone, pieces);
+            BackingCommand::PiecesReplaced { dir, gone, pieces } => self.pieces_replaced(*dir, gone, pieces),
+            BackingCommand::PiecesWritten { dir, etag, .. } => {
+                self.pieces_written(*dir);
                 self.page_written(*dir, etag);
             }
             BackingCommand::Unredirect { dir } => self.give_up_redirect(namespace, *dir),

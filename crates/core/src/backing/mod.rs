@@ -42,6 +42,7 @@ pub use forget::Forgettable;
 pub use keys::{page_key, piece_key};
 pub use listing::{Interpreted, Listed, Listing, Scope, pieces_of_listing, pieces_of_name, to_probe};
 pub use page::{Drafted, PageDraft, PageParts};
+pub use pieces::found_pieces;
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStep};
 pub use prove::{Claimed, ClaimedPage, Owner, Reserved};
 pub use rebuild::{Loss, Object};

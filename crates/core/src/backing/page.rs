@@ -79,6 +79,27 @@ pub struct PageParts {
     kept: Vec<PagePiece>,
 }
 
+impl PageParts {
+    /// What is to be told of them, in the order of names and at most so many in one record.
+    pub fn replaced(self, dir: Ino, most: usize) -> Vec<BackingCommand> {
+        let mut told: BTreeMap<Name, (bool, Option<PagePiece>)> = BTreeMap::new();
+        for first in self.gone {
+            told.entry(first).or_default().0 = true;
+        }
+        for piece in self.written {
+            let first = piece.first.clone();
+            told.entry(first).or_default().1 = Some(piece);
+        }
+        let told: Vec<_> = told.into_iter().collect();
+        let record = |part: &[(Name, (bool, Option<PagePiece>))]| BackingCommand::PiecesReplaced {
+            dir,
+            gone: part.iter().filter(|(_, (is_gone, _))| *is_gone).map(|(first, _)| first.clone()).collect(),
+            pieces: part.iter().filter_map(|(_, (_, piece))| piece.clone()).collect(),
+        };
+        told.chunks(most.max(1)).map(record).collect()
+    }
+}
+
 /// Names of so many pieces are collected at one time; those of more are searched for again.
 const FOUND_PIECES: usize = 128;
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub(super) type AllPieces = BTreeMap<Ino, Arc<Pieces>>;
 
 /// Laws:
-/// - `live` are those of the head that is in the bucket, or of the one before where the end of its write is not
-///   known; the first of them begins with the least name.
+/// - `live` are those of the head that is in the bucket, or in some ranges of names those of the one before it, where not
+///   all has been told of its write; the first of them begins with the least name.
 /// - `left` are all others that may be there. They are deleted when the next head is known to be there, and not
 ///   before: the head may be theirs.
 #[derive(Clone, Default)]
@@ -29,10 +29,10 @@ pub struct Piece {
 }
 
 /// What entries in the range of a piece have gone through since it was written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(super) enum PieceChange {
     None,
-    /// All of it before the write under way began, or the last one that was broken off.
+    /// All of it before the write under way began, or the last one that was broken off. Whatever is so is written anew.
     Sent,
     Changed,
 }
@@ -60,33 +60,47 @@ impl Pieces {
         let going: BTreeSet<&Name> = gone.iter().collect();
         let kept: BTreeSet<&Name> = self.live.keys().filter(|first| !going.contains(first)).collect();
         let is_new = self.live.is_empty();
-        let ends = pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([None]);
-        let written: Vec<(Name, Piece)> = (pieces.iter().zip(ends))
+        let written: Vec<(Name, Piece)> = (pieces.iter().zip(ends(pieces, None)))
             .map(|(PagePiece { first, id, entries }, end)| {
                 let kept = kept.range::<Name, _>(first..).next().copied();
                 let end = end.into_iter().chain(kept).min();
                 let is_changed = if is_new { again } else { self.has_in(first, end, |change| change == PieceChange::Changed) };
-                let change = if is_changed { PieceChange::Changed } else { PieceChange::None };
+                let change = if is_changed { PieceChange::Changed } else { PieceChange::Sent };
                 (first.clone(), Piece { id: *id, entries: *entries, change })
             })
             .collect();
-        let mut changed = Vec::new();
+        let mut fallen = Vec::new();
         for first in gone {
             let Some(piece) = self.live.remove(first) else { continue };
             self.left.insert(piece.id);
-            changed.extend((piece.change == PieceChange::Changed).then_some(first));
+            fallen.push((first, piece.change));
         }
         for (first, piece) in written {
             self.left.remove(&piece.id);
             self.live.insert(first, piece);
         }
-        // A range in which nothing was left has fallen to the one before, with what has come there since.
-        for first in changed {
+        // A range that has no piece now has fallen to the one before, with what has come there since.
+        for (first, change) in fallen {
             if let Some(piece) = self.containing(first) {
-                piece.change = PieceChange::Changed;
+                piece.change = piece.change.max(change);
             }
         }
     }
+}
+
+/// Where the ranges of pieces end of which the last one ends at `last`.
+fn ends<'a>(pieces: &'a [PagePiece], last: Option<&'a Name>) -> impl Iterator<Item = Option<&'a Name>> {
+    pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([last])
+}
+
+/// What is to be told of the pieces of a head that is there, at most so many in one record.
+pub fn found_pieces(dir: Ino, pieces: &[PagePiece], most: usize) -> Vec<BackingCommand> {
+    let parts: Vec<&[PagePiece]> = match pieces {
+        [] => vec![pieces],
+        _ => pieces.chunks(most.max(1)).collect(),
+    };
+    let ends = parts.iter().skip(1).map(|next| next.first().map(|piece| piece.first.clone())).chain([None]);
+    parts.iter().zip(ends).map(|(part, end)| BackingCommand::PiecesFound { dir, pieces: part.to_vec(), end }).collect()
 }
 
 impl Backing {
@@ -125,9 +139,10 @@ impl Backing {
         }
     }
 
-    pub(super) fn pieces_found(&mut self, namespace: &Namespace, dir: Ino, found: &[PagePiece]) {
+    /// Of the pieces of a head that is there, those up to `end`.
+    pub(super) fn pieces_found(&mut self, namespace: &Namespace, dir: Ino, found: &[PagePiece], end: Option<&Name>) {
         let Some(state) = self.dirs.get(&dir) else { return };
-        if !self.wants_pieces(dir, found) {
+        if !self.takes_pieces(dir) {
             return;
         }
         self.marked.clear();
@@ -135,14 +150,14 @@ impl Backing {
             return self.first_pieces_found(namespace, dir, &state, found);
         };
         // Another head has come to be there: what has changed since the one before was read has not changed less.
-        let ends = found.iter().skip(1).map(|piece| Some(&piece.first)).chain([None]);
-        let live: BTreeMap<Name, Piece> = (found.iter().zip(ends))
-            .map(|(PagePiece { first, id, entries }, end)| {
-                let is_changed = before.has_in(first, end, |change| change != PieceChange::None);
-                let change = if is_changed { PieceChange::Changed } else { PieceChange::None };
-                (first.clone(), Piece { id: *id, entries: *entries, change })
-            })
-            .collect();
+        let told = found.iter().zip(ends(found, end)).map(|(PagePiece { first, id, entries }, end)| {
+            let is_changed = before.has_in(first, end, |change| change != PieceChange::None);
+            let change = if is_changed { PieceChange::Changed } else { PieceChange::None };
+            (first.clone(), Piece { id: *id, entries: *entries, change })
+        });
+        let is_told = |first: &Name| found.first().is_none_or(|piece| piece.first <= *first) && end.is_none_or(|end| first < end);
+        let others = before.live.iter().filter(|(first, _)| !is_told(first)).map(|(first, piece)| (first.clone(), *piece));
+        let live: BTreeMap<Name, Piece> = others.chain(told).collect();
         if !live.is_empty() {
             self.pieces.insert(dir, Arc::new(Pieces { live, left: BTreeSet::new() }));
         }
@@ -176,8 +191,9 @@ impl Backing {
         }
     }
 
-    /// A head is in the bucket that has `pieces` in the place of those that began with `gone`.
-    pub(super) fn pieces_written(&mut self, dir: Ino, gone: &[Name], pieces: &[PagePiece]) {
+    /// A head is in the bucket that has `pieces` in the place of those that began with `gone`. Until all of it has been told
+    /// they count as to be written.
+    pub(super) fn pieces_replaced(&mut self, dir: Ino, gone: &[Name], pieces: &[PagePiece]) {
         self.marked.clear();
         if let Some(state) = self.dirs.get(&dir)
             && (!pieces.is_empty() || self.pieces.contains_key(&dir))
@@ -185,13 +201,23 @@ impl Backing {
             let again = state.dirty.is_some_and(|dirty| dirty.again);
             Arc::make_mut(self.pieces.entry(dir).or_default()).replace(gone, pieces, again);
         }
+    }
+
+    /// All of the head that is in the bucket has been told.
+    pub(super) fn pieces_written(&mut self, dir: Ino) {
+        if let Some(pieces) = self.pieces.get_mut(&dir) {
+            for piece in Arc::make_mut(pieces).live.values_mut().filter(|piece| piece.change == PieceChange::Sent) {
+                piece.change = PieceChange::None;
+            }
+        }
         self.delete_left(dir);
     }
 
     /// As [`Backing::pieces_written`], of a head that has all entries itself.
     pub(super) fn whole_page_written(&mut self, dir: Ino) {
         let gone: Vec<Name> = self.pieces.get(&dir).iter().flat_map(|pieces| pieces.live.keys().cloned()).collect();
-        self.pieces_written(dir, &gone, &[]);
+        self.pieces_replaced(dir, &gone, &[]);
+        self.pieces_written(dir);
     }
 
     /// The write of a page has been broken off, perhaps of a directory that has gone meanwhile.
@@ -262,10 +288,14 @@ impl Backing {
     /// Whether the list of pieces in the head that is there is to be told, as soon as that has been read: it is not
     /// the one that is known, and of another's hand.
     pub fn wants_pieces(&self, dir: Ino, there: &[PagePiece]) -> bool {
+        let live = self.live_pieces(dir).map(|(first, piece)| (first, piece.id));
+        self.takes_pieces(dir) && !live.eq(there.iter().map(|piece| (&piece.first, piece.id)))
+    }
+
+    fn takes_pieces(&self, dir: Ino) -> bool {
         let is_others = self.dirs.get(&dir).is_some_and(|state| state.stored && state.page.is_none()) && !self.uploads.contains_key(&dir);
         let is_settled = self.pieces.get(&dir).is_none_or(|pieces| pieces.left.is_empty());
-        let live = self.live_pieces(dir).map(|(first, piece)| (first, piece.id));
-        is_others && is_settled && !self.is_complete(dir) && !live.eq(there.iter().map(|piece| (&piece.first, piece.id)))
+        is_others && is_settled && !self.is_complete(dir)
     }
 
     pub(super) fn has_piece(&self, dir: Ino, id: u64) -> bool {

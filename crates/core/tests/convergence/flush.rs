@@ -1,12 +1,14 @@
 //! Bringing the bucket up to date, step by step.
 
 use super::world::{Dice, Flight, SESSION, Stored, Tag, World};
-use ebb_core::backing::{DirtyWork, Drafted, FlushStep, PageParts, PageStep, keys};
+use ebb_core::backing::{DirtyWork, Drafted, FlushStep, PageStep, keys};
 use ebb_model::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 /// So few that directories with some names have pages in pieces.
 const PIECE_ENTRIES: usize = 2;
+/// So few that these are told of in several records.
+pub const RECORD_PIECES: usize = 2;
 
 impl World {
     pub fn store(&mut self, key: &str, body: Vec<u8>, tag: Option<Tag>) -> Stored {
@@ -153,11 +155,20 @@ impl World {
             }
             Flight::Head { dir, key, version, head, parts } => {
                 let etag = self.store(&key, postcard::to_stdvec(&head).unwrap(), None).etag;
-                self.flights.push(Flight::PageDone { dir, version, etag, is_whole: head.pieces.is_empty(), parts });
+                let mut told = VecDeque::new();
+                if head.pieces.is_empty() {
+                    told.push_back(BackingCommand::PageWritten { dir, version, etag });
+                } else {
+                    told.extend(parts.replaced(dir, RECORD_PIECES));
+                    told.push_back(BackingCommand::PiecesWritten { dir, version, etag });
+                }
+                self.flights.push(Flight::PageDone { told });
             }
-            Flight::PageDone { dir, version, etag, is_whole: true, .. } => self.log(BackingCommand::PageWritten { dir, version, etag }),
-            Flight::PageDone { dir, version, etag, parts: PageParts { gone, written: pieces, .. }, .. } => {
-                self.log(BackingCommand::PiecesWritten { dir, version, etag, gone, pieces });
+            Flight::PageDone { mut told } => {
+                if let Some(next) = told.pop_front() {
+                    self.log(next);
+                    self.flights.push(Flight::PageDone { told });
+                }
             }
             Flight::Listed { .. } => self.install(&flight),
             Flight::ListedAgain { dir, epoch, entries } => self.revalidate(dir, epoch, &entries),

@@ -1,7 +1,8 @@
 //! Learning names from the bucket.
 
+use super::flush::RECORD_PIECES;
 use super::world::{Dice, Flight, Stored, World, names};
-use ebb_core::backing::{self, Listed, Listing, Scope, Standing, keys};
+use ebb_core::backing::{self, Listed, Listing, Scope, Standing, found_pieces, keys};
 use ebb_model::*;
 use std::collections::BTreeMap;
 
@@ -184,7 +185,9 @@ impl World {
     pub fn tell_pieces(&mut self, dir: Ino) {
         let wanted = self.head_at(dir).filter(|head| self.partition.backing().wants_pieces(dir, &head.pieces));
         if let Some(PageHead { pieces, .. }) = wanted {
-            self.log(BackingCommand::PiecesFound { dir, pieces });
+            for found in found_pieces(dir, &pieces, RECORD_PIECES) {
+                self.log(found);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use ebb_core::backing::{Listed, PageParts};
 use ebb_core::partition::{Applied, Effect, Partition};
 use ebb_model::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// One byte per choice; shrinks to the first alternative.
 pub struct Dice {
@@ -83,11 +83,7 @@ pub enum Flight {
         parts: PageParts,
     },
     PageDone {
-        dir: Ino,
-        version: Version,
-        etag: String,
-        is_whole: bool,
-        parts: PageParts,
+        told: VecDeque<BackingCommand>,
     },
     Listed {
         dir: Ino,

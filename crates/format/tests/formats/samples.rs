@@ -72,6 +72,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Backing(BackingCommand::Forget { .. })) => "forget",
     Payload::Command(Command::Backing(BackingCommand::PiecesFound { .. })) => "pieces-found",
     Payload::Command(Command::Backing(BackingCommand::PiecesBegun { .. })) => "pieces-begun",
+    Payload::Command(Command::Backing(BackingCommand::PiecesReplaced { .. })) => "pieces-replaced",
     Payload::Command(Command::Backing(BackingCommand::PiecesWritten { .. })) => "pieces-written",
     Payload::Command(Command::Repeated { .. }) => "repeated",
     Payload::Command(Command::Quota { limits: Some(_), .. }) => "quota",
@@ -536,15 +537,11 @@ impl Draw {
             BackingCommand::SendAgain { ino, stamp: self.stamp() },
             BackingCommand::RolledBack { ino, etag: self.text(), len_bytes: self.u64(), modified: self.time(), stamp: self.stamp() },
             BackingCommand::Forget { dir, inos: self.list(Draw::ino) },
-            BackingCommand::PiecesFound { dir, pieces: self.list(Draw::page_piece) },
+            BackingCommand::PiecesFound { dir, pieces: self.list(Draw::page_piece), end: None },
+            BackingCommand::PiecesFound { dir, pieces: self.list(Draw::page_piece), end: Some(self.name()) },
             BackingCommand::PiecesBegun { dir, ids: self.list(Draw::u64) },
-            BackingCommand::PiecesWritten {
-                dir,
-                version: self.version(),
-                etag: self.text(),
-                gone: self.list(Draw::name),
-                pieces: self.list(Draw::page_piece),
-            },
+            BackingCommand::PiecesReplaced { dir, gone: self.list(Draw::name), pieces: self.list(Draw::page_piece) },
+            BackingCommand::PiecesWritten { dir, version: self.version(), etag: self.text() },
         ];
         all.extend(backing.map(Command::Backing));
         let mutation = Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() };

@@ -4,7 +4,7 @@ use super::transact::FlushError;
 use super::upload::MAX_CONFLICTS;
 use crate::Node;
 use bytes::Bytes;
-use ebb_core::backing::{Drafted, PageParts, PageStep, piece_key};
+use ebb_core::backing::{Drafted, PageStep, piece_key};
 use ebb_format::{FormatError, page};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag};
@@ -53,11 +53,8 @@ impl Rests {
     }
 }
 
-/// The page that a directory's unknown names are taken from.
-struct There {
-    head: Option<Rc<page::Head>>,
-    etag: Option<ETag>,
-}
+/// The page that a directory's unknown names are taken from, if there is one.
+type There = Option<(Rc<page::Head>, ETag)>;
 
 impl Node {
     /// Writes what no object can say about a directory and its names.
@@ -71,7 +68,7 @@ impl Node {
             PageStep::AwaitDelete { .. } | PageStep::AwaitUpload | PageStep::Nothing => return Err(FlushError::Later),
         };
         let old = match merge {
-            true => Some(There { head: self.head_of(dir, Some(&key)).await?, etag: self.pages.etag(dir) }),
+            true => Some(self.head_of(dir, Some(&key)).await?),
             false => None,
         };
         let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
@@ -80,8 +77,10 @@ impl Node {
         // What is loaded from now on is read anew: the page says more than it did.
         self.pages.forget(dir);
         match written {
-            Ok(written) => {
-                self.end(written).await?;
+            Ok(told) => {
+                for command in told {
+                    self.end(command).await?;
+                }
                 Ok(())
             }
             Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
@@ -92,7 +91,7 @@ impl Node {
         }
     }
 
-    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&There>) -> Result<BackingCommand, FlushError> {
+    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&There>) -> Result<Vec<BackingCommand>, FlushError> {
         if let Some(marker) = marker {
             match self.insist(marker, || self.bucket().put(marker, Bytes::new(), Condition::Absent, Vec::new())).await {
                 // Somebody has made the directory before.
@@ -101,7 +100,7 @@ impl Node {
             }
         }
         let began = self.ports.clock.monotonic();
-        let head_there = old.and_then(|old| old.head.as_deref());
+        let head_there = old.and_then(|old| old.as_ref()).map(|(head, _)| &**head);
         let (names, backing, version) = {
             let state = self.replica.view();
             (state.namespace().clone(), state.backing().clone(), Version(state.next_version().0 - 1))
@@ -139,7 +138,7 @@ impl Node {
         self.force_log().await?;
         let etag = match old {
             // What it was made of must still be there.
-            Some(There { etag, .. }) => match self.replace_page(key, etag.clone(), body, 1).await {
+            Some(there) => match self.replace_page(key, there.as_ref().map(|(_, etag)| etag.clone()), body, 1).await {
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => return Err(FlushError::Later),
                 ended => ended?,
             },
@@ -150,11 +149,13 @@ impl Node {
         };
         let now = self.ports.clock.monotonic();
         self.flusher.rests.begin(dir, now, self.options.flush_interval.max((now - began) * REST));
-        let (PageParts { gone, written: pieces, .. }, etag) = (parts, etag.0);
-        Ok(match head.pieces.is_empty() {
-            true => BackingCommand::PageWritten { dir, version, etag },
-            false => BackingCommand::PiecesWritten { dir, version, etag, gone, pieces },
-        })
+        let ETag(etag) = etag;
+        if head.pieces.is_empty() {
+            return Ok(vec![BackingCommand::PageWritten { dir, version, etag }]);
+        }
+        let mut told = parts.replaced(dir, self.options.record_pieces);
+        told.push(BackingCommand::PiecesWritten { dir, version, etag });
+        Ok(told)
     }
 
     /// Puts pieces that no head names yet. Their ids are logged before, so that what is broken off is known.
