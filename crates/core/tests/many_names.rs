@@ -252,6 +252,55 @@ fn what_comes_into_a_range_that_was_emptied_is_written() {
     assert!(written.iter().flatten().any(|entry| entry.ino == late));
 }
 
+/// Situation: what has become of a page takes several records, and the log ends behind any of them. Danger: a name counts
+/// as told in a piece that does not have it. Expectation: the next page has every name, in the piece of its range.
+#[test]
+fn what_is_told_in_part_is_written_again() {
+    let mut volume = Volume::new();
+    let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
+    let number = |at: u32| Name::new(format!("{at:03}").as_bytes()).expect("it is a name");
+    let inos: Vec<Ino> = (0..100).map(|at| volume.make(Ino::ROOT, number(at), fifo())).collect();
+    let mut objects = BTreeMap::new();
+    let mut keep = |pieces: &[PagePiece], written: Vec<Vec<Installed>>| {
+        objects.extend(pieces.iter().map(|piece| piece.id).zip(written));
+        objects.clone()
+    };
+    let (_, written, parts) = write_page(&mut volume, 10);
+    keep(&parts.written, written);
+    for at in (20..50).chain(60..70) {
+        volume.mutate(Mutation::Unlink { parent: Ino::ROOT, name: number(at), holders: vec![] });
+    }
+    for at in (0..20).chain(50..60) {
+        volume.mutate(Mutation::SetAttr { ino: inos[at], set: SetAttr { mode: Some(0o600), ..SetAttr::default() } });
+    }
+    let before = volume.partition.clone();
+    let (_, written, parts) = write_page(&mut volume, 7);
+    keep(&parts.written, written);
+    let records = parts.replaced(Ino::ROOT, 1);
+    assert!(records.len() > 5);
+    for told in 0..=records.len() {
+        let mut volume = Volume { partition: before.clone(), sequence: volume.sequence };
+        volume.apply(&Command::Backing(BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None }));
+        for record in &records[..told] {
+            volume.apply(&Command::Backing(record.clone()));
+            assert_eq!(volume.partition.check(), Vec::<String>::new());
+        }
+        volume.apply(&Command::Backing(BackingCommand::UploadAborted { ino: Ino::ROOT }));
+        volume.make(Ino::ROOT, number(65), fifo());
+        let (head, written, parts) = write_page(&mut volume, 10);
+        let objects = keep(&parts.written, written);
+        let mut names = Vec::new();
+        for piece in &head.pieces {
+            for entry in &objects[&piece.id] {
+                assert_eq!(head.piece_of(&entry.name), Some(piece), "{told}: {}", entry.name);
+                names.push(entry.name.clone());
+            }
+        }
+        let expected: Vec<Name> = (0..20).chain(50..60).chain([65]).chain(70..100).map(number).collect();
+        assert_eq!(names, expected, "{told} of {} records", records.len());
+    }
+}
+
 /// Situation: the head of a node that is no more arrives after the one before it has been read. Danger: what is written
 /// next names pieces of the older one. Expectation: the list is the one of the head that is there, and what had changed by then has not changed less.
 #[test]
