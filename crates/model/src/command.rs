@@ -258,7 +258,7 @@ pub enum BackingCommand {
     Forget { dir: Ino, inos: Vec<Ino> },
     /// The directory's page is in these pieces up to the name `end`, as somebody else has written them; of more than
     /// one record can hold the first are told first. Ignored where the page has been written here.
-    PiecesFound { dir: Ino, pieces: Vec<PagePiece>, end: Option<Name> },
+    PiecesFound { dir: Ino, pieces: Vec<PagePiece>, end: Option<Name>, now: Time },
     /// Pieces with these ids are about to be written for the directory's page.
     PiecesBegun { dir: Ino, ids: Vec<u64> },
     /// A head is in the bucket that has `pieces` in the place of those that began with `gone`. It is told in the order of

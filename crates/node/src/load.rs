@@ -104,9 +104,11 @@ impl Node {
     }
 
     async fn load_page(&self, dir: Ino) -> Result<(), RpcError> {
-        let Some(plan) = self.load_plan(dir) else { return Ok(()) };
-        let LoadPlan { prefix, after, page_key, epoch } = plan.clone();
-        let head = self.head_of(dir, page_key.as_deref()).await?;
+        let Some(LoadPlan { page_key: asked, .. }) = self.load_plan(dir) else { return Ok(()) };
+        let head = self.head_of(dir, asked.as_deref()).await?;
+        // A head that has come to be known is of an epoch of its own.
+        let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == asked) else { return Ok(()) };
+        let LoadPlan { prefix, after, epoch, .. } = plan.clone();
         let first = after.is_none();
         if first && self.revalidates().is_some() {
             self.revalidation.asked_for(dir, self.ports.clock.monotonic());
@@ -161,15 +163,18 @@ impl Node {
 
     /// What the bucket has of one name; `None` if it cannot have anything.
     pub(crate) async fn ask_for_name(&self, dir: Ino, name: &Name) -> Result<Option<Found>, RpcError> {
-        let plan = {
+        let plan = || {
             let state = self.replica.view();
             state.backing().lookup_plan(state.namespace(), dir, name)
         };
-        let Some(LookupPlan { objects, prefixes, page_key, epoch }) = plan else { return Ok(None) };
-        let page = loop {
-            let Some((head, _)) = self.head_of(dir, page_key.as_deref()).await? else { break None };
+        let (LookupPlan { objects, prefixes, epoch, .. }, page) = loop {
+            let Some(LookupPlan { page_key: asked, .. }) = plan() else { return Ok(None) };
+            let head = self.head_of(dir, asked.as_deref()).await?;
+            // A head that has come to be known is of an epoch of its own.
+            let Some(plan) = plan().filter(|plan| plan.page_key == asked) else { continue };
+            let Some((head, _)) = head else { break (plan, None) };
             if let Some(page) = self.with_pieces(dir, &head, pieces_of_name(&head, name)).await? {
-                break Some(page);
+                break (plan, Some(page));
             }
         };
         let heads = objects.into_iter().map(|key| async move {

@@ -1,7 +1,8 @@
 //! Shared and exclusive locks by key, first come, first served.
 //!
 //! A lock exists only while somebody holds or awaits it. Order where several are taken:
-//! the lock of an inode before the turn of the replica; of two inodes the smaller id first.
+//! the lock of an inode, or of a directory that is loaded and then of its head, before the turn of the replica; of two
+//! inodes the smaller id first.
 
 use futures_channel::oneshot;
 use std::cell::RefCell;

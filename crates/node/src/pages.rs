@@ -77,9 +77,10 @@ impl Node {
                 (head, etag)
             }
         };
-        let is_news = self.replica.view().backing().wants_pieces(dir, &head.pieces);
+        // Who writes nothing has nothing to mark.
+        let is_news = !self.read_only() && self.replica.view().backing().wants_pieces(dir, &head.pieces);
         if is_news {
-            for found in found_pieces(dir, &head.pieces, self.options.record_pieces) {
+            for found in found_pieces(dir, &head.pieces, self.options.record_pieces, self.ports.clock.wall()) {
                 self.commit(Command::Backing(found)).await?;
             }
         }
@@ -189,7 +190,7 @@ mod tests {
         parts.written.clone_from(&pieces);
         let most = Options::default().record_pieces;
         let replaced = parts.replaced(Ino::ROOT, most);
-        let found = found_pieces(Ino::ROOT, &pieces, most);
+        let found = found_pieces(Ino::ROOT, &pieces, most, Time::from_secs(1));
         assert!(found.len() > 1 && replaced.len() > 1);
         for command in found.into_iter().chain(replaced) {
             let header = RecordHeader {

@@ -52,7 +52,7 @@ impl Backing {
                 self.whole_page_written(*dir);
                 self.page_written(*dir, etag);
             }
-            BackingCommand::PiecesFound { dir, pieces, end } => self.pieces_found(namespace, *dir, pieces, end.as_ref()),
+            BackingCommand::PiecesFound { dir, pieces, end, now } => self.pieces_found(namespace, *dir, pieces, end.as_ref(), *now),
             BackingCommand::PiecesBegun { dir, ids } => self.pieces_begun(*dir, ids),
             BackingCommand::PiecesReplaced { dir, gone, pieces } => self.pieces_replaced(*dir, gone, pieces),
             BackingCommand::PiecesWritten { dir, etag, .. } => {
@@ -238,6 +238,7 @@ impl Backing {
 
     /// `seen` is one of all `names` of the inode.
     fn note_names(&mut self, namespace: &Namespace, ino: Ino, names: &[(Ino, Name)], seen: (Ino, &Name)) {
+        self.marked.remove(&ino);
         if !self.unseen.has(ino) {
             if namespace.inode(ino).is_none_or(|inode| inode.names != 1) {
                 return;

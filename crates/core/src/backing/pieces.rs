@@ -49,6 +49,13 @@ impl Pieces {
         self.live.range_mut::<Name, _>(..=name).next_back().map(|(_, piece)| piece)
     }
 
+    /// What the piece has gone through, if it is the one of this range.
+    fn is_live(&self, first: &Name, id: u64, end: Option<&Name>) -> Option<PieceChange> {
+        let mut from = self.live.range::<Name, _>(first..);
+        let (_, piece) = from.next().filter(|(at, piece)| *at == first && piece.id == id)?;
+        (from.next().map(|(next, _)| next) == end).then_some(piece.change)
+    }
+
     /// Whether a piece with names in this range is so.
     fn has_in(&self, first: &Name, end: Option<&Name>, is_so: impl Fn(PieceChange) -> bool) -> bool {
         let within = self.live.range::<Name, _>(first..).take_while(|(at, _)| end.is_none_or(|end| *at < end));
@@ -94,13 +101,13 @@ fn ends<'a>(pieces: &'a [PagePiece], last: Option<&'a Name>) -> impl Iterator<It
 }
 
 /// What is to be told of the pieces of a head that is there, at most so many in one record.
-pub fn found_pieces(dir: Ino, pieces: &[PagePiece], most: usize) -> Vec<BackingCommand> {
+pub fn found_pieces(dir: Ino, pieces: &[PagePiece], most: usize, now: Time) -> Vec<BackingCommand> {
     let parts: Vec<&[PagePiece]> = match pieces {
         [] => vec![pieces],
         _ => pieces.chunks(most.max(1)).collect(),
     };
     let ends = parts.iter().skip(1).map(|next| next.first().map(|piece| piece.first.clone())).chain([None]);
-    parts.iter().zip(ends).map(|(part, end)| BackingCommand::PiecesFound { dir, pieces: part.to_vec(), end }).collect()
+    parts.iter().zip(ends).map(|(part, end)| BackingCommand::PiecesFound { dir, pieces: part.to_vec(), end, now }).collect()
 }
 
 impl Backing {
@@ -140,40 +147,43 @@ impl Backing {
     }
 
     /// Of the pieces of a head that is there, those up to `end`.
-    pub(super) fn pieces_found(&mut self, namespace: &Namespace, dir: Ino, found: &[PagePiece], end: Option<&Name>) {
-        let Some(state) = self.dirs.get(&dir) else { return };
-        if !self.takes_pieces(dir) {
+    pub(super) fn pieces_found(&mut self, namespace: &Namespace, dir: Ino, found: &[PagePiece], end: Option<&Name>, now: Time) {
+        let Some(state) = self.dirs.get(&dir).filter(|_| self.takes_pieces(dir)) else { return };
+        let before = self.pieces.get(&dir).cloned().unwrap_or_default();
+        if before.live.is_empty() && found.first().is_none_or(|piece| piece.first != first_name()) {
             return;
         }
-        self.marked.clear();
-        let Some(before) = self.pieces.remove(&dir) else {
-            return self.first_pieces_found(namespace, dir, &state, found);
-        };
-        // Another head has come to be there: what has changed since the one before was read has not changed less.
+        // What names are known here may be from another head, in which they were in other ranges.
+        let is_touched =
+            state.load != Load::Unknown || namespace.has_more_names_than(dir, 0) || !below(&self.removed, dir, first_name()).is_empty();
         let told = found.iter().zip(ends(found, end)).map(|(PagePiece { first, id, entries }, end)| {
-            let is_changed = before.has_in(first, end, |change| change != PieceChange::None);
-            let change = if is_changed { PieceChange::Changed } else { PieceChange::None };
+            let change = match before.is_live(first, *id, end) {
+                Some(change) => change,
+                // One of a write that was broken off here says no less than the list from before, which has the marks.
+                None if is_touched && (before.live.is_empty() || !before.left.contains(id)) => PieceChange::Changed,
+                None if before.has_in(first, end, |change| change != PieceChange::None) => PieceChange::Changed,
+                None => PieceChange::None,
+            };
             (first.clone(), Piece { id: *id, entries: *entries, change })
         });
         let is_told = |first: &Name| found.first().is_none_or(|piece| piece.first <= *first) && end.is_none_or(|end| first < end);
-        let others = before.live.iter().filter(|(first, _)| !is_told(first)).map(|(first, piece)| (first.clone(), *piece));
-        let live: BTreeMap<Name, Piece> = others.chain(told).collect();
-        if !live.is_empty() {
-            self.pieces.insert(dir, Arc::new(Pieces { live, left: BTreeSet::new() }));
+        let (displaced, others): (Vec<_>, Vec<_>) = before.live.iter().partition(|(first, _)| is_told(first));
+        let live: BTreeMap<Name, Piece> = others.into_iter().map(|(first, piece)| (first.clone(), *piece)).chain(told).collect();
+        let mut left: BTreeSet<u64> = displaced.into_iter().map(|(_, piece)| piece.id).chain(before.left.iter().copied()).collect();
+        for piece in found {
+            left.remove(&piece.id);
         }
-    }
-
-    fn first_pieces_found(&mut self, namespace: &Namespace, dir: Ino, state: &DirBacking, found: &[PagePiece]) {
-        if found.first().is_none_or(|piece| piece.first != first_name()) {
-            return;
+        let is_due = !left.is_empty() || live.values().any(|piece| piece.change != PieceChange::None);
+        self.marked.clear();
+        self.pieces.remove(&dir);
+        if !live.is_empty() || !left.is_empty() {
+            self.pieces.insert(dir, Arc::new(Pieces { live, left }));
         }
-        // Of names that nobody has asked for nothing has changed.
-        let is_touched =
-            state.load != Load::Unknown || namespace.has_more_names_than(dir, 0) || !below(&self.removed, dir, first_name()).is_empty();
-        let change = if state.dirty.is_some() && is_touched { PieceChange::Changed } else { PieceChange::None };
-        let piece = |PagePiece { first, id, entries }: &PagePiece| (first.clone(), Piece { id: *id, entries: *entries, change });
-        let live = found.iter().map(piece).collect();
-        self.pieces.insert(dir, Arc::new(Pieces { live, left: BTreeSet::new() }));
+        // What was made of another head is not installed any more.
+        self.change_dir(dir, |dir| dir.epoch += 1);
+        if is_due {
+            self.page_changed(namespace, dir, now);
+        }
     }
 
     pub(super) fn pieces_begun(&mut self, dir: Ino, ids: &[u64]) {
@@ -293,9 +303,8 @@ impl Backing {
     }
 
     fn takes_pieces(&self, dir: Ino) -> bool {
-        let is_others = self.dirs.get(&dir).is_some_and(|state| state.stored && state.page.is_none()) && !self.uploads.contains_key(&dir);
-        let is_settled = self.pieces.get(&dir).is_none_or(|pieces| pieces.left.is_empty());
-        is_others && is_settled && !self.is_complete(dir)
+        let is_others = self.dirs.get(&dir).is_some_and(|state| state.stored && state.page.is_none());
+        is_others && !self.uploads.contains_key(&dir) && !self.is_complete(dir)
     }
 
     pub(super) fn has_piece(&self, dir: Ino, id: u64) -> bool {

@@ -185,7 +185,7 @@ impl World {
     pub fn tell_pieces(&mut self, dir: Ino) {
         let wanted = self.head_at(dir).filter(|head| self.partition.backing().wants_pieces(dir, &head.pieces));
         if let Some(PageHead { pieces, .. }) = wanted {
-            for found in found_pieces(dir, &pieces, RECORD_PIECES) {
+            for found in found_pieces(dir, &pieces, RECORD_PIECES, Time::from_secs(1)) {
                 self.log(found);
             }
         }

@@ -180,7 +180,7 @@ impl<'a> Comparison<'a> {
         Ok(told)
     }
 
-    async fn page(&self, dir: Ino) -> Result<FsckReport, BucketError> {
+    pub async fn page(&self, dir: Ino) -> Result<FsckReport, BucketError> {
         let mut report = FsckReport::default();
         let Some(claimed) = self.state().backing().claimed_page(dir) else { return Ok(report) };
         let found = self.read_page(dir).await?;

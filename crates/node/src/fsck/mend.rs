@@ -6,8 +6,7 @@ use crate::Node;
 use crate::bucket::Backoff;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
-use crate::pages::{LARGE_PAGE_BYTES, decode_piece};
-use ebb_core::backing::{Reserved, page_key, piece_key};
+use ebb_core::backing::Reserved;
 use ebb_core::extent::Source;
 use ebb_core::partition::Partition;
 use ebb_model::*;
@@ -114,29 +113,12 @@ impl Node {
 
     /// Whether the directory's page is not what it should be, and all is known to write it anew.
     async fn page_is_due(&self, dir: Ino) -> Result<bool, RpcError> {
-        let claimed = self.replica.view().backing().claimed_page(dir);
-        let Some(claimed) = claimed.filter(|_| self.is_complete(dir)) else { return Ok(false) };
-        let key = page_key(dir);
-        match self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await {
-            Ok(_) if claimed.is_dirty => Ok(false),
-            Ok(meta) if claimed.etag.is_some_and(|etag| etag == meta.etag.0) => self.has_unsound_pieces(dir).await,
-            Ok(_) => Ok(true),
-            Err(BucketError::NotFound { .. }) => Ok(!claimed.is_dirty),
-            Err(error) => Err(bucket_refusal(&error)),
+        if !self.is_complete(dir) || self.replica.view().backing().claimed_page(dir).is_none() {
+            return Ok(false);
         }
-    }
-
-    async fn has_unsound_pieces(&self, dir: Ino) -> Result<bool, RpcError> {
-        let pieces = self.replica.view().backing().pieces_of(dir);
-        for piece in pieces {
-            let key = piece_key(dir, piece.id);
-            match self.bucket_retry("get", &key, LARGE_PAGE_BYTES, || self.bucket().get(&key, None, None)).await {
-                Ok(object) if decode_piece(dir, &piece, &object).is_ok() => {}
-                Ok(_) | Err(BucketError::NotFound { .. }) => return Ok(true),
-                Err(error) => return Err(bucket_refusal(&error)),
-            }
-        }
-        Ok(false)
+        let state = || self.replica.view();
+        let report = self.comparison(&state).page(dir).await.map_err(|error| bucket_refusal(&error))?;
+        Ok(!report.problems.is_empty())
     }
 
     /// Waits until the bucket has what is dirty of an inode.

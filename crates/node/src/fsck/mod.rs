@@ -19,7 +19,7 @@ use ebb_format::identity::Serves;
 use ebb_format::segment::VolumeId;
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use thiserror::Error;
@@ -75,7 +75,9 @@ impl Node {
 
     /// Compares a part of what is known of the bucket with what is there.
     pub(crate) async fn fsck_bucket(&self, from: FsckPoint) -> Result<FsckPart, RpcError> {
-        let Some(bucket) = &self.bucket else { return Err(RpcError::Denied("the volume has no bucket".into())) };
+        if self.bucket.is_none() {
+            return Err(RpcError::Denied("the volume has no bucket".into()));
+        }
         if let Some(owner) = self.lost_to() {
             return Err(RpcError::Denied(format!("the volume was taken over by {owner}, which may be writing to the bucket")));
         }
@@ -83,15 +85,13 @@ impl Node {
             return Err(RpcError::Denied("this node only reads the bucket, which others may be writing to".into()));
         }
         let state = || self.replica.view();
-        let comparison = Comparison {
-            state: &state,
-            bucket: &**bucket,
-            ports: &self.ports,
-            patience: self.options.bucket_timeout,
-            revalidates: self.revalidates().is_some(),
-        };
-        let part = comparison.part(from).await.map_err(|error| RpcError::Denied(error.to_string()))?;
+        let part = self.comparison(&state).part(from).await.map_err(|error| RpcError::Denied(error.to_string()))?;
         Ok(FsckPart { report: bounded(part.report), ..part })
+    }
+
+    fn comparison<'a>(&'a self, state: &'a dyn Fn() -> Ref<'a, Partition>) -> Comparison<'a> {
+        let revalidates = self.revalidates().is_some();
+        Comparison { state, bucket: self.bucket(), ports: &self.ports, patience: self.options.bucket_timeout, revalidates }
     }
 }
 
