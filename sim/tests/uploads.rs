@@ -21,7 +21,11 @@ async fn start(process: Process, bucket: Rc<dyn ebb_ports::Bucket>) -> (Rc<Node>
 }
 
 async fn start_with(process: Process, bucket: Rc<dyn ebb_ports::Bucket>, options: Options) -> (Rc<Node>, Client) {
-    let options = Options { embedded: true, owner: "uploads".into(), flush_interval: Duration::from_secs(3600), ..options };
+    start_flushing(process, bucket, Options { flush_interval: Duration::from_secs(3600), ..options }).await
+}
+
+async fn start_flushing(process: Process, bucket: Rc<dyn ebb_ports::Bucket>, options: Options) -> (Rc<Node>, Client) {
+    let options = Options { embedded: true, owner: "uploads".into(), ..options };
     let node = Node::open(process.ports.clone(), Some(bucket), options).await.unwrap();
     let (handle, notices) = (node.clone(), node.clone());
     let link = LocalLink::new(
@@ -447,4 +451,33 @@ fn a_bucket_that_copies_no_parts_is_sent_them() {
     let object = &bucket.objects()["file"];
     let expected = |at: usize| [50, 51].get(at).copied().unwrap_or(at as u8);
     assert!((0..20).all(|at| object.body[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == expected(at))));
+}
+
+/// A log: somebody appends to it all the time. It is not sent all the time, and yet the bucket is no more than a flush
+/// interval and what it takes to send it behind.
+#[test]
+fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
+    const SECONDS: u64 = 60;
+    let world = Rc::new(World::new(1));
+    let process = world.machine("a").process("node");
+    let (inner, outer) = (process.clone(), world.clone());
+    let done = world.run(process.call(async move {
+        let bucket = outer.bucket();
+        let options = Options { flush_interval: Duration::from_secs(5), ..Options::default() };
+        let (node, client) = start_flushing(inner.clone(), inner.bucket(&bucket), options).await;
+        let ino = make(&client, "log", 0).await;
+        let times = || bucket.history().iter().filter(|mutation| mutation.key == "log").count() as u64;
+        let mut len = 0;
+        for step in 0..SECONDS * 100 {
+            client.write(&Caller::ROOT, ino, len, Bytes::from(vec![1; 100]), false).await.unwrap();
+            len += 100;
+            inner.ports.clock.sleep(Duration::from_millis(10)).await;
+            // 100 bytes in 10 ms: after its first time the bucket has what was there 12 s ago.
+            let behind = len - bucket.objects().get("log").map_or(0, |object| object.body.len() as u64);
+            assert!(behind <= 12 * 10_000 + 100, "{behind} bytes behind after {step} steps");
+        }
+        assert!((SECONDS / 12..=SECONDS / 5 + 1).contains(&times()), "{}", times());
+        end(node, client).await;
+    }));
+    done.unwrap_or_else(|failure| panic!("{failure}")).unwrap();
 }

@@ -10,6 +10,7 @@ mod object;
 mod page;
 mod preserve;
 mod refused;
+mod rests;
 mod transact;
 mod upload;
 
@@ -25,9 +26,9 @@ use futures_channel::oneshot;
 use futures_util::StreamExt;
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream;
-use page::Rests;
 use preserve::Preserved;
 use refused::RefusedWork;
+use rests::Rests;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -290,8 +291,10 @@ impl Node {
         }
         let all = root.is_some() || self.flusher.lane(side).urgent.take();
         let mut round = Round::default();
+        let now = self.ports.clock.monotonic();
+        self.flusher.rests.end(now);
         let files = self.due(side, root, all, |work| match work {
-            DirtyWork::File(ino) => Some(ino),
+            DirtyWork::File(ino) => Some(ino).filter(|ino| all || !self.flusher.rests.has(*ino, now)),
             DirtyWork::Page(_) => None,
         });
         let mut sent =
@@ -301,9 +304,9 @@ impl Node {
             round |= ended;
         }
         self.move_renamed().await;
-        self.flusher.rests.end(self.ports.clock.monotonic());
+        let now = self.ports.clock.monotonic();
         let pages = self.due(side, root, all, |work| match work {
-            DirtyWork::Page(dir) => Some(dir).filter(|dir| root.is_some() || !self.flusher.rests.has(*dir)),
+            DirtyWork::Page(dir) => Some(dir).filter(|dir| root.is_some() || !self.flusher.rests.has(*dir, now)),
             DirtyWork::File(_) => None,
         });
         let mut sent =

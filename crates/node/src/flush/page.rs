@@ -9,8 +9,6 @@ use ebb_format::{FormatError, page};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag};
 use futures_util::future::join_all;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -26,32 +24,6 @@ const STEP_PAUSE: Duration = Duration::from_millis(1);
 /// A page is not written again for so many times as long as it took: all names are looked through,
 /// however little of it has changed.
 const REST: u32 = 20;
-
-/// Directories whose page was written a short time ago, and until when they are left alone.
-#[derive(Default)]
-pub struct Rests {
-    until: RefCell<BTreeMap<Ino, Duration>>,
-}
-
-impl Rests {
-    fn begin(&self, dir: Ino, now: Duration, rest: Duration) {
-        self.until.borrow_mut().insert(dir, now + rest);
-    }
-
-    /// Somebody waits for the page.
-    pub fn cut_short(&self, dir: Ino) {
-        self.until.borrow_mut().remove(&dir);
-    }
-
-    /// Forgets those that are over.
-    pub(super) fn end(&self, now: Duration) {
-        self.until.borrow_mut().retain(|_, until| *until > now);
-    }
-
-    pub(super) fn has(&self, dir: Ino) -> bool {
-        self.until.borrow().contains_key(&dir)
-    }
-}
 
 /// The page that a directory's unknown names are taken from, if there is one.
 type There = Option<(Rc<page::Head>, ETag)>;
@@ -148,7 +120,7 @@ impl Node {
             }
         };
         let now = self.ports.clock.monotonic();
-        self.flusher.rests.begin(dir, now, self.options.flush_interval.max((now - began) * REST));
+        self.flusher.rests.begin(dir, now + self.options.flush_interval.max((now - began) * REST));
         let ETag(etag) = etag;
         if head.pieces.is_empty() {
             return Ok(vec![BackingCommand::PageWritten { dir, version, etag }]);

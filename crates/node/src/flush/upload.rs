@@ -17,6 +17,7 @@ use std::cell::Cell;
 use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// What is kept free at least for what is appended to a file that is about to be sent.
 const SLACK_BYTES: u64 = 1 << 20;
@@ -67,6 +68,7 @@ impl Node {
             let what = format!("{size} bytes are more than the store takes as one object");
             return Err(BucketError::Refused { what }.into());
         }
+        let began = self.ports.clock.monotonic();
         let step = FlushStep::Put { key: key.into(), replaces: replaces.as_ref().map(|etag| etag.0.clone()) };
         self.begin(ino, key, |state| state.backing().flush_step(state.namespace(), ino) == step).await?;
         let sent = if size < CHUNK_BYTES && size <= limits.max_put_bytes {
@@ -84,6 +86,7 @@ impl Node {
                 self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
                 self.flusher.count(len_bytes);
                 self.is_sound(key, &(0..u64::MAX));
+                self.rest(ino, began);
                 Ok(())
             }
             // Only a node that stops leaves it at that: the next start finds out.
@@ -100,6 +103,19 @@ impl Node {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// What has changed while it was sent is not sent again at once, or who appends to a large file all the time would
+    /// have all of it sent all the time.
+    fn rest(&self, ino: Ino, began: Duration) {
+        let is_changed = {
+            let state = self.replica.view();
+            matches!(state.backing().flush_step(state.namespace(), ino), FlushStep::Put { .. })
+        };
+        if is_changed {
+            let now = self.ports.clock.monotonic();
+            self.flusher.rests.begin(ino, (began + self.options.flush_interval).max(now + (now - began)));
         }
     }
 

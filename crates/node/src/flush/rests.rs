@@ -1,0 +1,32 @@
+//! What changes all the time is not sent all the time.
+
+use ebb_model::Ino;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Inodes that were sent a short time ago, and until when they are left alone.
+#[derive(Default)]
+pub struct Rests {
+    until: RefCell<BTreeMap<Ino, Duration>>,
+}
+
+impl Rests {
+    pub(super) fn begin(&self, ino: Ino, until: Duration) {
+        self.until.borrow_mut().insert(ino, until);
+    }
+
+    /// Somebody waits for it.
+    pub fn cut_short(&self, ino: Ino) {
+        self.until.borrow_mut().remove(&ino);
+    }
+
+    /// Forgets those that are over.
+    pub(super) fn end(&self, now: Duration) {
+        self.until.borrow_mut().retain(|_, until| *until > now);
+    }
+
+    pub(super) fn has(&self, ino: Ino, now: Duration) -> bool {
+        self.until.borrow().get(&ino).is_some_and(|until| *until > now)
+    }
+}
