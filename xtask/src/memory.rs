@@ -5,7 +5,7 @@ use crate::{Outcome, tool};
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,13 +28,38 @@ pub fn run(entries: u64, release: bool) -> Outcome<()> {
     })?;
     row(&rig, &format!("write {FILES} files of 4 KiB"), || many_files(&top.join("files")))?;
     row(&rig, "a sparse file of 100 GiB, 1,000 pieces of 64 KiB", || sparse_file(&top.join("sparse")))?;
-    row(&rig, &format!("make {entries} files in one directory"), || make_entries(&top.join("entries"), entries))?;
-    row(&rig, "list it", || {
-        let listed = fs::read_dir(top.join("entries"))?.count() as u64;
-        if listed == entries { Ok(()) } else { Err(format!("{listed} of {entries} entries are listed").into()) }
-    })?;
+    row(&rig, &format!("make {entries} files in one directory"), || make_entries(&top.join("entries"), libc::S_IFREG, entries))?;
+    row(&rig, "list it", || list(&top.join("entries"), entries))?;
     println!("{}", tool::output(&mut rig.ebb(&["status", &top.display().to_string()]))?);
-    Ok(())
+    drop(rig);
+    sent(entries, &binaries)
+}
+
+/// Names that need no objects go to the bucket in the pieces of their directory's page, and come back from it.
+fn sent(entries: u64, binaries: &Path) -> Outcome<()> {
+    let mut rig = Rig::new(Shape::EmbeddedS3, binaries)?;
+    rig.mount("")?;
+    let top = rig.mountpoint();
+    let names = top.join("names");
+    row(&rig, &format!("make {entries} FIFOs in one directory, which are sent meanwhile"), || {
+        make_entries(&names, libc::S_IFIFO, entries)
+    })?;
+    let flush = || Ok(drop(tool::output(&mut rig.ebb(&["flush", &top.display().to_string()]))?));
+    row(&rig, "flush it", flush)?;
+    row(&rig, "make one more, and flush it", || {
+        make(&names, libc::S_IFIFO, entries)?;
+        flush()
+    })?;
+    rig.umount()?;
+    rig.drop_cache()?;
+    rig.mount("")?;
+    row(&rig, "look for one name, with nothing but the bucket", || Ok(drop(fs::symlink_metadata(path(&names, entries / 2))?)))?;
+    row(&rig, "list it", || list(&names, entries + 1))
+}
+
+fn list(dir: &Path, entries: u64) -> Outcome<()> {
+    let listed = fs::read_dir(dir)?.count() as u64;
+    if listed == entries { Ok(()) } else { Err(format!("{listed} of {entries} entries are listed").into()) }
 }
 
 fn row(rig: &Rig, what: &str, work: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
@@ -81,14 +106,20 @@ fn sparse_file(path: &Path) -> Outcome<()> {
     Ok(fs::remove_file(path)?)
 }
 
-fn make_entries(top: &Path, entries: u64) -> Outcome<()> {
+fn make_entries(top: &Path, kind: libc::mode_t, entries: u64) -> Outcome<()> {
     fs::create_dir(top)?;
-    for entry in 0..entries {
-        let path = CString::new(top.join(format!("{entry:021}")).into_os_string().into_encoded_bytes())?;
-        // SAFETY: the path is NUL-terminated and outlives the call.
-        if unsafe { libc::mknod(path.as_ptr(), libc::S_IFREG | 0o644, 0) } != 0 {
-            return Err(format!("entry {entry}: {}", std::io::Error::last_os_error()).into());
-        }
+    (0..entries).try_for_each(|entry| make(top, kind, entry))
+}
+
+fn make(top: &Path, kind: libc::mode_t, entry: u64) -> Outcome<()> {
+    let path = CString::new(path(top, entry).into_os_string().into_encoded_bytes())?;
+    // SAFETY: the path is NUL-terminated and outlives the call.
+    if unsafe { libc::mknod(path.as_ptr(), kind | 0o644, 0) } != 0 {
+        return Err(format!("entry {entry}: {}", std::io::Error::last_os_error()).into());
     }
     Ok(())
+}
+
+fn path(top: &Path, entry: u64) -> PathBuf {
+    top.join(format!("{entry:021}"))
 }
