@@ -223,6 +223,36 @@ fn names_are_found_and_changed_without_the_other_pieces() {
     });
 }
 
+/// Situation: a directory has many names and no objects, so that one listing has all of its keys. Danger: all of its pieces are
+/// read, and put together again and again, for one name. Expectation: some pieces for a name; all of them once for a listing.
+#[test]
+fn names_without_objects_come_in_parts_too() {
+    const LINKS: usize = 2000;
+    run(1, |world| async move {
+        let a = mount(&world, "a", Duration::from_secs(3600)).await;
+        for at in 0..LINKS {
+            a.link(&format!("link-{at:04}"), "target").await;
+        }
+        a.link("link-\u{e9}\u{20ac}", "target").await;
+        a.flush().await;
+        a.process.kill();
+        let pieces = head(&world.bucket()).pieces.len();
+        assert!(pieces > 100);
+        let b = mount(&world, "b", Duration::from_secs(3600)).await;
+        let gets = || world.bucket().requests().get("get").copied().unwrap_or(0);
+        let before = gets();
+        assert_eq!(b.target("link-1500").await.as_deref(), Ok("target"));
+        assert!(gets() - before < 10, "{}", gets() - before);
+        assert_eq!(b.target("link-1500-not").await, Err(FsError::NotFound));
+        b.remove("link-0003").await;
+        let before = gets();
+        assert_eq!(rig::walk(&b.client).await.unwrap().len(), LINKS + 1);
+        assert!(gets() - before < pieces as u64 + 20, "{} for {pieces} pieces", gets() - before);
+        b.flush().await;
+        check_pieces(&world.bucket(), LINKS);
+    });
+}
+
 /// Situation: the last head of a node that is no more arrives when the next one is about to write its own. Danger: what
 /// is written has pieces of the head before, and lacks what was renamed from one of them into another. Expectation:
 /// what both have done is there.

@@ -6,7 +6,8 @@
 
 use crate::Node;
 use crate::locks::Mode;
-use ebb_core::backing::{self, Listed, Listing, LoadPlan, LookupPlan, Scope, page_key, pieces_of_listing, pieces_of_name};
+use crate::pages::LOAD_PIECES;
+use ebb_core::backing::{self, Listed, Listing, LoadPlan, LookupPlan, Scope, end_of_part, page_key, pieces_of_listing, pieces_of_name};
 use ebb_format::page::Head;
 use ebb_model::*;
 use ebb_ports::{BucketError, ListEntry, ListRequest};
@@ -115,22 +116,20 @@ impl Node {
         }
         let request = ListRequest { prefix: prefix.clone(), by_directory: true, after: after.clone(), limit: LIST_LIMIT };
         let listing = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;
-        let progress = match listing.entries.last() {
-            Some(last) if listing.more => LoadProgress::UpTo(last.key().to_owned()),
-            _ => LoadProgress::Complete,
-        };
+        let mut last = listing.entries.last().filter(|_| listing.more).map(|last| last.key().to_owned());
         let mut entries: Vec<Listed> = listing.entries.into_iter().map(listed).collect();
-        if listing.more {
+        let part = head.as_ref().and_then(|(head, _)| end_of_part(head, &prefix, after.as_deref(), last.as_deref(), LOAD_PIECES));
+        if let Some(end) = part {
+            entries.retain(|entry| entry.key() <= end.as_str());
+            last = Some(end);
+        }
+        if last.is_some() {
             let probed = self.probe(backing::to_probe(&entries)).await?;
             entries.extend(probed);
         }
         let page = match &head {
             Some((head, _)) => {
-                let last = match &progress {
-                    LoadProgress::UpTo(last) => Some(last.as_str()),
-                    _ => None,
-                };
-                let needed = pieces_of_listing(head, &prefix, after.as_deref(), &entries, last);
+                let needed = pieces_of_listing(head, &prefix, after.as_deref(), &entries, last.as_deref());
                 // One that is out of date is read again, and what was listed with it is void.
                 let Some(page) = self.with_pieces(dir, head, needed).await? else { return Ok(()) };
                 Some(page)
@@ -140,6 +139,7 @@ impl Node {
         // Each piece comes when the listing comes by there, a whole page with the first part.
         let is_in_pieces = page.as_ref().is_some_and(|page| !page.pieces.is_empty());
         let scope = if first || is_in_pieces { Scope::First } else { Scope::Next };
+        let progress = last.map_or(LoadProgress::Complete, LoadProgress::UpTo);
         let current = self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope, after: None }, epoch, progress).await?;
         if current && self.load_plan(dir) == Some(plan) {
             // Asked again it would be answered in the same way, for ever.

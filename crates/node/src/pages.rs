@@ -9,6 +9,7 @@ use ebb_core::backing::{found_pieces, page_key, piece_key};
 use ebb_format::page::{self, Head};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ETag, Object};
+use futures_util::future::try_join_all;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -28,8 +29,11 @@ struct Read {
     pieces: VecDeque<(u64, Rc<Vec<Installed>>)>,
 }
 
+/// About so many pieces are loaded in one part of a listing.
+pub(crate) const LOAD_PIECES: usize = 4;
+
 /// Pieces that are kept of one directory: those that the next part of a listing, or the next name, is likely in.
-const KEPT_PIECES: usize = 4;
+const KEPT_PIECES: usize = LOAD_PIECES + 1;
 
 /// The page of a directory with some hundred thousand names, for the time that it may take: how
 /// long one is is not known before it is there.
@@ -101,11 +105,9 @@ impl Node {
         if head.pieces.is_empty() {
             return Ok(Some(head.clone()));
         }
-        let mut entries = Vec::new();
-        for piece in &needed {
-            let Some(of_piece) = self.piece(dir, head, piece).await? else { return Ok(None) };
-            entries.extend(of_piece.iter().cloned());
-        }
+        let pieces = try_join_all(needed.iter().map(|piece| self.piece(dir, head, piece))).await?;
+        let Some(pieces) = pieces.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let entries = pieces.iter().flat_map(|piece| piece.iter().cloned()).collect();
         let page = DirectoryPage { entries, ..head.page.clone() };
         Ok(Some(Rc::new(Head { page, pieces: needed, moved: Vec::new() })))
     }

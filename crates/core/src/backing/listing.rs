@@ -70,21 +70,41 @@ pub fn to_probe(entries: &[Listed]) -> Vec<String> {
 /// (`None`: to the end), or that stands between in the order of names. The first part has all that are moved, too:
 /// were a name removed whose key has the object of another one, that would seem to be removed with it.
 pub fn pieces_of_listing(head: &PageHead, prefix: &str, after: Option<&str>, entries: &[Listed], last: Option<&str>) -> Vec<PagePiece> {
-    let rest = |key: Option<&str>| key.and_then(|key| key.strip_prefix(prefix)).map(str::as_bytes).map(<[u8]>::to_vec);
-    let (after, last) = (rest(after), rest(last));
-    let ends = head.pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([None]);
-    let within = head.pieces.iter().zip(ends).filter(|(piece, end)| {
-        let is_before = after.as_ref().zip(*end).is_some_and(|(after, end)| end.as_bytes() <= &after[..]);
-        let is_behind = last.as_ref().is_some_and(|last| piece.first.as_bytes() > &last[..]);
-        !is_before && !is_behind
-    });
+    let within = pieces_within(head, prefix, after, last);
     let segments = entries.iter().filter_map(|entry| entry.key().strip_prefix(prefix));
     let names = segments.filter_map(|segment| keys::name_of(segment.strip_suffix('/').unwrap_or(segment)));
     let of_names = names.flat_map(|name| pieces_of_name(head, &name));
     let of_moved = head.moved.iter().filter(|_| after.is_none()).filter_map(|name| head.piece_of(name));
     let needed: BTreeMap<Name, PagePiece> =
-        within.map(|(piece, _)| piece).chain(of_moved).cloned().chain(of_names).map(|piece| (piece.first.clone(), piece)).collect();
+        within.chain(of_moved).cloned().chain(of_names).map(|piece| (piece.first.clone(), piece)).collect();
     needed.into_values().collect()
+}
+
+/// In the order of names.
+fn pieces_within<'a>(
+    head: &'a PageHead,
+    prefix: &'a str,
+    after: Option<&'a str>,
+    last: Option<&'a str>,
+) -> impl Iterator<Item = &'a PagePiece> {
+    let rest = |key: Option<&'a str>| key.and_then(|key| key.strip_prefix(prefix)).map(str::as_bytes);
+    let (after, last) = (rest(after), rest(last));
+    let ends = head.pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([None]);
+    let within = head.pieces.iter().zip(ends).filter(move |(piece, end)| {
+        let is_before = after.zip(*end).is_some_and(|(after, end)| end.as_bytes() <= after);
+        let is_behind = last.is_some_and(|last| piece.first.as_bytes() > last);
+        !is_before && !is_behind
+    });
+    within.map(|(piece, _)| piece)
+}
+
+/// Up to which key what was listed is to be taken, so that it is about so many pieces: there may be far more of them than
+/// the listing has keys. `None`: up to its end.
+pub fn end_of_part(head: &PageHead, prefix: &str, after: Option<&str>, last: Option<&str>, most: usize) -> Option<String> {
+    let beyond = pieces_within(head, prefix, after, last).nth(most)?;
+    let text = beyond.first.as_bytes().utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    // With names that are no text there may be no key between them.
+    Some(format!("{prefix}{text}")).filter(|end| end.as_str() > after.unwrap_or(prefix))
 }
 
 /// Those pieces of a page in which there can be anything of what [`LookupPlan`] asks for.

@@ -40,7 +40,7 @@ mod unseen;
 
 pub use forget::Forgettable;
 pub use keys::{page_key, piece_key};
-pub use listing::{Interpreted, Listed, Listing, Scope, pieces_of_listing, pieces_of_name, to_probe};
+pub use listing::{Interpreted, Listed, Listing, Scope, end_of_part, pieces_of_listing, pieces_of_name, to_probe};
 pub use page::{Drafted, PageDraft, PageParts};
 pub use pieces::found_pieces;
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStep};
