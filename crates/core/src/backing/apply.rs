@@ -277,19 +277,20 @@ impl Backing {
         {
             self.deletes.insert(&old, &Some(old_home.etag));
         }
+        // The file may have been written to or renamed while the object was on its way: then that was its last change.
+        let changed = namespace.inode(ino).map_or(Time::default(), |inode| inode.attr.ctime);
         // The explicit key is kept for `rehome`, which takes it out of the index.
         self.change_file(ino, |file| {
             let key = file.home.take().and_then(|home| home.key);
             file.home = Some(Home { key, ..home });
-            if let (Some(dirty), Some(version)) = (&mut file.dirty, version)
-                && dirty.content <= Some(version)
-            {
-                dirty.content = None;
+            if let (Some(dirty), Some(version)) = (&mut file.dirty, version) {
+                match dirty.content <= Some(version) {
+                    true => dirty.content = None,
+                    // All before is there.
+                    false => dirty.since = changed,
+                }
             }
         });
-        // The file may have been renamed while the object was on its way: then that was its
-        // last change, and the object has to follow.
-        let changed = namespace.inode(ino).map_or(Time::default(), |inode| inode.attr.ctime);
         let since = self.files.get(&ino).and_then(|file| file.dirty).map_or(changed, |dirty| dirty.since);
         self.rehome(namespace, ino, key.into(), Some(since));
         self.record(namespace, ino, since);

@@ -115,7 +115,7 @@ impl Node {
         };
         if is_changed {
             let now = self.ports.clock.monotonic();
-            self.flusher.rests.begin(ino, (began + self.options.flush_interval).max(now + (now - began)));
+            self.flusher.rests.begin(ino, now + (now - began));
         }
     }
 
