@@ -322,6 +322,16 @@ impl Volume {
         inos
     }
 
+    /// Makes a name, and breaks the write of the page with it off once a piece was begun.
+    fn break_off(&mut self, piece: u64) {
+        self.make(Ino::ROOT, Name::new(b"new").expect("it is a name"), Make::Special { kind: FileKind::Fifo, rdev: 0 });
+        let (ino, dir) = (Ino::ROOT, Ino::ROOT);
+        let begun = BackingCommand::UploadBegun { ino, key: page_key(dir), upload: None };
+        for command in [begun, BackingCommand::PiecesBegun { dir, ids: vec![piece] }, BackingCommand::UploadAborted { ino }] {
+            self.apply(&Command::Backing(command));
+        }
+    }
+
     fn epoch(&self) -> u64 {
         self.partition.backing().load_epoch(Ino::ROOT).expect("it is a directory of the bucket")
     }
@@ -355,12 +365,7 @@ fn a_head_that_comes_late_brings_its_own_list() {
     assert!(!cold.partition.backing().wants_pieces(Ino::ROOT, &first.pieces));
     assert!(!cold.partition.backing().is_dirty(Ino::ROOT));
     cold.install(&first, &[], entries[0].clone(), cold.epoch(), LoadProgress::Unchanged);
-    let begun = BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None };
-    let broken_off = [BackingCommand::PiecesBegun { dir: Ino::ROOT, ids: vec![5] }, BackingCommand::UploadAborted { ino: Ino::ROOT }];
-    cold.make(Ino::ROOT, Name::new(b"new").expect("it is a name"), Make::Special { kind: FileKind::Fifo, rdev: 0 });
-    for command in [begun].into_iter().chain(broken_off) {
-        cold.apply(&Command::Backing(command));
-    }
+    cold.break_off(5);
     assert_eq!(cold.draft(10).needs(&first), vec![&first.pieces[3]]);
     assert!(cold.partition.backing().wants_pieces(Ino::ROOT, &late.pieces));
     cold.pieces_found(&late, 100);
@@ -380,11 +385,7 @@ fn a_head_that_was_written_here_brings_its_own_list() {
     let mut cold = Volume::new();
     cold.pieces_found(&first, 100);
     cold.install(&first, &[], entries[0].clone(), cold.epoch(), LoadProgress::Unchanged);
-    cold.make(Ino::ROOT, Name::new(b"new").expect("it is a name"), Make::Special { kind: FileKind::Fifo, rdev: 0 });
-    let begun = BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None };
-    for command in [begun, BackingCommand::PiecesBegun { dir: Ino::ROOT, ids: vec![5] }, BackingCommand::UploadAborted { ino: Ino::ROOT }] {
-        cold.apply(&Command::Backing(command));
-    }
+    cold.break_off(5);
     let mut own = first.clone();
     own.pieces[3].id = 5;
     cold.pieces_found(&own, 100);
@@ -393,7 +394,7 @@ fn a_head_that_was_written_here_brings_its_own_list() {
     assert_eq!(cold.partition.check(), Vec::<String>::new());
 }
 
-/// Situation: as before the last, of a node that has changed nothing. Danger: what it knows from the older head is not in
+/// Situation: the head of a node that is no more arrives late, and nothing was changed here. Danger: what it knows from the older head is not in
 /// the later one, and gone when it is forgotten. Expectation: it is written.
 #[test]
 fn what_is_known_from_an_older_head_is_written() {

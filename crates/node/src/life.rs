@@ -14,10 +14,10 @@ use std::time::Duration;
 /// crash finds not forced is fetched again.
 const FETCHED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often sessions are looked at.
 /// A snapshot is written when the log has 1 / this as many operations as there are inodes, at least.
 const SNAPSHOT_SHARE: u64 = 4;
 
+/// How often sessions are looked at.
 const EXPIRY_POLL: Duration = Duration::from_secs(1);
 
 /// How a node has stopped.

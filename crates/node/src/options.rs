@@ -74,7 +74,8 @@ pub struct Options {
     pub pack_below_bytes: u64,
     /// How large a pack file gets; at least [`PACKED_BYTES`], at most [`PACK_BYTES`].
     pub pack_bytes: u64,
-    /// Operations after which a snapshot is written, so that a restart has no more to replay.
+    /// Operations after which a snapshot is written, so that a restart has no more to replay: a quarter as many as there
+    /// are inodes, where that is more.
     pub snapshot_operations: u64,
     pub segment_bytes: u64,
     /// Most entries of one piece of a directory's page; a page with twice as many is in pieces.

@@ -1,6 +1,7 @@
 //! From what the bucket lists and what the directory's page says to names.
 
 use super::page::{names_told, telling};
+use super::pieces::ends;
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,8 +90,7 @@ fn pieces_within<'a>(
 ) -> impl Iterator<Item = &'a PagePiece> {
     let rest = |key: Option<&'a str>| key.and_then(|key| key.strip_prefix(prefix)).map(str::as_bytes);
     let (after, last) = (rest(after), rest(last));
-    let ends = head.pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([None]);
-    let within = head.pieces.iter().zip(ends).filter(move |(piece, end)| {
+    let within = head.pieces.iter().zip(ends(&head.pieces, None)).filter(move |(piece, end)| {
         let is_before = after.zip(*end).is_some_and(|(after, end)| end.as_bytes() <= after);
         let is_behind = last.is_some_and(|last| piece.first.as_bytes() > last);
         !is_before && !is_behind

@@ -1,7 +1,7 @@
 //! Pages: what is written of a directory and the names in it because no object can say it.
 
 use super::follow::{below, first_name};
-use super::pieces::PieceChange;
+use super::pieces::{PieceChange, ends};
 use super::*;
 use crate::namespace::Link;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,13 +106,12 @@ const FOUND_PIECES: usize = 128;
 impl PageDraft {
     /// Pieces of the page that is there in which there may be something of what is written anew.
     pub fn needs<'a>(&self, there: &'a PageHead) -> Vec<&'a PagePiece> {
-        let ends = there.pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([None]);
         let overlaps = |piece: &PagePiece, end: Option<&Name>| {
             let beside =
                 |run: &Run| run.end.as_ref().is_some_and(|run_end| *run_end <= piece.first) || end.is_some_and(|end| *end <= run.first);
             self.runs.iter().any(|run| !beside(run))
         };
-        there.pieces.iter().zip(ends).filter(|(piece, end)| overlaps(piece, *end)).map(|(piece, _)| piece).collect()
+        there.pieces.iter().zip(ends(&there.pieces, None)).filter(|(piece, end)| overlaps(piece, *end)).map(|(piece, _)| piece).collect()
     }
 
     pub fn wrote(&mut self, piece: PagePiece) {
@@ -266,14 +265,9 @@ impl Backing {
 
     /// `old` are entries of the page that is there, all of a piece that the draft [needs](PageDraft::needs).
     pub fn keep_unseen(&self, namespace: &Namespace, draft: &mut PageDraft, old: &[Installed]) {
-        if self.is_complete(draft.dir) {
-            return;
-        }
         let names = names_told(old);
         for entry in old {
-            let is_known =
-                namespace.dentry(draft.dir, &entry.name).is_some() || self.removed.contains_key(&(draft.dir, entry.name.clone()));
-            if !is_known && draft.run_of(&entry.name).is_some() {
+            if self.is_unseen(namespace, draft.dir, &entry.name) && draft.run_of(&entry.name).is_some() {
                 if let Some(names) = names.get(&entry.ino) {
                     draft.names.entry(entry.ino).or_insert_with(|| names.to_vec());
                 }
@@ -346,8 +340,7 @@ impl Backing {
 
     /// Names in the directory whose objects are neither at their own keys nor at those of other names.
     fn moved(&self, namespace: &Namespace, dir: Ino, old: Option<&PageHead>) -> Vec<Name> {
-        let homes = self.homes.iter();
-        let inodes = homes.filter_map(|(_, ino)| namespace.inode(ino));
+        let inodes = self.homes.iter().filter_map(|(_, ino)| namespace.inode(ino));
         let links = inodes.flat_map(|inode| namespace.links(&inode).filter(|link| link.parent == dir).collect::<Vec<_>>());
         let here = links.filter_map(|link| namespace.name_at(link));
         let old = old.into_iter().flat_map(|old| &old.moved).filter(|name| self.is_unseen(namespace, dir, name)).cloned();

@@ -50,7 +50,7 @@ impl Pieces {
     }
 
     /// What the piece has gone through, if it is the one of this range.
-    fn is_live(&self, first: &Name, id: u64, end: Option<&Name>) -> Option<PieceChange> {
+    fn change_of(&self, first: &Name, id: u64, end: Option<&Name>) -> Option<PieceChange> {
         let mut from = self.live.range::<Name, _>(first..);
         let (_, piece) = from.next().filter(|(at, piece)| *at == first && piece.id == id)?;
         (from.next().map(|(next, _)| next) == end).then_some(piece.change)
@@ -96,7 +96,7 @@ impl Pieces {
 }
 
 /// Where the ranges of pieces end of which the last one ends at `last`.
-fn ends<'a>(pieces: &'a [PagePiece], last: Option<&'a Name>) -> impl Iterator<Item = Option<&'a Name>> {
+pub(super) fn ends<'a>(pieces: &'a [PagePiece], last: Option<&'a Name>) -> impl Iterator<Item = Option<&'a Name>> {
     pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([last])
 }
 
@@ -157,7 +157,7 @@ impl Backing {
         let is_touched =
             state.load != Load::Unknown || namespace.has_more_names_than(dir, 0) || !below(&self.removed, dir, first_name()).is_empty();
         let told = found.iter().zip(ends(found, end)).map(|(PagePiece { first, id, entries }, end)| {
-            let change = match before.is_live(first, *id, end) {
+            let change = match before.change_of(first, *id, end) {
                 Some(change) => change,
                 // One of a write that was broken off here says no less than the list from before, which has the marks.
                 None if is_touched && (before.live.is_empty() || !before.left.contains(id)) => PieceChange::Changed,

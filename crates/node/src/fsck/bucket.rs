@@ -6,6 +6,7 @@
 //! each known object is asked for. Pages are read. Content is not: an object is the one that
 //! was written if its tag and length are.
 
+use crate::bucket::MAX_DAMAGED;
 use crate::load::LIST_LIMIT;
 use crate::pages::{LARGE_PAGE_BYTES, decode_piece};
 use ebb_core::backing::{Claimed, ClaimedPage, Owner, Reserved, Standing, page_key, piece_key};
@@ -29,9 +30,6 @@ const OBJECTS_AT_ONCE: usize = 4;
 
 /// What others have put into one directory is named up to here, and counted beyond.
 const MAX_ADDED: usize = 16;
-
-/// What comes damaged so often in a row is so in the store.
-const MAX_DAMAGED: u32 = 4;
 
 /// What is compared: a state, and the bucket that it speaks of.
 pub struct Comparison<'a> {
