@@ -114,7 +114,10 @@ impl World {
             }
             12..=14 => {
                 let ((from, name), (to, new_name)) = (self.entry(dice), self.entry(dice));
-                let mode = dice.of(&[RenameMode::Replace, RenameMode::Exchange, RenameMode::KeepTarget, RenameMode::Replace]);
+                let ino = Some(self.namespace.next_ino(from));
+                let whiteout = |keep_target| RenameMode::Whiteout { keep_target, ino };
+                let plain = [RenameMode::Replace, RenameMode::Exchange, RenameMode::KeepTarget, RenameMode::Replace];
+                let mode = dice.of(&[plain, plain, [RenameMode::Exchange, RenameMode::Replace, whiteout(true), whiteout(false)]].concat());
                 Mutation::Rename { from, name, to, new_name, mode, holders: dice.of(&holders) }
             }
             15 | 16 => Mutation::SetAttr { ino: self.any(dice), set: set(dice) },
@@ -216,8 +219,8 @@ impl World {
             assert!(changes.is_empty());
             assert!(before.items().eq(self.namespace.items()), "{mutation:?} was refused and left a trace");
         }
-        if let (Ok(_), Mutation::Make { ino, .. } | Mutation::Tmpfile { ino, .. }) = (&answer, mutation) {
-            self.inos.push(*ino);
+        if let (Ok(_), Some(ino)) = (&answer, mutation.replay(stamp).ino) {
+            self.inos.push(ino);
         }
         self.compare_versions(&before, stamp, &changes);
         self.follower.follow(&changes, &self.namespace);

@@ -179,6 +179,29 @@ pub enum RenameMode {
     KeepTarget,
     /// RENAME_EXCHANGE
     Exchange,
+    /// RENAME_WHITEOUT: a whiteout is left under the old name. The leader chooses its inode id; `keep_target` is
+    /// RENAME_NOREPLACE beside it.
+    Whiteout {
+        keep_target: bool,
+        ino: Option<Ino>,
+    },
+}
+
+impl RenameMode {
+    /// Whatever has the new name goes.
+    pub fn replaces(self) -> bool {
+        matches!(self, RenameMode::Replace | RenameMode::Whiteout { keep_target: false, .. })
+    }
+
+    /// Nothing may have the new name.
+    pub fn keeps_target(self) -> bool {
+        matches!(self, RenameMode::KeepTarget | RenameMode::Whiteout { keep_target: true, .. })
+    }
+
+    /// An inode is made.
+    pub fn makes(self) -> bool {
+        matches!(self, RenameMode::Whiteout { .. })
+    }
 }
 
 /// What fallocate(2) does to a range of a file.

@@ -144,6 +144,7 @@ impl Mutation {
     pub fn replay(&self, stamp: Stamp) -> Replay {
         let (ino, offset, len_bytes) = match *self {
             Mutation::Make { ino, .. } | Mutation::Tmpfile { ino, .. } => (Some(ino), None, None),
+            Mutation::Rename { mode: RenameMode::Whiteout { ino, .. }, .. } => (ino, None, None),
             Mutation::Write { offset, len_bytes, .. } => (None, Some(offset), Some(len_bytes)),
             _ => (None, None, None),
         };

@@ -103,9 +103,9 @@ fn is_new(mutation: &ClientMutation) -> bool {
         // Without flags a file can be removed that has them.
         ClientMutation::SetXattr { name, .. } => *name != *InodeFlags::ATTRIBUTE,
         ClientMutation::SetAcl { value, .. } => !value.is_empty(),
+        ClientMutation::Rename { mode, .. } => mode.makes(),
         ClientMutation::Unlink { .. }
         | ClientMutation::Rmdir { .. }
-        | ClientMutation::Rename { .. }
         | ClientMutation::SetAttr { .. }
         | ClientMutation::RemoveXattr { .. }
         | ClientMutation::Write { .. }

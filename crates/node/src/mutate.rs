@@ -129,7 +129,7 @@ impl Node {
                 self.resolve_for(&order, parent, &name).await?;
                 let mutated = self
                     .order(&order, |state| {
-                        let ino = order.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent));
+                        let ino = order.made_ino(state, parent);
                         let mode = state.namespace().made_mode(parent, mode);
                         Mutation::Make { parent, name, ino, mode, what }
                     })
@@ -173,16 +173,22 @@ impl Node {
             ClientMutation::Rename { from, name, to, new_name, mode } => {
                 self.known_child(&order, from, &name).await?;
                 let victim = self.known_child(&order, to, &new_name).await?;
-                if let (Some(dir), RenameMode::Replace) = (victim, mode) {
+                if let Some(dir) = victim.filter(|_| mode.replaces()) {
                     self.complete(dir).await?;
                 }
-                let replaced = (mode == RenameMode::Replace).then(|| (to, new_name.clone()));
+                let replaced = mode.replaces().then(|| (to, new_name.clone()));
                 if replaced.is_some() {
                     self.prepare_trash(to, victim).await?;
                 }
                 let done = self
                     .order_removal(&order, replaced, |state| {
                         let holders = self.holders_of(state, to, &new_name);
+                        let mode = match mode {
+                            RenameMode::Whiteout { keep_target, .. } => {
+                                RenameMode::Whiteout { keep_target, ino: Some(order.made_ino(state, from)) }
+                            }
+                            RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Exchange => mode,
+                        };
                         Mutation::Rename { from, name, to, new_name, mode, holders }
                     })
                     .await?;
@@ -240,7 +246,7 @@ impl Node {
             ClientMutation::Tmpfile { parent, mode } => {
                 let mutated = self
                     .order(&order, |state| {
-                        let ino = order.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent));
+                        let ino = order.made_ino(state, parent);
                         let mode = state.namespace().made_mode(parent, mode);
                         Mutation::Tmpfile { parent, ino, mode, holder: tx.session }
                     })
@@ -438,7 +444,8 @@ impl Node {
                     return Err(RpcError::Overloaded);
                 }
                 let (tx, caller, repeated) = (order.tx, order.caller.clone(), order.replay.is_some());
-                let trash = removed.map_or(Ok(None), |(dir, name)| self.trash_place(state, dir, &name))?;
+                let made = mutation.replay(stamp).ino;
+                let trash = removed.map_or(Ok(None), |(dir, name)| self.trash_place(state, dir, &name, made))?;
                 Ok(match (trash, repeated) {
                     (Some(trash), repeated) => Command::Discard { tx, caller, stamp, mutation, trash, repeated },
                     (None, true) => Command::Repeated { tx, caller, stamp, mutation },
@@ -502,4 +509,11 @@ pub(crate) struct Order {
     /// Directories in which names were looked up for it, with their epochs then: what was found, or
     /// not, may have been forgotten since.
     pub looked_up: RefCell<Vec<(Ino, Option<u64>)>>,
+}
+
+impl Order {
+    /// The id of what it makes in `parent`.
+    fn made_ino(&self, state: &Partition, parent: Ino) -> Ino {
+        self.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent))
+    }
 }

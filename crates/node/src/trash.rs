@@ -40,8 +40,9 @@ impl Node {
         }
     }
 
-    /// Where what has this name goes when it is removed; `None` if it is not kept.
-    pub(crate) fn trash_place(&self, state: &Partition, dir: Ino, name: &Name) -> Result<Option<TrashPlace>, RpcError> {
+    /// Where what has this name goes when it is removed; `None` if it is not kept. `made`: the inode that the same
+    /// command makes.
+    pub(crate) fn trash_place(&self, state: &Partition, dir: Ino, name: &Name, made: Option<Ino>) -> Result<Option<TrashPlace>, RpcError> {
         let namespace = state.namespace();
         let (Some(victim), Some((_, keep_secs))) = (namespace.dentry(dir, name), namespace.keep_of(dir)) else { return Ok(None) };
         let top = self.top_of(dir);
@@ -50,7 +51,11 @@ impl Node {
         if !is_known(top, &trash_name()) || namespace.trash_of(top).is_some_and(|trash| !is_known(trash, &trashed_name(victim.ino))) {
             return Err(RpcError::Overloaded);
         }
-        Ok(Some(TrashPlace { top, ino: namespace.next_ino(top), keep_secs }))
+        let ino = match namespace.next_ino(top) {
+            ino if Some(ino) != made => ino,
+            _ => std::iter::repeat_with(namespace.next_inos(top)).find(|ino| Some(*ino) != made).expect("one of two is another one"),
+        };
+        Ok(Some(TrashPlace { top, ino, keep_secs }))
     }
 
     /// The directory that has the trash for what is removed from `dir`.

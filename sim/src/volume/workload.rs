@@ -206,7 +206,7 @@ impl Worker {
                 name: self.name(),
                 to: self.known.dir(rng),
                 new_name: self.name(),
-                mode: [RenameMode::Replace, RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange][rng.index(4)],
+                mode: self.rename_mode(),
             }),
             58..65 => Op::Mutate(ClientMutation::Unlink { parent: self.known.dir(rng), name: self.name() }),
             65..68 => Op::Mutate(ClientMutation::Rmdir { parent: self.known.dir(rng), name: self.name() }),
@@ -260,6 +260,15 @@ impl Worker {
             keep_size,
             drop_set_id: false,
         })
+    }
+
+    fn rename_mode(&self) -> RenameMode {
+        match self.rng.index(8) {
+            0..3 => RenameMode::Replace,
+            3 => RenameMode::Whiteout { keep_target: false, ino: None },
+            4 | 5 => RenameMode::KeepTarget,
+            _ => RenameMode::Exchange,
+        }
     }
 
     fn attributes(&self) -> SetAttr {

@@ -141,6 +141,55 @@ fn what_is_removed_once_more_is_kept_once_more() {
     }
 }
 
+/// Files are moved over others, which are kept, and leave whiteouts, while another client makes files; the power is cut
+/// before that is forced. Both ask again: no two of a moved file, a whiteout, what is made and the trash want one id.
+#[test]
+fn whiteouts_come_back_under_their_ids() {
+    const REPLACED: usize = 100;
+    const MADE: usize = 200;
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            serve(&world).await;
+            let (process, client) = attach(&world, "desk").await;
+            let (other_process, other) = attach(&world, "lap").await;
+            let mut moved = Vec::new();
+            for file in 0..FILES {
+                let (mover, maker) = (client.clone(), other.clone());
+                let found = process.call(async move {
+                    let (ino, _) = make(&mover, file).await;
+                    make(&mover, REPLACED + file).await;
+                    if file == 0 {
+                        let keep = (Bytes::from_static(KEEP), Bytes::from_static(b"86400"));
+                        mover.setxattr(&Caller::ROOT, Ino::ROOT, keep.0, keep.1, XattrMode::Set).await.unwrap();
+                        mover.sync_fs().await.unwrap();
+                    }
+                    let mode = RenameMode::Whiteout { keep_target: false, ino: None };
+                    mover.rename(&Caller::ROOT, Ino::ROOT, &name(file), Ino::ROOT, &name(REPLACED + file), mode).await.unwrap();
+                    (ino, mover.lookup(Ino::ROOT, &name(file)).await.unwrap().ino)
+                });
+                moved.push(found.await.expect("the client lives"));
+                other_process.call(async move { make(&maker, MADE + file).await }).await.expect("the client lives");
+            }
+            world.machine("server").power_cut();
+            serve(&world).await;
+            let kept = process.call(async move {
+                for (file, (ino, whiteout)) in moved.into_iter().enumerate() {
+                    assert_eq!(client.lookup(Ino::ROOT, &name(REPLACED + file)).await.unwrap().ino, ino, "seed {seed}");
+                    let attr = client.lookup(Ino::ROOT, &name(file)).await.unwrap();
+                    assert_eq!((attr.ino, attr.kind, attr.rdev), (whiteout, FileKind::CharDevice, 0), "seed {seed}");
+                    client.lookup(Ino::ROOT, &name(MADE + file)).await.unwrap();
+                }
+                client.admin(AdminRequest::ListTrash { path: vec![], from: TrashPoint::default() }).await.unwrap()
+            });
+            match kept.await.expect("the client lives") {
+                AdminReply::Trash { entries, next: None } => assert_eq!(entries.len(), FILES, "seed {seed}"),
+                other => panic!("{other:?}"),
+            }
+        });
+    }
+}
+
 /// A client asks to be let in again, and the power is cut before it is answered. It does not
 /// wait for that answer until its session is over.
 #[test]

@@ -198,7 +198,7 @@ impl Filesystem for Service {
     async fn rename(&self, _: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
         match mode {
             RenameMode::Replace => self.with(|disk| disk.rename((from.0, os(&name).into()), (to.0, os(&new_name).into()))).await,
-            RenameMode::KeepTarget | RenameMode::Exchange => Err(Errno::INVALID),
+            RenameMode::KeepTarget | RenameMode::Exchange | RenameMode::Whiteout { .. } => Err(Errno::INVALID),
         }
     }
 

@@ -336,12 +336,12 @@ impl Backing {
             Mutation::Rmdir { parent, name, .. } => find(*parent, name).map_or(Ok(()), |dentry| self.admit_removal(dentry.ino)),
             Mutation::Rename { from, name, to, new_name, mode, .. } => {
                 admit_name(*to, new_name)?;
-                if *mode == RenameMode::Exchange {
+                if *mode == RenameMode::Exchange || mode.makes() {
                     admit_name(*from, name)?;
                 }
                 find(*from, name).map_or(Ok(()), |dentry| self.admit_change(dentry.ino))?;
                 match find(*to, new_name) {
-                    Some(dentry) if *mode == RenameMode::Replace => self.admit_removal(dentry.ino),
+                    Some(dentry) if mode.replaces() => self.admit_removal(dentry.ino),
                     Some(dentry) => self.admit_change(dentry.ino),
                     None => Ok(()),
                 }

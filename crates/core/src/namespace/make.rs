@@ -41,14 +41,12 @@ impl Namespace {
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
         let dir = self.searchable(caller, parent)?;
-        if self.dentry(parent, name).is_some() || self.inode(ino).is_some() {
+        if self.dentry(parent, name).is_some() {
             return Err(FsError::Exists);
         }
         require(caller, &dir, Access::WRITE)?;
         validate(caller, what)?;
-        if !self.may_be_made(ino) {
-            return Err(FsError::Invalid);
-        }
+        self.require_unused(ino)?;
         let kind = what.kind();
         let mut inode = Inode::new(caller, stamp, &dir, ino, mode, what);
         let attr = inode.attr.clone();
@@ -69,6 +67,15 @@ impl Namespace {
             *next = (*next).max(ino.counter() + 1);
         }
         self.put_inode(inode);
+    }
+
+    /// Refuses an id that no new inode can have.
+    pub(super) fn require_unused(&self, ino: Ino) -> Result<(), FsError> {
+        match self.inode(ino) {
+            Some(_) => Err(FsError::Exists),
+            None if !self.may_be_made(ino) => Err(FsError::Invalid),
+            None => Ok(()),
+        }
     }
 
     /// Whether an inode may get this id. A replay brings ids from before a restart, below

@@ -143,9 +143,7 @@ impl Namespace {
             return Ok(());
         }
         match mutation {
-            Mutation::Make { parent, .. } | Mutation::Tmpfile { parent, .. } => {
-                require(self.quota_inode_room(self.quota_root(*parent)).is_none_or(|room| room > 0))
-            }
+            Mutation::Make { parent, .. } | Mutation::Tmpfile { parent, .. } => self.may_make_in(*parent),
             Mutation::Write { ino, offset, len_bytes, .. } if *len_bytes > 0 => {
                 self.may_be_as_long(*ino, offset.saturating_add(*len_bytes))
             }
@@ -154,15 +152,20 @@ impl Namespace {
             }
             Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size_bytes), .. } } => self.may_be_as_long(*ino, *size_bytes),
             Mutation::Link { ino, parent, .. } => self.on_one_side(self.counts_in(*ino), self.quota_root(*parent)),
-            Mutation::Rename { from, name, to, new_name, .. } => {
+            Mutation::Rename { from, name, to, new_name, mode, .. } => {
                 let (source, target) = (self.dentry(*from, name), self.dentry(*to, new_name));
                 if source.zip(target).is_some_and(|(source, target)| source.ino == target.ino) {
                     return Ok(());
                 }
-                self.on_one_side(self.quota_root(*from), self.quota_root(*to))
+                self.on_one_side(self.quota_root(*from), self.quota_root(*to))?;
+                if mode.makes() { self.may_make_in(*from) } else { Ok(()) }
             }
             _ => Ok(()),
         }
+    }
+
+    fn may_make_in(&self, dir: Ino) -> Result<(), FsError> {
+        require(self.quota_inode_room(self.quota_root(dir)).is_none_or(|room| room > 0))
     }
 
     fn may_be_as_long(&self, ino: Ino, len_bytes: u64) -> Result<(), FsError> {

@@ -1,9 +1,9 @@
-//! rename: moves a name, over another one or in exchange for it. Refusals come in the
-//! order in which Linux finds them.
+//! rename: moves a name, over another one or in exchange for it, or leaves a whiteout. Refusals
+//! come in the order in which Linux finds them.
 
 use super::access::{require, require_removable};
 use super::trash::Parting;
-use super::{Change, Dentry, Entry, Link, Namespace};
+use super::{Change, Dentry, Entry, Inode, Link, Namespace};
 use ebb_model::*;
 
 /// A name in a directory.
@@ -26,7 +26,7 @@ impl Namespace {
         let source = self.dentry(from.0, from.1).ok_or(FsError::NotFound)?;
         let target = self.dentry(to.0, to.1);
         match (mode, target) {
-            (RenameMode::KeepTarget, Some(_)) => return Err(FsError::Exists),
+            (mode, Some(_)) if mode.keeps_target() => return Err(FsError::Exists),
             (RenameMode::Exchange, None) => return Err(FsError::NotFound),
             _ => {}
         }
@@ -40,11 +40,26 @@ impl Namespace {
             Some(target) if mode == RenameMode::Exchange => self.require_movable(caller, to.0, from.0, target)?,
             Some(target) => self.require_replaceable(caller, to.0, source, target)?,
         }
+        let whiteout = match mode {
+            RenameMode::Whiteout { ino, .. } => Some(self.whiteout(caller, stamp, from.0, ino, parting)?),
+            RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Exchange => None,
+        };
         match target {
             Some(target) if mode == RenameMode::Exchange => self.exchange(stamp, from, to, source, target, changes),
-            _ => self.replace(stamp, from, to, source, target, parting, changes),
+            _ => self.replace(stamp, from, to, source, target, whiteout, parting, changes),
         }
         Ok(())
+    }
+
+    /// What overlays take for a removed name: a device 0:0, which nobody can open, of whoever moves the name away.
+    fn whiteout(&self, caller: &Caller, stamp: Stamp, dir: Ino, ino: Option<Ino>, parting: Parting) -> Result<Inode, FsError> {
+        let ino = ino.ok_or(FsError::Invalid)?;
+        self.require_unused(ino)?;
+        if parting.trash.is_some_and(|trash| trash.ino == ino) {
+            return Err(FsError::Invalid);
+        }
+        let what = Make::Special { kind: FileKind::CharDevice, rdev: 0 };
+        Ok(Inode::new(caller, stamp, &self.directory(dir)?, ino, 0, &what))
     }
 
     /// Refuses to move a directory below itself, or over a directory that it is in.
@@ -58,7 +73,7 @@ impl Namespace {
         match target {
             Some(target) if target.kind == FileKind::Directory && self.is_within(from, target.ino) => match mode {
                 RenameMode::Exchange => Err(FsError::Invalid),
-                RenameMode::Replace | RenameMode::KeepTarget => Err(FsError::NotEmpty),
+                RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Whiteout { .. } => Err(FsError::NotEmpty),
             },
             _ => Ok(()),
         }
@@ -94,14 +109,20 @@ impl Namespace {
         to: Place,
         source: Dentry,
         target: Option<Dentry>,
+        whiteout: Option<Inode>,
         parting: Parting,
         changes: &mut Vec<Change>,
     ) {
         let subdirectory = i32::from(source.kind == FileKind::Directory);
-        self.strike(from.0, from.1);
+        let left = Link { parent: from.0, cookie: source.cookie };
+        let stays = whiteout.as_ref().map(|inode| inode.attr.ino);
+        match whiteout {
+            Some(inode) => self.leave(from, left, inode),
+            None => self.strike(from.0, from.1),
+        }
         self.dir_changed(from.0, stamp, -subdirectory);
         let link = match target {
-            None if from.0 == to.0 => self.enter_at(to.1, Link { parent: to.0, cookie: source.cookie }, source.ino, source.kind),
+            None if from.0 == to.0 && stays.is_none() => self.enter_at(to.1, left, source.ino, source.kind),
             None => self.enter(to.0, to.1, source.ino, source.kind),
             Some(target) => {
                 let link = Link { parent: to.0, cookie: target.cookie };
@@ -112,9 +133,21 @@ impl Namespace {
         };
         let replaced = target.map_or(0, |target| i32::from(target.kind == FileKind::Directory));
         self.dir_changed(to.0, stamp, subdirectory - replaced);
-        let primary = self.name_moved(source.ino, Link { parent: from.0, cookie: source.cookie }, link, stamp);
+        let primary = self.name_moved(source.ino, left, link, stamp);
         changes.push(Change::Unlinked { parent: from.0, name: from.1.clone(), ino: source.ino, primary, stamp });
         changes.push(Change::Linked { parent: to.0, name: to.1.clone(), ino: source.ino, primary, stamp });
+        if let Some(ino) = stays {
+            changes.push(Change::Linked { parent: from.0, name: from.1.clone(), ino, primary: true, stamp });
+        }
+    }
+
+    /// Makes the inode, at the place of what has the name so far.
+    fn leave(&mut self, place: Place, link: Link, mut inode: Inode) {
+        let (ino, kind) = (inode.attr.ino, inode.attr.kind);
+        self.redirect(place, link, Dentry { ino, kind, cookie: link.cookie });
+        self.add_link(&mut inode, link, true);
+        self.add_inode(&inode);
+        self.count_in(ino);
     }
 
     fn exchange(&mut self, stamp: Stamp, from: Place, to: Place, source: Dentry, target: Dentry, changes: &mut Vec<Change>) {

@@ -21,13 +21,8 @@ impl Namespace {
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
         let dir = self.searchable(caller, parent)?;
-        if self.inode(ino).is_some() {
-            return Err(FsError::Exists);
-        }
         require(caller, &dir, Access::WRITE)?;
-        if !self.may_be_made(ino) {
-            return Err(FsError::Invalid);
-        }
+        self.require_unused(ino)?;
         let mut inode = Inode::new(caller, stamp, &dir, ino, mode, &Make::Regular);
         inode.attr.nlink = 0;
         let attr = inode.attr.clone();

@@ -46,7 +46,8 @@ impl World {
             7 => Mutation::Unlink { parent: there, name: there_name, holders },
             8 => Mutation::Rmdir { parent: there, name: there_name, holders },
             9 | 10 => {
-                let mode = RenameMode::Replace;
+                let ino = Some(self.partition.namespace().next_ino(there));
+                let mode = dice.of(&[RenameMode::Replace, RenameMode::Replace, RenameMode::Whiteout { keep_target: false, ino }]).unwrap();
                 Mutation::Rename { from: there, name: there_name, to: dir, new_name: name, mode, holders }
             }
             11 => match dice.of(&self.dentries()) {

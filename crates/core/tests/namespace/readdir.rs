@@ -84,7 +84,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let name = || prop::sample::select(vec!["a", "b", "c", "d", "e", "f"]);
-    let mode = prop::sample::select(vec![RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange]);
+    let whiteout = RenameMode::Whiteout { keep_target: false, ino: None };
+    let mode = prop::sample::select(vec![RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange, whiteout]);
     prop_oneof![
         3 => (1..3usize).prop_map(Step::Read),
         1 => name().prop_map(Step::Make),
@@ -133,9 +134,16 @@ impl Reader {
                 }
             }
             Step::Rename(from, to, mode) => {
-                if self.volume.rename((dir, from), (dir, to), mode).is_ok() && from != to && mode != RenameMode::Exchange {
+                let ino = Some(self.volume.namespace.next_ino(dir));
+                let mode = if mode.makes() { RenameMode::Whiteout { keep_target: false, ino } } else { mode };
+                if self.volume.rename((dir, from), (dir, to), mode).is_err() || from == to || mode == RenameMode::Exchange {
+                    return;
+                }
+                if !mode.makes() {
                     self.names.remove(from);
                     self.names.entry(to.into()).or_insert((false, 0));
+                } else if !self.names.contains_key(to) {
+                    self.came(to);
                 }
             }
             Step::MoveIn(name) => {

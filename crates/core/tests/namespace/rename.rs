@@ -4,14 +4,19 @@ use RenameMode::*;
 use ebb_core::namespace::Change;
 use ebb_model::*;
 
+/// The whiteout gets the next id.
+fn whiteout(volume: &Volume, from: Ino, keep_target: bool) -> RenameMode {
+    Whiteout { keep_target, ino: Some(volume.namespace.next_ino(from)) }
+}
+
 /// Every kind over every kind, in every mode; `None` where the rename is done.
 #[test]
 fn the_matrix() {
     const SOURCES: [&str; 5] = ["file", "link", "fifo", "empty", "full"];
     let refusal = |source: &str, target: Option<&str>, mode| match (mode, target) {
         (Exchange, None) => Some(NotFound),
-        (KeepTarget, Some(_)) => Some(Exists),
-        (Replace, Some(target)) => match (["empty", "full"].contains(&source), target) {
+        (KeepTarget | Whiteout { keep_target: true, .. }, Some(_)) => Some(Exists),
+        (Replace | Whiteout { .. }, Some(target)) => match (["empty", "full"].contains(&source), target) {
             (true, "empty") => None,
             (true, "full") => Some(NotEmpty),
             (true, _) => Some(NotDirectory),
@@ -22,7 +27,9 @@ fn the_matrix() {
     };
     for source in SOURCES {
         for target in SOURCES.iter().copied().map(Some).chain([None]) {
-            for mode in [Replace, KeepTarget, Exchange] {
+            for mode in
+                [Replace, KeepTarget, Exchange, Whiteout { keep_target: false, ino: None }, Whiteout { keep_target: true, ino: None }]
+            {
                 for same_parent in [true, false] {
                     let mut volume = Volume::new();
                     let from = volume.dir(Ino::ROOT, "from");
@@ -30,6 +37,10 @@ fn the_matrix() {
                     let moved = populate(&mut volume, from, "source", source);
                     let replaced = target.map(|kind| populate(&mut volume, to, "target", kind));
                     let refusal = refusal(source, target, mode);
+                    let mode = match mode {
+                        Whiteout { keep_target, .. } => whiteout(&volume, from, keep_target),
+                        mode => mode,
+                    };
                     let case = format!("{source} over {target:?}, {mode:?}, same parent: {same_parent}");
                     let outcome = volume.rename((from, "source"), (to, "target"), mode);
                     assert_eq!(outcome.err(), refusal, "{case}");
@@ -39,7 +50,12 @@ fn the_matrix() {
                     }
                     assert_eq!(volume.namespace.dentry(to, &name("target")).map(|dentry| dentry.ino), Some(moved), "{case}");
                     let left = volume.namespace.dentry(from, &name("source")).map(|dentry| dentry.ino);
-                    assert_eq!(left, if mode == Exchange { replaced } else { None }, "{case}");
+                    let expected = match mode {
+                        Exchange => replaced,
+                        Whiteout { ino, .. } => ino,
+                        Replace | KeepTarget => None,
+                    };
+                    assert_eq!(left, expected, "{case}");
                     for changed in [from, to] {
                         assert_eq!((volume.attr(changed).mtime, volume.attr(changed).ctime), (volume.now(), volume.now()), "{case}");
                     }
@@ -170,4 +186,38 @@ fn a_directory_that_is_not_writable_keeps_its_parent() {
     assert_eq!(volume.rename_by(&ALICE, (b, "f"), (a, "e"), Exchange), Err(AccessDenied));
     volume.chmod(dir, 0o777);
     assert!(volume.rename_by(&ALICE, (b, "f"), (a, "e"), Exchange).is_ok());
+}
+
+/// A device 0:0 without permissions, of who moved the name, where the name stood in the listing.
+#[test]
+fn a_whiteout_stands_where_the_name_was() {
+    let mut volume = Volume::new();
+    let dir = volume.dir(Ino::ROOT, "dir");
+    volume.chown(dir, &ALICE);
+    let [a, b] = ["a", "b"].map(|name| volume.make(&ALICE, dir, name, 0o644, Make::Regular).unwrap());
+    let mode = whiteout(&volume, dir, false);
+    let left = volume.namespace.next_ino(dir);
+    let changes = volume.rename_by(&ALICE, (dir, "a"), (dir, "moved"), mode).expect("everybody may");
+    assert_eq!(volume.names(dir), [("a".into(), left), ("b".into(), b), ("moved".into(), a)]);
+    let attr = volume.attr(left);
+    assert_eq!((attr.kind, attr.rdev, attr.mode, attr.nlink), (FileKind::CharDevice, 0, 0, 1));
+    assert_eq!((attr.uid, attr.gid, attr.mtime), (ALICE.uid, ALICE.gid, volume.now()));
+    let made = |change: &&Change| matches!(change, Change::Linked { ino, primary: true, .. } if *ino == left);
+    assert_eq!(changes.iter().filter(made).count(), 1);
+    // Over itself by another name nothing happens, and nothing is left.
+    volume.link(a, dir, "other").unwrap();
+    let mode = whiteout(&volume, dir, false);
+    assert_eq!(volume.rename((dir, "moved"), (dir, "other"), mode), Ok(vec![]));
+    assert_eq!(volume.names(dir).len(), 4);
+}
+
+#[test]
+fn a_whiteout_needs_an_id_of_its_own() {
+    let mut volume = Volume::new();
+    let file = volume.file(Ino::ROOT, "a");
+    for (ino, refusal) in [(None, Invalid), (Some(file), Exists), (Some(Ino::new(Incarnation(9), Slot(0), 1)), Invalid)] {
+        let mode = Whiteout { keep_target: false, ino };
+        assert_eq!(volume.rename((Ino::ROOT, "a"), (Ino::ROOT, "b"), mode), Err(refusal));
+    }
+    assert_eq!(volume.names(Ino::ROOT), [("a".into(), file)]);
 }

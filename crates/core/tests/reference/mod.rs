@@ -315,7 +315,11 @@ impl Reference {
         may(caller, &to, SEARCH)?;
         let source = child(&from, name).ok_or(FsError::NotFound)?;
         let target = child(&to, new_name);
-        if mode == RenameMode::KeepTarget && target.is_some() {
+        let whiteout = match mode {
+            RenameMode::Whiteout { ino, .. } => ino,
+            _ => None,
+        };
+        if matches!(mode, RenameMode::KeepTarget | RenameMode::Whiteout { keep_target: true, .. }) && target.is_some() {
             return Err(FsError::Exists);
         }
         if mode == RenameMode::Exchange && target.is_none() {
@@ -355,6 +359,9 @@ impl Reference {
         }
 
         Reference::one_side(&self.roots_from(from_ino), &self.roots_from(to_ino))?;
+        if whiteout.is_some() {
+            self.room(&self.roots_from(from_ino), 0, 1)?;
+        }
 
         let (left, right) = ((from_ino, name.clone()), (to_ino, new_name.clone()));
         if let (Some(target), RenameMode::Exchange) = (&target, mode) {
@@ -364,7 +371,7 @@ impl Reference {
         source.borrow_mut().stamp(now, false);
         from.borrow_mut().stamp(now, true);
         to.borrow_mut().stamp(now, true);
-        if target.is_none() && !moved {
+        if target.is_none() && !moved && whiteout.is_none() {
             let mut dir = from.borrow_mut();
             let entry = dir.entries.iter_mut().find(|(other, _)| other == name).expect("it was found");
             entry.0 = new_name.clone();
@@ -384,13 +391,24 @@ impl Reference {
                 target.borrow_mut().stamp(now, false);
             }
             replaced => {
-                from.borrow_mut().entries.retain(|(other, _)| other != name);
+                match whiteout {
+                    Some(ino) => set(&from, name, &Reference::whiteout(caller, now, (&from, name), ino)),
+                    None => from.borrow_mut().entries.retain(|(other, _)| other != name),
+                }
                 if let Some(target) = replaced {
                     self.nameless(target, (to_ino, new_name), now, holders);
                 }
             }
         }
         Ok(())
+    }
+
+    fn whiteout(caller: &Caller, now: Time, (dir, name): (&NodeRef, &Name), ino: Ino) -> NodeRef {
+        let gid = if dir.borrow().mode & 0o2000 != 0 { dir.borrow().gid } else { caller.gid };
+        let mut node = Node::new(ino, FileKind::CharDevice, 0, caller.uid, gid, now);
+        acl::inherit(&dir.borrow(), &mut node);
+        node.names.push((dir.borrow().ino, name.clone()));
+        Rc::new(RefCell::new(node))
     }
 
     fn set_attr(&mut self, caller: &Caller, now: Time, ino: Ino, set: &SetAttr) -> Outcome {

@@ -2,8 +2,10 @@
 
 use crate::place::Place;
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 
 const FILES: usize = 2000;
 
@@ -104,4 +106,72 @@ fn a_large_directory_comes_back_from_the_bucket() {
     fs::remove_dir_all(&dir).unwrap();
     place.umount();
     assert!(!stored.exists());
+}
+
+/// An overlay that is taken away at the end of a test.
+struct Overlay(CString);
+
+impl Overlay {
+    /// `None` if this kernel has none.
+    fn mount(place: &Place) -> Option<Overlay> {
+        let known = fs::read_to_string("/proc/filesystems").unwrap();
+        if !known.split_whitespace().any(|kind| kind == "overlay") {
+            return None;
+        }
+        let c_text = |text: String| CString::new(text).unwrap();
+        let [lower, upper, work, merged] = ["lower", "mnt/upper", "mnt/work", "merged"].map(|name| place.text(name));
+        let target = c_text(merged);
+        let options = c_text(format!("lowerdir={lower},upperdir={upper},workdir={work}"));
+        let kind = c"overlay".as_ptr();
+        // SAFETY: the strings end in NUL and outlive the call.
+        let mounted = unsafe { libc::mount(kind, target.as_ptr(), kind, 0, options.as_ptr().cast()) };
+        assert_eq!(mounted, 0, "{}", io::Error::last_os_error());
+        Some(Overlay(target))
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        // SAFETY: the string ends in NUL and outlives the call.
+        unsafe { libc::umount2(self.0.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+/// Situation: a container's root is an overlay whose upper directory is on ebb; files of the lower one are removed, renamed and
+/// changed there, and the cache is lost. Danger: whiteouts are refused, or are lost, and what was removed comes back.
+/// Expectation: the overlay shows what it did.
+#[test]
+fn an_overlay_has_its_upper_directory_here() {
+    let place = Place::new();
+    place.mount();
+    for dir in ["lower", "lower/dir", "mnt/upper", "mnt/work", "merged"] {
+        fs::create_dir(place.path(dir)).unwrap();
+    }
+    for file in ["removed", "renamed", "changed", "dir/inside"] {
+        fs::write(place.path("lower").join(file), file).unwrap();
+    }
+    let merged = place.path("merged");
+    let seen = || {
+        let names = fs::read_dir(&merged).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    let Some(overlay) = Overlay::mount(&place) else { return println!("skipped: this kernel has no overlays") };
+    fs::remove_file(merged.join("removed")).unwrap();
+    fs::rename(merged.join("renamed"), merged.join("moved")).unwrap();
+    fs::write(merged.join("changed"), "anew").unwrap();
+    fs::remove_dir_all(merged.join("dir")).unwrap();
+    assert_eq!(seen(), ["changed", "moved"]);
+    drop(overlay);
+    place.umount();
+    place.drop_cache();
+
+    place.mount();
+    let whiteout = fs::symlink_metadata(place.path("mnt/upper/renamed")).unwrap();
+    assert_eq!((whiteout.file_type().is_char_device(), whiteout.rdev()), (true, 0));
+    let overlay = Overlay::mount(&place).unwrap();
+    assert_eq!(seen(), ["changed", "moved"]);
+    assert_eq!(fs::read_to_string(merged.join("moved")).unwrap(), "renamed");
+    assert_eq!(fs::read_to_string(merged.join("changed")).unwrap(), "anew");
+    drop(overlay);
+    place.umount();
 }

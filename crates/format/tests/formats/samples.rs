@@ -34,6 +34,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Client { mutation: Mutation::Rename { mode: RenameMode::Replace, .. }, .. }) => "rename-replace",
     Payload::Command(Command::Client { mutation: Mutation::Rename { mode: RenameMode::KeepTarget, .. }, .. }) => "rename-keep",
     Payload::Command(Command::Client { mutation: Mutation::Rename { mode: RenameMode::Exchange, .. }, .. }) => "rename-exchange",
+    Payload::Command(Command::Client { mutation: Mutation::Rename { mode: RenameMode::Whiteout { .. }, .. }, .. }) => "rename-whiteout",
     Payload::Command(Command::Client { mutation: Mutation::SetAttr { .. }, .. }) => "set-attr",
     Payload::Command(Command::Client { mutation: Mutation::SetXattr { mode: XattrMode::Set, .. }, .. }) => "set-xattr",
     Payload::Command(Command::Client { mutation: Mutation::SetXattr { mode: XattrMode::Create, .. }, .. }) => "set-xattr-create",
@@ -456,7 +457,8 @@ impl Draw {
         for what in self.makes() {
             all.push(Mutation::Make { parent: self.ino(), name: self.name(), ino: self.ino(), mode: self.u16(), what });
         }
-        for mode in [RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange] {
+        let whiteout = RenameMode::Whiteout { keep_target: self.flag(), ino: Some(self.ino()) };
+        for mode in [RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange, whiteout] {
             let (from, to) = (self.ino(), self.ino());
             all.push(Mutation::Rename { from, name: self.name(), to, new_name: self.name(), mode, holders: self.sessions() });
         }
@@ -577,7 +579,8 @@ impl Draw {
             let mode = NewMode { mode: self.u16(), umask: self.u16() };
             all.push(ClientMutation::Make { parent: self.ino(), name: self.name(), mode, what, open: self.flag() });
         }
-        for mode in [RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange] {
+        let whiteout = RenameMode::Whiteout { keep_target: self.flag(), ino: None };
+        for mode in [RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange, whiteout] {
             all.push(ClientMutation::Rename { from: self.ino(), name: self.name(), to: self.ino(), new_name: self.name(), mode });
         }
         for mode in [XattrMode::Set, XattrMode::Create, XattrMode::Replace] {

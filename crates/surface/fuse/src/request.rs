@@ -391,11 +391,14 @@ fn parse_operation(
             Operation::Rename { name: body.name()?, to: Ino(arg.newdir), new_name: body.name()?, mode: RenameMode::Replace }
         }
         abi::RENAME2 => {
+            const BOTH: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
             let arg: abi::Rename2In = body.take()?;
             let mode = match arg.flags {
                 0 => RenameMode::Replace,
                 libc::RENAME_NOREPLACE => RenameMode::KeepTarget,
                 libc::RENAME_EXCHANGE => RenameMode::Exchange,
+                libc::RENAME_WHITEOUT => RenameMode::Whiteout { keep_target: false, ino: None },
+                BOTH => RenameMode::Whiteout { keep_target: true, ino: None },
                 _ => return Err(Errno::INVALID),
             };
             Operation::Rename { name: body.name()?, to: Ino(arg.newdir), new_name: body.name()?, mode }

@@ -119,7 +119,11 @@ fn namespace_operations() {
     assert_eq!(renamed(0), expected(RenameMode::Replace));
     assert_eq!(renamed(libc::RENAME_NOREPLACE), expected(RenameMode::KeepTarget));
     assert_eq!(renamed(libc::RENAME_EXCHANGE), expected(RenameMode::Exchange));
-    assert_eq!(renamed(libc::RENAME_WHITEOUT), Err(Errno::INVALID));
+    let whiteout = |keep_target| expected(RenameMode::Whiteout { keep_target, ino: None });
+    assert_eq!(renamed(libc::RENAME_WHITEOUT), whiteout(false));
+    assert_eq!(renamed(libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE), whiteout(true));
+    assert_eq!(renamed(libc::RENAME_WHITEOUT | libc::RENAME_EXCHANGE), Err(Errno::INVALID));
+    assert_eq!(renamed(8), Err(Errno::INVALID));
     assert_eq!(renamed(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE), Err(Errno::INVALID));
     assert_eq!(operation(abi::RENAME, &[abi::RenameIn { newdir: 9 }.as_bytes(), b"a\0"]), Err(Errno::IO));
 }

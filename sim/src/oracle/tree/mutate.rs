@@ -142,7 +142,7 @@ impl Tree {
         let target = self.nodes[&to].entries.get(new_name).copied();
         let is_dir = |node: NodeId| self.nodes[&node].kind == FileKind::Directory;
         let mut errors = Vec::new();
-        if mode == RenameMode::KeepTarget && target.is_some() {
+        if mode.keeps_target() && target.is_some() {
             errors.push(FsError::Exists);
         }
         if mode == RenameMode::Exchange && target.is_none() {
@@ -155,7 +155,7 @@ impl Tree {
             if self.contains(target, from) {
                 errors.push(if mode == RenameMode::Exchange { FsError::Invalid } else { FsError::NotEmpty });
             }
-            if mode == RenameMode::Replace && target != source {
+            if mode.replaces() && target != source {
                 match (is_dir(source), is_dir(target)) {
                     (true, false) => errors.push(FsError::NotDirectory),
                     (false, true) => errors.push(FsError::IsDirectory),
@@ -185,6 +185,11 @@ impl Tree {
                 }
                 self.change(from).entries.remove(name);
                 self.change(to).entries.insert(new_name.clone(), source);
+                if mode.makes() {
+                    let mut node = Node { changed: true, ..Node::new(FileKind::CharDevice, 0) };
+                    acl::inherit(&self.nodes[&from].xattrs, NewMode::from(0), node.kind, &mut node.mode, &mut node.xattrs);
+                    self.enter(from, name, NodeId(asked.id.0 + 1), node);
+                }
             }
         }
         asked.expect(&Outcome::Done)

@@ -293,6 +293,7 @@ impl Filesystem for MemFs {
         match (mode, replaced) {
             (RenameMode::KeepTarget, Some(_)) => return Err(FsError::Exists.into()),
             (RenameMode::Exchange, None) => return Err(Errno::NOT_FOUND),
+            (RenameMode::Whiteout { .. }, _) => return Err(Errno::INVALID),
             (RenameMode::Exchange, Some(other)) => {
                 tree.attach(from, name, other)?;
                 return tree.attach(to, new_name, moved);
