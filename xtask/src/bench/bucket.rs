@@ -93,7 +93,7 @@ pub fn drain(places: &mut Places, column: Column) -> Outcome<f64> {
     }
     let path = places.root(column)?.join("drained");
     work::write_stream(&path, LARGE_BYTES, Durability::Forced, &Stop::default())?;
-    let took = seconds(|| places.settle(column))?;
+    let took = seconds(|| places.drain(column))?;
     fs::remove_file(&path)?;
     Ok(LARGE_BYTES as f64 / 1e6 / took)
 }
@@ -106,7 +106,7 @@ pub fn write_back(places: &mut Places, column: Column) -> Outcome<f64> {
     let path = places.root(column)?.join("written-back");
     let took = seconds(|| {
         work::write_stream(&path, LARGE_BYTES, Durability::Unforced, &Stop::default())?;
-        places.settle(column)
+        places.drain(column)
     })?;
     fs::remove_file(&path)?;
     Ok(LARGE_BYTES as f64 / 1e6 / took)

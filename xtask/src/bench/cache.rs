@@ -62,7 +62,7 @@ pub fn write_twice(places: &mut Places, column: Column) -> Outcome<f64> {
     let (path, len_bytes) = (places.root(column)?.join("written"), (TWICE * FILE_BYTES) as u64);
     let took = seconds(|| {
         work::write_stream(&path, len_bytes, Durability::Unforced, &Stop::default())?;
-        places.settle(column)
+        places.drain(column)
     })?;
     fs::remove_file(&path)?;
     Ok(len_bytes as f64 / 1e6 / took)

@@ -259,12 +259,17 @@ impl Places {
         Ok(())
     }
 
-    /// Waits until nothing is left to be done there behind the scenes.
-    pub fn settle(&mut self, column: Column) -> Outcome<()> {
+    /// Waits until the bucket has everything.
+    pub fn drain(&mut self, column: Column) -> Outcome<()> {
         if let (Column::Ebb, Some(rig)) = (column, &self.ebb) {
             tool::output(&mut rig.ebb(&["flush", &rig.mountpoint().display().to_string()]))?;
         }
-        self.peers.iter().filter(|peer| peer.column() == column).try_for_each(Peer::settle)?;
+        self.peers.iter().filter(|peer| peer.column() == column).try_for_each(Peer::settle)
+    }
+
+    /// Waits until nothing is left to be done there behind the scenes.
+    pub fn settle(&mut self, column: Column) -> Outcome<()> {
+        self.drain(column)?;
         // What a place leaves for the disk is not the next one's to wait for.
         tool::run(Command::new("sync").arg("--file-system").arg(&self.native))
     }
