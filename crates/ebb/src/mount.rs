@@ -347,6 +347,12 @@ impl Plan {
     ) -> Result<MountRecord, Failure> {
         // Whom nobody can join leaves locks to the kernel.
         let shared_locks = !record.embedded || self.listen.is_some();
+        if shared_locks && self.options.io_uring {
+            let what = "who waits for a lock that others take too could keep the next requests of its processor waiting";
+            return Err(Failure::Usage(format!(
+                "-o io_uring is for mounts that share no locks, without --listen and with their own node: {what}"
+            )));
+        }
         let read_only = client.is_read_only();
         // Others would have to be let in by whoever reads past the node.
         let passthrough = self.passthrough && !shared_locks;

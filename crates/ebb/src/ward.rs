@@ -99,7 +99,7 @@ impl Ward {
     /// [`Ward::serves`], if the kernel lets anybody take it over.
     pub fn prepare(&self, session: &mut Session, consistency: Consistency) -> Result<Option<OwnedFd>, Failure> {
         let Some(device) = session.device() else {
-            tracing::info!("this kernel sends nothing again: with the daemon the mount dies");
+            tracing::info!("nothing that is lost is sent again: with the daemon the mount dies");
             return Ok(None);
         };
         let device = device.try_clone_to_owned().map_err(|error| Failure::of("the connection to the kernel", error))?;

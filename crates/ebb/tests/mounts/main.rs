@@ -19,6 +19,7 @@ mod fsck;
 mod handles;
 mod helper;
 mod holes;
+mod io_uring;
 mod joining;
 mod lock_ends;
 mod locks;

@@ -53,7 +53,8 @@ const WANTED: u64 =
 // SPLICE_*              one more copy saved on large messages, two more system calls on all
 // SECURITY_CTX          labels of SELinux arrive as ordinary xattrs
 // SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX   virtio-fs
-// OVER_IO_URING, ALLOW_IDMAP, REQUEST_TIMEOUT   not served by this session
+// OVER_IO_URING         asked for with the mount ([`crate::MountOptions::io_uring`])
+// ALLOW_IDMAP, REQUEST_TIMEOUT   not served by this session
 
 /// Files that the kernel is handed lie on a file system that is stacked on no other, and what is
 /// stacked on the mount may be as deep as that leaves.
@@ -124,12 +125,22 @@ pub(crate) fn negotiate(body: &[u8], also: u64) -> Option<(Answer, abi::InitOut)
     out.max_background = MAX_BACKGROUND;
     out.congestion_threshold = MAX_BACKGROUND / 4 * 3;
     out.max_write = MAX_IO_BYTES as u32;
-    out.max_pages = (MAX_IO_BYTES / 4096) as u16;
+    out.max_pages = max_pages(page_bytes());
     out.time_gran = 1;
     if agreed.has(init::PASSTHROUGH) {
         out.max_stack_depth = STACK_DEPTH;
     }
     Some((Answer::Agreed(agreed), out))
+}
+
+/// What a slot of a ring must hold is the larger of this and `max_write`.
+fn max_pages(page_bytes: usize) -> u16 {
+    (MAX_IO_BYTES / page_bytes).max(1) as u16
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 /// Read-ahead and asynchronous requests that the kernel keeps in the air: what hides the
@@ -153,6 +164,11 @@ mod tests {
         assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED);
         assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 1 << 20, 256));
         assert_eq!(out.max_stack_depth, 0);
+    }
+
+    #[test]
+    fn pages_are_counted_in_their_own_size() {
+        assert_eq!([4096, 16 << 10, 64 << 10].map(max_pages), [256, 64, 16]);
     }
 
     /// Stacking changes what can be mounted on top, so it is not asked for unasked.

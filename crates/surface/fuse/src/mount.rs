@@ -35,6 +35,8 @@ pub enum MountError {
     NoHelper(io::Error),
     #[error("fusermount3 refused: {0}")]
     HelperFailed(String),
+    #[error("io_uring is for mounts that share no locks: who waits for one could keep the next requests of its processor waiting")]
+    RingWithLocks,
     #[error("the kernel refused to mount: {0}")]
     Refused(io::Error),
 }
@@ -63,6 +65,9 @@ impl Mount {
     /// Mounts at an existing directory. A dead mount of ours that is in the way, left by a
     /// process that was killed, is removed.
     pub fn new(point: &Path, options: &MountOptions) -> Result<Mount, MountError> {
+        if options.io_uring && options.shared_locks {
+            return Err(MountError::RingWithLocks);
+        }
         let path = clear(point)?;
         let device = match is_root() {
             true => mount_directly(&path, options)?,
@@ -81,6 +86,9 @@ impl Mount {
         let mut wants = if options.shared_locks { init::POSIX_LOCKS | init::FLOCK_LOCKS } else { 0 };
         if options.passthrough {
             wants |= init::PASSTHROUGH;
+        }
+        if options.io_uring {
+            wants |= init::OVER_IO_URING;
         }
         // Pages are dropped when we say so: coherence is ours to decide.
         if options.consistency == Consistency::Strong {
@@ -160,7 +168,14 @@ pub(crate) struct MountPoint {
 
 impl Drop for MountPoint {
     fn drop(&mut self) {
-        if let Err(failure) = self.place.cut_off() {
+        // The kernel may have work for the thread that had a ring, and unmounting may wait for that.
+        let cut_off = std::thread::scope(|scope| {
+            match std::thread::Builder::new().name("ebb-umount".into()).spawn_scoped(scope, || self.place.cut_off()) {
+                Ok(thread) => thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())),
+                Err(_) => self.place.cut_off(),
+            }
+        });
+        if let Err(failure) = cut_off {
             warn!(path = %self.place.path.display(), %failure, "the mount is left behind");
         }
     }

@@ -2,12 +2,10 @@
 
 use crate::abi::fopen;
 use crate::counters::{Arrival, Counters};
-use crate::device::Device;
+use crate::lines::Line;
 use crate::request::{EXTENDED, FlagForm};
 use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, PassthroughId, abi};
 use ebb_model::{Attr, BLOCK_BYTES, FileKind, InodeFlags, LockConflict, LockMode, Time, VolumeStat};
-use std::io::IoSlice;
-use std::mem::size_of;
 use std::rc::Rc;
 use tracing::{debug, error};
 use zerocopy::{Immutable, IntoBytes};
@@ -15,7 +13,7 @@ use zerocopy::{Immutable, IntoBytes};
 /// The duty to answer one request. Dropped without an answer (the handler was given up or
 /// has panicked) it answers EIO, so no caller ever waits for ever.
 pub(crate) struct Responder {
-    device: Rc<Device>,
+    line: Line,
     counters: Rc<Counters>,
     unique: u64,
     request: Arrival,
@@ -23,8 +21,8 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub fn new(device: Rc<Device>, counters: Rc<Counters>, unique: u64, request: Arrival) -> Responder {
-        Responder { device, counters, unique, request, answered: false }
+    pub fn new(line: Line, counters: Rc<Counters>, unique: u64, request: Arrival) -> Responder {
+        Responder { line, counters, unique, request, answered: false }
     }
 
     pub fn error(mut self, errno: Errno) {
@@ -56,10 +54,7 @@ impl Responder {
     }
 
     fn write(&self, error: i32, body: &[u8]) {
-        let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + body.len()) as u32, error, unique: self.unique };
-        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
-        let parts = if body.is_empty() { &parts[..1] } else { &parts[..] };
-        let Err(failure) = self.device.write(parts) else { return };
+        let Err(failure) = self.line.answer(error, self.unique, body) else { return };
         let operation = abi::opcode_name(self.request.opcode);
         match failure.raw_os_error() {
             // The caller was killed before the answer, or the mount is gone: nobody waits.

@@ -1,6 +1,6 @@
 //! Serving a mount: reads requests, runs them concurrently on this thread, answers.
 //!
-//! A request costs two system calls, read and writev. A handler that completes at once is
+//! A request costs two system calls, read and writev, or comes through a [ring](crate::ring). A handler that completes at once is
 //! polled in place and costs no allocation; one that has to wait moves to the set of those
 //! in flight.
 
@@ -9,8 +9,10 @@ use crate::counters::{Arrival, Counters};
 use crate::device::{Device, Received};
 use crate::init::{Answer, negotiate};
 use crate::interrupt::Interrupts;
+use crate::lines::{Came, Lines};
 use crate::mount::{LeftMount, MountPoint};
 use crate::reply::Responder;
+use crate::ring::Ring;
 use crate::succession::Succession;
 use crate::{
     Filesystem, Message, Mount, Negotiated, Notification, Notifier, NotifyError, Operation, Passthrough, Rejected, Request, abi, dispatch,
@@ -41,6 +43,12 @@ pub enum SessionError {
     EndedEarly,
     #[error("the kernel does not keep to the protocol: {0}")]
     Protocol(&'static str),
+    #[error(
+        "this kernel offers no FUSE over io_uring: it takes Linux 6.14, and `echo Y > /sys/module/fuse/parameters/enable_uring` as root"
+    )]
+    NoRing,
+    #[error("the io_uring of the mount: {0}; -o io_uring takes a kernel, and a container, that allow it (kernel.io_uring_disabled)")]
+    Ring(io::Error),
     #[error("/dev/fuse: {0}")]
     Device(#[from] io::Error),
     #[error("the kernel does not send again what was not answered: {0}")]
@@ -81,6 +89,9 @@ impl Session {
         let Mount { device, point, read_ahead_bytes, wants } = mount;
         let device = Rc::new(Device::new(device)?);
         let negotiated = initialise(&device, wants).await?;
+        if wants & !negotiated.flags & abi::init::OVER_IO_URING != 0 {
+            return Err(SessionError::NoRing);
+        }
         point.place.set_read_ahead(read_ahead_bytes);
         let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
         debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
@@ -103,9 +114,10 @@ impl Session {
         Ok(Session { device, point, negotiated, notifier, counters, most_bytes: u64::MAX, taken_over, at_end })
     }
 
-    /// What a successor needs, if this kernel sends requests again.
+    /// What a successor needs, if this kernel sends requests again: it does not where they came through a ring.
     pub fn device(&self) -> Option<BorrowedFd<'_>> {
-        self.negotiated.has(abi::init::HAS_RESEND).then(|| self.device.fd())
+        let resends = self.negotiated.has(abi::init::HAS_RESEND) && !self.negotiated.has(abi::init::OVER_IO_URING);
+        resends.then(|| self.device.fd())
     }
 
     /// Where it is mounted, in a number, for [`LeftMount::new`].
@@ -148,6 +160,8 @@ impl Session {
     pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
         // In this order: whenever this future is dropped, the device goes before the mount point.
         let Session { point, device, notifier: _, negotiated, counters, most_bytes, taken_over, at_end } = self;
+        let ring = negotiated.has(abi::init::OVER_IO_URING).then(|| Ring::start(&device)).transpose().map_err(SessionError::Ring)?;
+        let lines = Lines::new(device, ring);
         let mut succession = taken_over.then(Succession::new);
         let mut held: VecDeque<(Request, Arrival)> = VecDeque::new();
         let desk = Desk { interrupts: Interrupts::default(), hears_closes: negotiated.has(abi::init::POSIX_LOCKS) };
@@ -167,23 +181,24 @@ impl Session {
             }
             for _ in 0..BATCH {
                 let next = if succession.is_none() { held.pop_front() } else { None };
-                let (request, arrival, unanswered) = match next {
+                let (line, request, arrival, unanswered) = match next {
                     Some((request, arrival)) => {
                         in_flight_bytes -= sent_bytes(&request.operation) as u64;
-                        (request, arrival, None)
+                        (lines.device(), request, arrival, None)
                     }
                     None if is_full(succession.as_ref(), in_flight.len() + held.len(), in_flight_bytes, most_bytes) => break,
                     None => {
-                        let len = match device.receive(buffer.as_mut())? {
-                            Received::Message(len) => {
+                        let (line, len) = match lines.receive(buffer.as_mut())? {
+                            Came::Message(line, len) => {
                                 vigil.came();
-                                len
+                                (line, len)
                             }
-                            Received::Nothing if in_flight.is_empty() && vigil.goes_on() => {
+                            Came::Nothing if in_flight.is_empty() && vigil.goes_on() => {
+                                lines.send()?;
                                 std::thread::yield_now();
                                 continue;
                             }
-                            Received::Nothing => {
+                            Came::Nothing => {
                                 if let Some(again) = succession.as_mut().and_then(Succession::all_came) {
                                     fs.all_came(&again);
                                 }
@@ -194,7 +209,7 @@ impl Session {
                                 drained = true;
                                 break;
                             }
-                            Received::Gone => break 'serve if deadline.is_some() { Ended::Stopped } else { Ended::Unmounted },
+                            Came::Gone => break 'serve if deadline.is_some() { Ended::Stopped } else { Ended::Unmounted },
                         };
                         let message = if len >= SHARED_FROM_BYTES {
                             let whole = share(std::mem::replace(&mut buffer, pool.take()), len);
@@ -215,7 +230,7 @@ impl Session {
                             Err(Rejected::Silent) => continue,
                             Err(Rejected::Answer { unique, opcode, errno }) => {
                                 debug!(operation = abi::opcode_name(opcode), ?errno, "request refused");
-                                Responder::new(device.clone(), counters.clone(), unique, Arrival::now(opcode, None, 0)).error(errno);
+                                Responder::new(line, counters.clone(), unique, Arrival::now(opcode, None, 0)).error(errno);
                                 continue;
                             }
                         };
@@ -235,11 +250,11 @@ impl Session {
                                 continue;
                             }
                         }
-                        (request, arrival, unanswered)
+                        (line, request, arrival, unanswered)
                     }
                 };
                 let cost = sent_bytes(&request.operation) as u64;
-                let reply = Responder::new(device.clone(), counters.clone(), request.context.unique, arrival);
+                let reply = Responder::new(line, counters.clone(), request.context.unique, arrival);
                 let served = move |()| {
                     drop(unanswered);
                     cost
@@ -254,6 +269,7 @@ impl Session {
                     Some(Poll::Ready(_)) | None => spare.set(None),
                 }
             }
+            lines.send()?;
             let full = is_full(succession.as_ref(), in_flight.len() + held.len(), in_flight_bytes, most_bytes);
             let room = !full || succession.is_none() && !held.is_empty();
             tokio::select! {
@@ -264,13 +280,17 @@ impl Session {
                 }
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => break Ended::CutOff,
                 Some(cost) = in_flight.next(), if !in_flight.is_empty() => in_flight_bytes -= cost,
-                ready = device.readable(), if drained => ready?,
+                ready = lines.readable(), if drained => ready?,
                 () = sleep_until(succession.as_ref().map_or_else(Instant::now, |succession| succession.until)), if succession.is_some() => {}
                 () = tokio::task::yield_now(), if !drained && room => {}
             }
         };
 
-        let finish = async { while in_flight.next().await.is_some() {} };
+        let finish = async {
+            while in_flight.next().await.is_some() {
+                lines.send().ok();
+            }
+        };
         let patience_left = deadline.unwrap_or_else(|| Instant::now() + patience);
         if tokio::time::timeout_at(patience_left, finish).await.is_err() {
             warn!(requests = in_flight.len(), "requests are given up: the mount has ended");
@@ -281,11 +301,11 @@ impl Session {
         if ended == Ended::CutOff {
             info!(path = %point.place.path.display(), "somebody still uses the mount: they are cut off");
         }
-        // The order matters: what is unanswered is answered EIO, then the device is closed,
-        // which ends the connection, and then nothing can hold up the unmounting.
+        // The order matters: what is unanswered is answered EIO, then the device is closed (after a ring soon after
+        // this), which ends the connection, and then nothing can hold up the unmounting.
         drop(in_flight);
         drop(spare);
-        drop(device);
+        drop(lines);
         drop(point);
         Ok(ended)
     }
@@ -397,7 +417,7 @@ const BATCH: usize = 64;
 /// Requests in flight. Beyond that the device is not read: their callers wait in the kernel.
 /// More than the threads of a busy machine, because a request that waits for a lease may
 /// depend on one that is yet to be read.
-const MAX_IN_FLIGHT: usize = 4096;
+pub(crate) const MAX_IN_FLIGHT: usize = 4096;
 
 #[cfg(test)]
 mod tests {

@@ -125,6 +125,34 @@ fn requests_that_never_end_are_given_up() {
     assert!(!mount.point.is_mounted());
 }
 
+/// Situation: far more requests wait than a ring has slots at first. Danger: what they wait for cannot be asked any more.
+/// Expectation: whoever comes then is served.
+#[test]
+fn whoever_waits_is_in_nobodys_way() {
+    if !can_mount() {
+        return;
+    }
+    const READERS: usize = 100;
+    let settings = Settings { read_delay: Duration::from_secs(3600), caching: ebb_fuse::Caching::Direct, ..Settings::default() };
+    let mut mount = Mounted::at(Point::new(), settings, "", Duration::from_millis(300));
+    fs::write(mount.path("f"), "never").unwrap();
+    let readers: Vec<_> = (0..READERS)
+        .map(|_| {
+            let file = File::open(mount.path("f")).unwrap();
+            thread::spawn(move || file.read_at(&mut [0; 1], 0))
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(200));
+    let (path, (sender, made)) = (mount.path("g"), std::sync::mpsc::channel());
+    thread::spawn(move || sender.send(fs::write(path, "made")));
+    made.recv_timeout(Duration::from_secs(20)).expect("who makes a file is served").unwrap();
+    assert!(readers.iter().all(|reader| !reader.is_finished()));
+    assert_eq!(mount.stop(), Ended::CutOff);
+    for reader in readers {
+        reader.join().unwrap().unwrap_err();
+    }
+}
+
 #[test]
 fn unmounted_by_other_hands() {
     if !can_mount() {
@@ -136,6 +164,25 @@ fn unmounted_by_other_hands() {
         mount.point.umount(flags).unwrap();
         assert_eq!(mount.ended(), Ended::Unmounted);
         assert!(!mount.point.is_mounted());
+    }
+}
+
+/// Situation: files are closed, which nobody waits for, and the mount is taken away at once. Danger: what the kernel takes
+/// back meanwhile looks like a failure. Expectation: the session has ended, no more.
+#[test]
+fn unmounted_while_files_are_closed() {
+    if !can_mount() {
+        return;
+    }
+    for _ in 0..50 {
+        let mut mount = Mounted::new(Settings::default());
+        let users = (0..4).map(|user| {
+            let path = mount.path(&user.to_string());
+            thread::spawn(move || (0..5).for_each(|_| drop(File::create(&path).unwrap())))
+        });
+        users.collect::<Vec<_>>().into_iter().for_each(|user| user.join().unwrap());
+        mount.point.umount(libc::MNT_DETACH).unwrap();
+        assert_eq!(mount.ended(), Ended::Unmounted);
     }
 }
 

@@ -21,6 +21,7 @@ pub mod init {
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const PASSTHROUGH: u64 = 1 << 37;
     pub const HAS_RESEND: u64 = 1 << 39;
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Which fields of [`super::SetattrIn`] are meant.
