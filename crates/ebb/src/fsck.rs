@@ -51,8 +51,8 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
     for Problem { what, remedy } in &report.problems {
         let Some(remedy) = remedy else { continue };
         match node.ask(AdminRequest::Mend { remedy: remedy.clone() }).await {
-            Ok(_) => eprintln!("repaired: {what}"),
-            Err(error) => eprintln!("not repaired: {what}: {}", error.text().unwrap_or_default()),
+            Ok(_) => output::say(format!("repaired: {what}")),
+            Err(error) => output::say(format!("not repaired: {what}: {}", error.text().unwrap_or_default())),
         }
     }
     // What is left is what another look finds.
@@ -72,7 +72,7 @@ fn tell(report: FsckReport, output: Output) -> Result<(), Failure> {
 fn agreed(report: &FsckReport, yes: bool) -> Result<bool, Failure> {
     for Problem { what, remedy } in &report.problems {
         if let Some(remedy) = remedy {
-            eprintln!("{what}\n    --repair {}", ebb_cli::fsck::remedy(remedy));
+            output::say(format!("{what}\n    --repair {}", ebb_cli::fsck::remedy(remedy)));
         }
     }
     if yes { Ok(true) } else { ask("Do this?") }
@@ -81,7 +81,7 @@ fn agreed(report: &FsckReport, yes: bool) -> Result<bool, Failure> {
 /// Without a terminal nobody has agreed.
 pub fn ask(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        eprintln!("nothing is done without --yes");
+        output::say("nothing is done without --yes");
         return Ok(false);
     }
     eprint!("{question} [y/N] ");

@@ -1,6 +1,7 @@
 //! `mount.ebb`: the binary under the name by which mount(8) calls it.
 
 use crate::failure::Failure;
+use crate::output;
 use crate::{mount, umount};
 use ebb_cli::Command;
 use ebb_cli::config::ConfigError;
@@ -24,7 +25,7 @@ pub fn run(name: &str) -> ExitCode {
         }
         Err(Refusal::Failure(failure)) => failure,
     };
-    eprintln!("{name}: {}", failure.text().unwrap_or_default());
+    output::say(format!("{name}: {}", failure.text().unwrap_or_default()));
     ExitCode::from(if let Failure::Usage(_) = failure { USAGE } else { FAILURE })
 }
 

@@ -13,20 +13,24 @@ use tracing_subscriber::fmt::MakeWriter;
 const LONGEST_BYTES: u64 = 16 << 20;
 
 pub fn to_stderr(level: Level) {
-    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(io::stderr).init();
+    start(level, io::stderr);
 }
 
 /// Standard output and error are `path` already.
 pub fn to_file(level: Level, path: PathBuf) {
     let written = fs::metadata(&path).map_or(0, |meta| meta.len());
     let file = LogFile { path, written: Mutex::new(written) };
-    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(file).init();
+    start(level, file);
 }
 
-/// Lines go to whatever has that path by then: another process puts it aside. One that cannot be
-/// written is lost.
+/// Lines go to whatever has that path by then: another process puts it aside.
 pub fn to_reopened(level: Level, path: PathBuf) {
-    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(Reopened { path }).init();
+    start(level, Reopened { path });
+}
+
+/// A line that cannot be written is lost: to say so on standard error, which may be the same full disk, would be a panic.
+fn start(level: Level, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) {
+    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).log_internal_errors(false).with_writer(writer).init();
 }
 
 struct Reopened {

@@ -1,4 +1,4 @@
-//! What goes to standard output.
+//! What goes to standard output, and to people on standard error.
 
 use crate::failure::Failure;
 use ebb_cli::args::Output;
@@ -7,6 +7,7 @@ use ebb_cli::render;
 use ebb_model::{AdminReply, Time};
 use ebb_os::OsClock;
 use ebb_ports::Clock;
+use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
 /// A reader that has seen enough (`| head`) is no failure.
@@ -16,6 +17,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::of("standard output", error)),
         _ => Ok(()),
     }
+}
+
+/// For people. Where standard error has gone there is nobody to tell.
+pub fn say(text: impl Display) {
+    writeln!(io::stderr(), "{text}").ok();
 }
 
 pub fn reply(reply: &AdminReply, output: Output) -> Result<(), Failure> {

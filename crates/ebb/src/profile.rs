@@ -72,7 +72,7 @@ async fn paths(asked: &Asked, profile: &Profile) -> Paths {
             }
             Ok(_) => break,
             Err(failure) => {
-                eprintln!("ebb: paths are not known: {}", failure.text().unwrap_or_default());
+                output::say(format!("ebb: paths are not known: {}", failure.text().unwrap_or_default()));
                 break;
             }
         }

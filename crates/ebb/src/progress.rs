@@ -1,5 +1,6 @@
 //! How far long work is: a bar on a terminal, plain lines elsewhere, both on standard error.
 
+use crate::output;
 use ebb_cli::units::Bytes;
 use ebb_model::Status;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -57,7 +58,7 @@ impl Progress {
             }
             Shape::Lines { last } if last.elapsed() >= LINE_EVERY => {
                 *last = Instant::now();
-                eprintln!("{}: {}", self.what, said());
+                output::say(format!("{}: {}", self.what, said()));
             }
             Shape::Lines { .. } => {}
         }
@@ -66,8 +67,8 @@ impl Progress {
     /// Says what is to stay.
     pub fn line(&self, text: &str) {
         match &self.shape {
-            Shape::Bar(bar) => bar.suspend(|| eprintln!("{text}")),
-            Shape::Lines { .. } => eprintln!("{text}"),
+            Shape::Bar(bar) => bar.suspend(|| output::say(text)),
+            Shape::Lines { .. } => output::say(text),
         }
     }
 }

@@ -32,7 +32,7 @@ async fn set(args: SetQuota) -> Result<(), Failure> {
     while let Some(status) = counting(&reply) {
         if said.elapsed() >= LINE_EVERY {
             said = Instant::now();
-            eprintln!("counting what is in the bucket: {} inodes, {} so far", status.used.inodes, Bytes(status.used.bytes));
+            output::say(format!("counting what is in the bucket: {} inodes, {} so far", status.used.inodes, Bytes(status.used.bytes)));
         }
         tokio::time::sleep(POLL).await;
         reply = node.ask(AdminRequest::Quotas { path: node.path.clone() }).await?;

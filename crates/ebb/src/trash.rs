@@ -167,7 +167,7 @@ fn split(path: &[u8]) -> Vec<Name> {
 fn report(restored: &[Vec<Name>], failed: &[(Vec<Name>, String)], output: Output) -> Result<(), Failure> {
     let shown = |path: &[Name]| path.iter().map(|name| format!("/{}", String::from_utf8_lossy(name.as_bytes()))).collect::<String>();
     for (path, why) in failed.iter().filter(|_| !output.json) {
-        eprintln!("ebb: {}: {why}", shown(path));
+        output::say(format!("ebb: {}: {why}", shown(path)));
     }
     match output.json {
         true => output::json(&json!({

@@ -68,6 +68,28 @@ fn in_the_foreground_a_signal_ends_it_with_success() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
+/// Situation: the disk that the log is on is full. Danger: a line that cannot be written ends the daemon. Expectation: it is
+/// lost, and all else goes on.
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let place = Place::new();
+    let (url, data) = (place.url().to_owned(), place.text("data"));
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_ebb"))
+        .args(["mount", &url, &place.text("mnt"), "--data", &data, "--foreground", "--log", "debug"])
+        .stderr(full.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    until("it is mounted", || place.is_mounted("mnt") && place.ebb(&["status", "mnt"]).status == 0);
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    kill(place.record("mnt").daemon.pid, libc::SIGKILL);
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    kill(child.id(), libc::SIGTERM);
+    assert!(child.wait().unwrap().success());
+    let refused = std::process::Command::new(env!("CARGO_BIN_EXE_ebb")).args(["status", &data]).stderr(full).status().unwrap();
+    assert_eq!(refused.code(), Some(2));
+}
+
 /// Situation: the bucket has gone away, and the machine is to be shut down. Danger: the
 /// end waits for ever, or data that never reached the bucket is forgotten. Expectation: a
 /// second signal ends it at once, whoever unmounts is told what is left and where, and
