@@ -4,7 +4,8 @@ use crate::{Outcome, tool};
 use clap::ValueEnum;
 use ebb_cli::places::{MountRecord, Process, RunDir};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,6 +97,36 @@ pub struct Rig {
     node: Option<Child>,
     port: u16,
     keep: bool,
+}
+
+/// A process on its way to be a node, with those that it has started.
+pub struct Starting(Child);
+
+impl Starting {
+    pub fn kill(&self) -> Outcome<()> {
+        self.signal(libc::SIGKILL)
+    }
+
+    /// Until all of them have ended.
+    pub fn wait(mut self) -> Outcome<()> {
+        self.0.wait()?;
+        let began = Instant::now();
+        while self.signal(0).is_ok() {
+            if began.elapsed() > PATIENCE {
+                return Err(format!("process group {} survives SIGKILL", self.0.id()).into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: i32) -> Outcome<()> {
+        // SAFETY: takes plain integers.
+        match unsafe { libc::kill(-(self.0.id() as i32), signal) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error().into()),
+        }
+    }
 }
 
 /// How long a command may take before something is wrong.
@@ -204,7 +235,7 @@ impl Rig {
 
     /// Starts the process that has the node, and does not wait until it answers: it is to be
     /// killed on its way.
-    pub fn begin(&self) -> Outcome<Child> {
+    pub fn begin(&self) -> Outcome<Starting> {
         let mut command = match self.shape.is_embedded() {
             true => {
                 let (data, point) = (self.data().display().to_string(), self.mountpoint().display().to_string());
@@ -214,7 +245,7 @@ impl Rig {
             }
             false => self.serving()?,
         };
-        Ok(command.spawn()?)
+        Ok(Starting(command.process_group(0).spawn()?))
     }
 
     /// The process that holds what the bucket does not: the node, or mount and node in one.
@@ -351,6 +382,6 @@ fn kill(pid: u32, signal: i32) -> Outcome<()> {
     // SAFETY: kill takes plain integers.
     match unsafe { libc::kill(pid as i32, signal) } {
         0 => Ok(()),
-        _ => Err(format!("process {pid}: {}", std::io::Error::last_os_error()).into()),
+        _ => Err(format!("process {pid}: {}", io::Error::last_os_error()).into()),
     }
 }

@@ -3,6 +3,7 @@
 //! has failed.
 
 use crate::failure::Failure;
+use crate::output;
 use crate::{log, supervisor};
 use std::env;
 use std::io::{self, BufRead, BufReader, PipeWriter, Write};
@@ -46,7 +47,7 @@ pub fn start(log_path: &Path, mountpoint: &Path) -> Result<(), Failure> {
     for line in BufReader::new(reports).lines() {
         let line = line.map_err(failed)?;
         match line.split_once(' ') {
-            Some(("note", text)) => eprintln!("{text}"),
+            Some(("note", text)) => output::say(text),
             Some(("usage", text)) => return Err(Failure::Usage(text.into())),
             Some(("failed", text)) => return Err(Failure::Failed(text.into())),
             Some(("ready", _)) => return Ok(()),
@@ -58,10 +59,8 @@ pub fn start(log_path: &Path, mountpoint: &Path) -> Result<(), Failure> {
 
 /// The way to whoever waits for this process to become usable.
 pub enum Report {
-    /// Nobody waits: the command runs in the foreground.
-    Log,
     Pipe(PipeWriter),
-    /// All has been said.
+    /// Nobody waits: all has been said, or the command runs in the foreground.
     Closed,
 }
 
@@ -107,7 +106,7 @@ impl Report {
     fn say(&mut self, kind: &str, text: &str) -> io::Result<()> {
         match self {
             Report::Pipe(pipe) => pipe.write_all(format!("{kind} {}\n", text.replace('\n', " ")).as_bytes()),
-            Report::Log | Report::Closed => Ok(()),
+            Report::Closed => Ok(()),
         }
     }
 }

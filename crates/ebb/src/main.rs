@@ -40,14 +40,13 @@ use ebb_cli::config::ConfigError;
 use ebb_cli::{Cli, Command};
 use failure::Failure;
 use std::future::Future;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use warmup::Stay;
 
 fn main() -> ExitCode {
     log::abort_on_panic();
-    if let Some(log_path) = supervisor::log_path() {
-        return supervise(log_path);
+    if let Some(stage) = supervisor::Stage::inherited() {
+        return supervise(stage);
     }
     let program = std::env::args_os().next().unwrap_or_default();
     if let Some(name) = ebb_cli::helper::name(&program) {
@@ -66,16 +65,16 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(text) = failure.text() {
-                eprintln!("ebb: {text}");
+                output::say(format!("ebb: {text}"));
             }
             ExitCode::from(failure.status())
         }
     }
 }
 
-fn supervise(log_path: PathBuf) -> ExitCode {
-    match supervisor::run(log_path, daemon::Report::descriptor()) {
-        Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
+fn supervise(stage: supervisor::Stage) -> ExitCode {
+    match supervisor::run(stage, daemon::Report::descriptor()) {
+        Ok(status) => ExitCode::from(status),
         Err(failure) => {
             tracing::error!("{}", failure.text().unwrap_or_default());
             ExitCode::from(failure.status())

@@ -8,8 +8,9 @@ use crate::http::{Listener, Told};
 use crate::settings;
 use crate::signals::Signals;
 use crate::source::Source;
+use crate::supervisor::{self, Stage};
 use crate::ward::Ward;
-use crate::{block_on, log, service, supervisor};
+use crate::{block_on, log, service};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
 use ebb_client::{AttachError, Client, ClientPorts, Loan, LocalLink, WireLink};
@@ -57,7 +58,11 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
     let level = plan.node.log;
     if is_ward {
         let mut report = Report::inherited().unwrap_or(Report::Closed);
-        log::to_file(level, log_path);
+        if foreground {
+            log::to_stderr(level)
+        } else {
+            log::to_file(level, log_path)
+        }
         std::env::set_current_dir("/").map_err(|error| Failure::of("/", error))?;
         return block_on(async {
             let outcome = plan.mount(&mut report).await;
@@ -65,8 +70,11 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
         });
     }
     if foreground {
-        log::to_stderr(level);
-        return block_on(plan.mount(&mut Report::Log));
+        // What there was to say the daemon has said.
+        return match supervisor::run(Stage::Foreground { level, mountpoint: plan.mountpoint }, None)? {
+            0 => Ok(()),
+            status => Err(Failure::Found(status)),
+        };
     }
     // The directory of the log; the node will want it too.
     ebb_os::ports(&plan.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
@@ -113,6 +121,9 @@ impl Plan {
         }
         if listen.is_some() && matches!(source, Source::Served { .. }) {
             return Err(Failure::Usage("--listen is for what this mount serves itself: others can mount an ebb:// source as it is".into()));
+        }
+        if options.io_uring && (listen.is_some() || matches!(source, Source::Served { .. })) {
+            return Err(Failure::Usage(format!("-o io_uring: {}", MountError::RingWithLocks)));
         }
         let passthrough = args.passthrough == args::Passthrough::Auto;
         let consistency = args.consistency;
@@ -347,12 +358,6 @@ impl Plan {
     ) -> Result<MountRecord, Failure> {
         // Whom nobody can join leaves locks to the kernel.
         let shared_locks = !record.embedded || self.listen.is_some();
-        if shared_locks && self.options.io_uring {
-            let what = "who waits for a lock that others take too could keep the next requests of its processor waiting";
-            return Err(Failure::Usage(format!(
-                "-o io_uring is for mounts that share no locks, without --listen and with their own node: {what}"
-            )));
-        }
         let read_only = client.is_read_only();
         // Others would have to be let in by whoever reads past the node.
         let passthrough = self.passthrough && !shared_locks;

@@ -24,7 +24,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     let options = settings::node(&args.node, &args.name, &data_dir, false);
     let listen = Some(args.listen.as_str());
     let place = DataDir { path: &data_dir, encryption: &args.node.encryption };
-    let node = match host::open(&args.backing, &args.bucket, &place, listen, options, &mut Report::Log, &mut signals).await? {
+    let node = match host::open(&args.backing, &args.bucket, &place, listen, options, &mut Report::Closed, &mut signals).await? {
         Host::Here(node) => node,
         Host::Elsewhere(there) => return Err(Failure::Failed(format!("{} is served at {}: mount that", args.backing, there.address))),
     };

@@ -1,5 +1,5 @@
-//! The process that a mount in the background is left to (O-6, decision 10): it holds the kernel's
-//! connection and the memory of what is under way, and starts the daemon, again and again if that
+//! The process that a mount is left to, in the background, or the one in the foreground (O-6, decision 10): it holds
+//! the kernel's connection and the memory of what is under way, and starts the daemon, again and again if that
 //! dies. It has no node, no runtime, and opens nothing on the mount.
 //!
 //! Laws:
@@ -9,7 +9,8 @@
 //!   or one that could not take over.
 //! - Whoever tells this process to end means the daemon.
 //! - SIGHUP replaces the daemon by what the binary is by then, or by the one of before if that cannot
-//!   take over.
+//!   take over. Where a terminal says that it has gone it means the end.
+//! - In the foreground the daemon does not outlive this process, which is what somebody watches.
 
 use crate::failure::Failure;
 use crate::log;
@@ -23,7 +24,7 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -58,21 +59,39 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_BREATH: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The log, if this process was started to be a supervisor.
-pub fn log_path() -> Option<PathBuf> {
-    env::var_os(LOG).filter(|path| !path.is_empty()).map(PathBuf::from)
+/// Where a supervisor and its daemons are, and say what they have to say.
+pub enum Stage {
+    /// In the background: the log.
+    Log(PathBuf),
+    /// Standard error, and who started this process waits for its end.
+    Foreground { level: Level, mountpoint: PathBuf },
 }
 
-/// Runs daemons until one of them ends for good, and ends as that did.
-pub fn run(log_path: PathBuf, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
+impl Stage {
+    /// That of this process, if it was started to be a supervisor in the background.
+    pub fn inherited() -> Option<Stage> {
+        env::var_os(LOG).filter(|path| !path.is_empty()).map(|path| Stage::Log(path.into()))
+    }
+}
+
+/// Runs daemons until one of them ends for good, and gives its exit status.
+pub fn run(stage: Stage, report: Option<RawFd>) -> Result<u8, Failure> {
+    let status = watch(stage, report)?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+fn watch(stage: Stage, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
     let failed = |error: io::Error| Failure::of("the supervisor", error);
-    log::to_reopened(Level::INFO, log_path.clone());
+    match &stage {
+        Stage::Log(path) => log::to_reopened(Level::INFO, path.clone()),
+        Stage::Foreground { level, .. } => log::to_stderr(*level),
+    }
     let directory = env::current_dir().unwrap_or_else(|_| "/".into());
     env::set_current_dir("/").map_err(failed)?;
     let signals = Signals::block().map_err(failed)?;
     let estate = SharedWords::make(Estate::words_for(OPEN_FILES)).map_err(failed)?;
     let mut supervisor =
-        Supervisor { log_path, directory, signals, estate, device: None, ending: false, told_to_end: None, binary: Binary::OfNow };
+        Supervisor { stage, directory, signals, estate, device: None, ending: false, told_to_end: None, binary: Binary::OfNow };
     let mut report = report;
     let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
     loop {
@@ -138,7 +157,7 @@ impl Lives {
 }
 
 struct Supervisor {
-    log_path: PathBuf,
+    stage: Stage,
     /// Where the command was given: its arguments may be relative to that.
     directory: PathBuf,
     signals: Signals,
@@ -256,7 +275,6 @@ impl Supervisor {
 
     /// This very command, as a daemon.
     fn start(&self, words: &UnixStream, report: Option<RawFd>) -> io::Result<Child> {
-        let log = log::open(&self.log_path)?;
         let mut inherited: Vec<(&str, RawFd)> = vec![(ward::WORDS, words.as_raw_fd()), (ward::ESTATE, self.estate.as_raw_fd())];
         inherited.extend(self.device.as_ref().map(|device| (ward::DEVICE, device.as_raw_fd())));
         inherited.extend(report.map(|report| (crate::daemon::REPORT, report)));
@@ -272,7 +290,17 @@ impl Supervisor {
             .env_remove(crate::daemon::REPORT)
             .env(ward::SUPERVISOR, std::process::id().to_string());
         command.envs(inherited.iter().map(|(name, fd)| (name, fd.to_string())));
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let dies_with = match &self.stage {
+            Stage::Log(path) => {
+                let log = log::open(path)?;
+                command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+                None
+            }
+            Stage::Foreground { mountpoint, .. } => {
+                command.stdin(Stdio::null()).env(MOUNTPOINT, mountpoint);
+                Some(std::process::id())
+            }
+        };
         // SAFETY: between fork and exec only these system calls are made.
         unsafe {
             command.pre_exec(move || {
@@ -281,11 +309,26 @@ impl Supervisor {
                         return Err(io::Error::last_os_error());
                     }
                 }
+                if let Some(supervisor) = dies_with {
+                    die_with(supervisor)?;
+                }
                 unblock()
             });
         }
         command.spawn()
     }
+}
+
+/// This process is to be killed when its parent dies. What a terminal says of its end is the parent's to hear.
+fn die_with(parent: u32) -> io::Result<()> {
+    // SAFETY: all of them take plain integers.
+    unsafe {
+        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == -1 || libc::signal(libc::SIGHUP, libc::SIG_IGN) == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    // It may have died before it was asked for.
+    if parent_id() == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
 }
 
 /// What has taken the place of the binary that this process runs.
@@ -342,7 +385,11 @@ impl Signals {
             // SAFETY: at most the size of `info` is written to it.
             let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), size_of_val(&info)) };
             match read {
-                read if read == size_of_val(&info) as isize => taken.push(info.ssi_signo as i32),
+                read if read == size_of_val(&info) as isize => {
+                    // Of a terminal the kernel says that it has gone.
+                    let is_hangup = info.ssi_signo as i32 == libc::SIGHUP && info.ssi_code == libc::SI_KERNEL;
+                    taken.push(if is_hangup { libc::SIGTERM } else { info.ssi_signo as i32 });
+                }
                 -1 if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock => return Err(io::Error::last_os_error()),
                 _ => return Ok(taken),
             }

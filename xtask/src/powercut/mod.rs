@@ -214,7 +214,7 @@ impl Site<'_> {
         }
         self.come_back()?;
         while self.rng.below(4) == 0 {
-            let mut starting = self.rig.begin()?;
+            let starting = self.rig.begin()?;
             sleep(Duration::from_millis(self.rng.below(300)));
             self.layer.switch_off();
             starting.kill()?;

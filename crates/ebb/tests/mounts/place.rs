@@ -223,7 +223,11 @@ impl Place {
     }
 
     pub fn record(&self, mountpoint: &str) -> MountRecord {
-        RunDir::of_user().unwrap().read(&self.path(mountpoint)).unwrap().expect("the mount has a record")
+        self.find_record(mountpoint).expect("the mount has a record")
+    }
+
+    pub fn find_record(&self, mountpoint: &str) -> Option<MountRecord> {
+        RunDir::of_user().unwrap().read(&self.path(mountpoint)).unwrap()
     }
 
     /// SIGKILL, and waits until nothing is left of the process, nor of who would start another.

@@ -5,9 +5,12 @@ use crate::place::{Place, kill, until};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -392,6 +395,87 @@ fn what_the_disk_did_not_force_is_not_forced_by_a_successor() {
     until("it ends too", || !supervisor.is_alive());
     assert_eq!(errno(file.sync_all()), Some(libc::ENOTCONN));
     drop(file);
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    place.umount();
+}
+
+/// A mount that is served in the foreground, and the number of its command.
+fn foreground(place: &mut Place) -> usize {
+    let url = place.url().to_owned();
+    let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--foreground"]);
+    until("it is mounted", || place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable));
+    child
+}
+
+/// Situation: a mount is a service, in the foreground of whatever watches it. Danger: the death of its daemon is that of the
+/// mount. Expectation: as in the background; the command stays, says what happened, and ends with the mount.
+#[test]
+fn in_the_foreground_a_daemon_is_replaced_too() {
+    let mut place = Place::new();
+    let child = foreground(&mut place);
+    let file = OpenOptions::new().append(true).create(true).open(place.path("mnt/file")).unwrap();
+    (&file).write_all(b"before ").unwrap();
+    let daemon = place.record("mnt").daemon;
+    kill(daemon.pid, libc::SIGKILL);
+    (&file).write_all(b"after").unwrap();
+    drop(file);
+    until("the record is of another daemon", || place.record("mnt").daemon.pid != daemon.pid);
+    place.ebb(&["upgrade", "mnt"]).good();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "before after");
+    assert_eq!(place.signal(child, libc::SIGTERM), 0);
+    assert!(!place.is_mounted("mnt"));
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "before after");
+    let log = fs::read_to_string(place.path("started.log")).unwrap();
+    assert!(log.contains("another one takes over"), "{log}");
+}
+
+/// Situation: a mount is in the foreground of a terminal, which goes. Danger: that is taken for what asks for an upgrade, or
+/// kills. Expectation: the mount ends as by a signal, and the bucket has everything.
+#[test]
+fn a_mount_ends_with_its_terminal() {
+    let place = Place::new();
+    let (url, data) = (place.url().to_owned(), place.text("data"));
+    let (mut ours, mut theirs) = (-1, -1);
+    // SAFETY: two valid places for descriptors, and nothing else is asked for.
+    let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null(), null()) };
+    assert_eq!(opened, 0);
+    // SAFETY: nobody else owns them, and nobody else is to get them.
+    let (terminal, side) = unsafe {
+        libc::fcntl(ours, libc::F_SETFD, libc::FD_CLOEXEC);
+        (File::from_raw_fd(ours), File::from_raw_fd(theirs))
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ebb"));
+    command.args(["mount", &url, &place.text("mnt"), "--data", &data, "--foreground"]).stderr(side);
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.pre_exec(|| match libc::setsid() == -1 || libc::ioctl(libc::STDERR_FILENO, libc::TIOCSCTTY, 0) == -1 {
+            true => Err(std::io::Error::last_os_error()),
+            false => Ok(()),
+        });
+    }
+    let mut child = command.spawn().unwrap();
+    // The other side of the terminal is open in it too.
+    drop(command);
+    until("it is mounted", || place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable));
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let daemon = place.record("mnt").daemon;
+    drop(terminal);
+    assert!(child.wait().unwrap().success());
+    assert!(!daemon.is_alive() && !place.is_mounted("mnt"));
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+}
+
+/// Situation: what is in the foreground is killed. Danger: a daemon that nobody watches goes on with the mount and the data
+/// directory. Expectation: it dies too, and the next mount has what was acknowledged.
+#[test]
+fn who_kills_what_is_in_the_foreground_kills_the_mount() {
+    let mut place = Place::new();
+    let child = foreground(&mut place);
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let daemon = place.record("mnt").daemon;
+    assert_eq!(place.signal(child, libc::SIGKILL), -1);
+    until("the daemon ends", || !daemon.is_alive());
     place.mount();
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     place.umount();
