@@ -18,10 +18,17 @@ pub struct Memory {
 
 #[derive(Default)]
 struct State {
-    objects: BTreeMap<String, Object>,
+    objects: BTreeMap<String, Stored>,
     uploads: BTreeMap<String, Upload>,
     /// Source of ETags and upload ids; never repeats.
     serial: u64,
+}
+
+/// As it was sent: an upload in parts is not put together, which real stores do not let their clients wait for.
+#[derive(Clone)]
+struct Stored {
+    meta: ObjectMeta,
+    parts: Vec<Bytes>,
 }
 
 struct Upload {
@@ -36,13 +43,27 @@ impl Memory {
     }
 }
 
+impl Stored {
+    fn cut(&self, range: Range<u64>) -> Bytes {
+        let mut at = 0;
+        let within = self.parts.iter().filter_map(|part| {
+            let start = at;
+            at += part.len() as u64;
+            let (from, to) = (range.start.max(start), range.end.min(at));
+            (from < to).then(|| part.slice((from - start) as usize..(to - start) as usize))
+        });
+        let mut cut: Vec<Bytes> = within.collect();
+        if cut.len() == 1 { cut.remove(0) } else { cut.concat().into() }
+    }
+}
+
 impl State {
     fn serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial
     }
 
-    fn find(&self, key: &str, if_match: Option<&ETag>) -> Result<&Object, BucketError> {
+    fn find(&self, key: &str, if_match: Option<&ETag>) -> Result<&Stored, BucketError> {
         let object = self.objects.get(key).ok_or_else(|| BucketError::NotFound { key: key.into() })?;
         match if_match {
             Some(tag) if *tag != object.meta.etag => Err(BucketError::Precondition { key: key.into() }),
@@ -60,7 +81,7 @@ impl State {
         if holds { Ok(()) } else { Err(BucketError::Precondition { key: key.into() }) }
     }
 
-    fn store(&mut self, key: &str, body: Bytes, condition: &Condition, tags: ObjectTags) -> Result<ETag, BucketError> {
+    fn store(&mut self, key: &str, parts: Vec<Bytes>, condition: &Condition, tags: ObjectTags) -> Result<ETag, BucketError> {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             return Err(BucketError::Refused { what: format!("{key:?}: a key is 1 to {MAX_KEY_BYTES} bytes long") });
         }
@@ -68,8 +89,9 @@ impl State {
         let tags = checked(tags)?;
         let etag = ETag(format!("m{}", self.serial()));
         let modified_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-        let meta = ObjectMeta { etag: etag.clone(), len_bytes: body.len() as u64, modified_secs, tags };
-        self.objects.insert(key.into(), Object { meta, body });
+        let len_bytes = parts.iter().map(|part| part.len() as u64).sum();
+        let meta = ObjectMeta { etag: etag.clone(), len_bytes, modified_secs, tags };
+        self.objects.insert(key.into(), Stored { meta, parts });
         Ok(etag)
     }
 
@@ -78,7 +100,7 @@ impl State {
         if range.is_empty() || range.end > object.meta.len_bytes {
             return Err(BucketError::Refused { what: format!("{key}: it does not have bytes {range:?}") });
         }
-        Ok(object.body.slice(range.start as usize..range.end as usize))
+        Ok(object.cut(range.clone()))
     }
 
     fn upload(&mut self, key: &str, upload: &UploadId) -> Result<&mut Upload, BucketError> {
@@ -116,9 +138,7 @@ impl Bucket for Memory {
     fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
         let found = self.state.borrow().find(key, if_match).map(|object| {
             let end = object.meta.len_bytes;
-            let range = range.unwrap_or(0..end);
-            let cut = range.start.min(end) as usize..range.end.clamp(range.start.min(end), end) as usize;
-            Object { meta: object.meta.clone(), body: object.body.slice(cut) }
+            Object { meta: object.meta.clone(), body: object.cut(range.unwrap_or(0..end)) }
         });
         answer(found)
     }
@@ -128,7 +148,7 @@ impl Bucket for Memory {
     }
 
     fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
-        answer(self.state.borrow_mut().store(key, body, &condition, tags))
+        answer(self.state.borrow_mut().store(key, vec![body], &condition, tags))
     }
 
     fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
@@ -146,7 +166,7 @@ impl Bucket for Memory {
     fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
         let mut state = self.state.borrow_mut();
         let source = state.find(from, if_match).cloned();
-        answer(source.and_then(|source| state.store(to, source.body, &Condition::Always, source.meta.tags)))
+        answer(source.and_then(|source| state.store(to, source.parts, &Condition::Always, source.meta.tags)))
     }
 
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
@@ -183,7 +203,7 @@ impl Bucket for Memory {
     ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let mut state = self.state.borrow_mut();
         let assembled = state.upload(key, upload).and_then(|upload| Ok((upload.assemble(&parts)?, upload.tags.clone())));
-        let done = assembled.and_then(|(body, tags)| state.store(key, body, &condition, tags));
+        let done = assembled.and_then(|(parts, tags)| state.store(key, parts, &condition, tags));
         if done.is_ok() {
             state.uploads.remove(&upload.0);
         }
@@ -217,19 +237,16 @@ impl Bucket for Memory {
 }
 
 impl Upload {
-    fn assemble(&self, parts: &[PartTag]) -> Result<Bytes, BucketError> {
+    fn assemble(&self, parts: &[PartTag]) -> Result<Vec<Bytes>, BucketError> {
         let ascending = parts.windows(2).all(|pair| pair[0].number < pair[1].number);
         if parts.is_empty() || !ascending {
             return Err(BucketError::Refused { what: format!("{}: the parts of an upload are given once each, in order", self.key) });
         }
-        let mut body = Vec::new();
-        for part in parts {
-            match self.parts.get(&part.number) {
-                Some((etag, bytes)) if *etag == part.etag => body.extend_from_slice(bytes),
-                _ => return Err(BucketError::Refused { what: format!("{}: part {} was not sent", self.key, part.number) }),
-            }
-        }
-        Ok(body.into())
+        let sent = parts.iter().map(|part| match self.parts.get(&part.number) {
+            Some((etag, bytes)) if *etag == part.etag => Ok(bytes.clone()),
+            _ => Err(BucketError::Refused { what: format!("{}: part {} was not sent", self.key, part.number) }),
+        });
+        sent.collect()
     }
 }
 
