@@ -63,6 +63,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
         },
         ClientMutation::Write { ino: Ino(2), offset: 1 << 20, data: Bytes::from_static(b"data"), drop_set_id: false },
         ClientMutation::Rename { from: Ino::ROOT, name: name("a"), to: Ino::ROOT, new_name: name("b"), mode: RenameMode::Replace },
+        ClientMutation::Rename {
+            from: Ino::ROOT,
+            name: name("b"),
+            to: Ino(2),
+            new_name: name("a"),
+            mode: RenameMode::Whiteout { keep_target: true, ino: Some(Ino(3)) },
+        },
         ClientMutation::SetAcl { ino: Ino(3), class: AclClass::Default, value: Bytes::from_static(b"\x02\0\0\0"), drop_set_gid: true },
         ClientMutation::Unlink { parent: Ino::ROOT, name: name("b") },
     ];

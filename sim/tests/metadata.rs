@@ -81,6 +81,8 @@ fn what_is_new_is_refused_at_the_limit() {
             assert_eq!(client.link(&ROOT, file, dir, &name("link")).await.map(drop), Err(FsError::NoSpace));
             assert_eq!(client.tmpfile(&ROOT, dir, 0o600).await.map(drop), Err(FsError::NoSpace));
             assert_eq!(client.setxattr(&ROOT, file, "user.x".into(), value.clone(), XattrMode::Set).await, Err(FsError::NoSpace));
+            let leaves = RenameMode::Whiteout { keep_target: false, ino: None };
+            assert_eq!(client.rename(&ROOT, dir, &name("file 0"), dir, &name("x"), leaves).await, Err(FsError::NoSpace));
             client.set_flags(&ROOT, file, InodeFlags::IMMUTABLE).await.unwrap();
             client.set_flags(&ROOT, file, InodeFlags::default()).await.unwrap();
             client.write(&ROOT, file, 0, value.clone(), false).await.unwrap();

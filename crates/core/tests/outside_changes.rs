@@ -151,7 +151,13 @@ fn what_the_bucket_does_not_allow_is_refused() {
     assert_eq!(node.mutate(rmdir()), Err(FsError::Busy));
     assert_eq!(node.mutate(make(".ebb")), Err(FsError::AccessDenied));
     assert_eq!(node.mutate(make(".ebb%2e")), Err(FsError::AccessDenied));
-    node.install(DIR, vec![], LoadProgress::Complete);
+    let what = InstalledKind::Object { key: Some("d/.".into()), etag: "e".into(), len_bytes: 1, modified: Time::from_secs(1) };
+    let borrowed = Installed { name: name(".ebb%2e"), ino: Ino(1 << 48 | 300), what, record: None };
+    node.install(DIR, vec![borrowed], LoadProgress::Complete);
+    let away = |mode| Mutation::Rename { from: DIR, name: name(".ebb%2e"), to: Ino::ROOT, new_name: name("away"), mode, holders: vec![] };
+    let whiteout = RenameMode::Whiteout { keep_target: false, ino: Some(Ino(1 << 48 | 301)) };
+    assert_eq!(node.mutate(away(whiteout)), Err(FsError::AccessDenied));
+    assert_eq!(node.mutate(away(RenameMode::Replace)), Ok(()));
     assert_eq!(node.mutate(rmdir()), Ok(()));
     assert_eq!(node.mutate(make(".ebb%other")), Ok(()));
 }

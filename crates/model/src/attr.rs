@@ -202,6 +202,11 @@ impl RenameMode {
     pub fn makes(self) -> bool {
         matches!(self, RenameMode::Whiteout { .. })
     }
+
+    /// Something has the old name afterwards.
+    pub fn keeps_name(self) -> bool {
+        matches!(self, RenameMode::Exchange | RenameMode::Whiteout { .. })
+    }
 }
 
 /// What fallocate(2) does to a range of a file.

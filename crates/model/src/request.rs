@@ -360,7 +360,7 @@ impl ClientMutation {
         matches!(self, ClientMutation::Make { open: true, .. } | ClientMutation::Tmpfile { .. })
     }
 
-    /// It makes an inode, or a name of one.
+    /// It makes an inode, or a name of one, and its answer tells of it.
     pub fn names(&self) -> bool {
         matches!(self, ClientMutation::Make { .. } | ClientMutation::Link { .. } | ClientMutation::Tmpfile { .. })
     }

@@ -51,10 +51,13 @@ impl Node {
         if !is_known(top, &trash_name()) || namespace.trash_of(top).is_some_and(|trash| !is_known(trash, &trashed_name(victim.ino))) {
             return Err(RpcError::Overloaded);
         }
-        let ino = match namespace.next_ino(top) {
-            ino if Some(ino) != made => ino,
-            _ => std::iter::repeat_with(namespace.next_inos(top)).find(|ino| Some(*ino) != made).expect("one of two is another one"),
+        // Seldom wanted, as it copies all counters.
+        let another = || {
+            let mut next = namespace.next_inos(top);
+            next();
+            next()
         };
+        let ino = Some(namespace.next_ino(top)).filter(|ino| Some(*ino) != made).unwrap_or_else(another);
         Ok(Some(TrashPlace { top, ino, keep_secs }))
     }
 

@@ -265,7 +265,7 @@ impl Worker {
     fn rename_mode(&self) -> RenameMode {
         match self.rng.index(8) {
             0..3 => RenameMode::Replace,
-            3 => RenameMode::Whiteout { keep_target: false, ino: None },
+            3 => RenameMode::Whiteout { keep_target: self.rng.below(2) == 0, ino: None },
             4 | 5 => RenameMode::KeepTarget,
             _ => RenameMode::Exchange,
         }

@@ -336,7 +336,7 @@ impl Backing {
             Mutation::Rmdir { parent, name, .. } => find(*parent, name).map_or(Ok(()), |dentry| self.admit_removal(dentry.ino)),
             Mutation::Rename { from, name, to, new_name, mode, .. } => {
                 admit_name(*to, new_name)?;
-                if *mode == RenameMode::Exchange || mode.makes() {
+                if mode.keeps_name() {
                     admit_name(*from, name)?;
                 }
                 find(*from, name).map_or(Ok(()), |dentry| self.admit_change(dentry.ino))?;

@@ -11,7 +11,7 @@ impl Namespace {
     /// Up to `limit` entries after a position, with attributes, and whether the stream ends
     /// with them. Every name that is there all the time is shown exactly once, whatever
     /// comes and goes between two calls; no place in the directory is shown twice, and no
-    /// rename within it makes a new one.
+    /// rename within it makes a new one, but for one that leaves a whiteout, whose new name comes last.
     pub fn read_dir(&self, dir: Ino, after: Cookie, limit: usize) -> Result<(Vec<(DirEntry, Attr)>, bool), FsError> {
         match self.directory(dir) {
             Ok(_) => {}

@@ -172,7 +172,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever happens to names between two calls: one that is there all the time is shown
-    /// exactly once, none twice while it is there, and no rename makes the stream longer.
+    /// exactly once, none twice while it is there, and no rename makes the stream longer but one that leaves a whiteout.
     #[test]
     fn streams_show_what_stays_once_and_end(present in 0..7usize, steps in prop::collection::vec(step(), 0..40)) {
         let mut volume = Volume::new();
