@@ -24,7 +24,7 @@ struct State {
     serial: u64,
 }
 
-/// As it was sent: an upload in parts is not put together, which real stores do not let their clients wait for.
+/// As it was sent: an upload in parts is put together when somebody reads across them, and its sender does not wait.
 #[derive(Clone)]
 struct Stored {
     meta: ObjectMeta,
@@ -44,16 +44,19 @@ impl Memory {
 }
 
 impl Stored {
-    fn cut(&self, range: Range<u64>) -> Bytes {
-        let mut at = 0;
-        let within = self.parts.iter().filter_map(|part| {
-            let start = at;
-            at += part.len() as u64;
-            let (from, to) = (range.start.max(start), range.end.min(at));
-            (from < to).then(|| part.slice((from - start) as usize..(to - start) as usize))
-        });
-        let mut cut: Vec<Bytes> = within.collect();
-        if cut.len() == 1 { cut.remove(0) } else { cut.concat().into() }
+    /// A range that is in it.
+    fn cut(&mut self, range: Range<u64>) -> Bytes {
+        let mut start = 0;
+        for part in &self.parts {
+            let end = start + part.len() as u64;
+            if (start..=end).contains(&range.start) && range.end <= end {
+                return part.slice((range.start - start) as usize..(range.end - start) as usize);
+            }
+            start = end;
+        }
+        let whole = Bytes::from(self.parts.concat());
+        self.parts = vec![whole.clone()];
+        whole.slice(range.start as usize..range.end as usize)
     }
 }
 
@@ -63,8 +66,8 @@ impl State {
         self.serial
     }
 
-    fn find(&self, key: &str, if_match: Option<&ETag>) -> Result<&Stored, BucketError> {
-        let object = self.objects.get(key).ok_or_else(|| BucketError::NotFound { key: key.into() })?;
+    fn find(&mut self, key: &str, if_match: Option<&ETag>) -> Result<&mut Stored, BucketError> {
+        let object = self.objects.get_mut(key).ok_or_else(|| BucketError::NotFound { key: key.into() })?;
         match if_match {
             Some(tag) if *tag != object.meta.etag => Err(BucketError::Precondition { key: key.into() }),
             _ => Ok(object),
@@ -95,7 +98,7 @@ impl State {
         Ok(etag)
     }
 
-    fn piece(&self, Piece { key, etag, range }: &Piece) -> Result<Bytes, BucketError> {
+    fn piece(&mut self, Piece { key, etag, range }: &Piece) -> Result<Bytes, BucketError> {
         let object = self.find(key, Some(etag))?;
         if range.is_empty() || range.end > object.meta.len_bytes {
             return Err(BucketError::Refused { what: format!("{key}: it does not have bytes {range:?}") });
@@ -136,15 +139,17 @@ impl State {
 
 impl Bucket for Memory {
     fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
-        let found = self.state.borrow().find(key, if_match).map(|object| {
+        let found = self.state.borrow_mut().find(key, if_match).map(|object| {
             let end = object.meta.len_bytes;
-            Object { meta: object.meta.clone(), body: object.cut(range.unwrap_or(0..end)) }
+            let range = range.unwrap_or(0..end);
+            let cut = range.start.min(end)..range.end.clamp(range.start.min(end), end);
+            Object { meta: object.meta.clone(), body: object.cut(cut) }
         });
         answer(found)
     }
 
     fn head(&self, key: &str) -> PortFuture<'_, Result<ObjectMeta, BucketError>> {
-        answer(self.state.borrow().find(key, None).map(|object| object.meta.clone()))
+        answer(self.state.borrow_mut().find(key, None).map(|object| object.meta.clone()))
     }
 
     fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
