@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 /// The descriptor of the pipe, in the environment of the background process.
 pub const REPORT: &str = "EBB_REPORT_FD";
 
-/// Starts this very command in the background, and waits until it is usable.
-pub fn start(log_path: &Path, mountpoint: &Path) -> Result<(), Failure> {
+/// Starts this very command in the background, and waits until it is usable. `tells`: how far it is meanwhile.
+pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::of("cannot start in the background", error);
     let log = log::open(log_path).map_err(|error| Failure::of(log_path.display(), error))?;
     let (reports, report) = io::pipe().map_err(failed)?;
@@ -47,7 +47,7 @@ pub fn start(log_path: &Path, mountpoint: &Path) -> Result<(), Failure> {
     for line in BufReader::new(reports).lines() {
         let line = line.map_err(failed)?;
         match line.split_once(' ') {
-            Some(("note", text)) => output::say(text),
+            Some(("note", text)) if tells => output::say(text),
             Some(("usage", text)) => return Err(Failure::Usage(text.into())),
             Some(("failed", text)) => return Err(Failure::Failed(text.into())),
             Some(("ready", _)) => return Ok(()),

@@ -8,6 +8,7 @@ use ebb_cli::config::ConfigError;
 use ebb_cli::helper::{self, Asked, HelperError};
 use ebb_cli::places::RunDir;
 use ebb_fuse::{Mount, MountOptions, RemountError};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -44,7 +45,8 @@ fn perform() -> Result<(), Refusal> {
         Asked::Fake { args } => (args, true),
     };
     let Command::Mount(args) = ebb_cli::parse(args)?.command else { unreachable!("a helper asks for nothing but a mount") };
-    if fake { Ok(mount::check(args)?) } else { Ok(mount::run(args)?) }
+    // Whoever calls a helper takes for an error what it says.
+    if fake { Ok(mount::check(args)?) } else { Ok(mount::run(args, std::io::stderr().is_terminal())?) }
 }
 
 fn remount(dir: &Path, options: &str) -> Result<(), Failure> {

@@ -84,7 +84,7 @@ fn supervise(stage: supervisor::Stage) -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Mount(args) => mount::run(args),
+        Command::Mount(args) => mount::run(args, true),
         Command::Serve(args) => block_on(serve::run(args)),
         Command::Umount(args) => block_on(umount::run(args)),
         Command::Upgrade(args) => upgrade::run(args),

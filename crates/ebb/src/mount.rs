@@ -49,7 +49,8 @@ struct Plan {
     ward: Option<Ward>,
 }
 
-pub fn run(args: args::Mount) -> Result<(), Failure> {
+/// `tells`: somebody wants to know how far it is.
+pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     let foreground = args.foreground;
     let ward = Ward::inherited()?;
     let is_ward = ward.is_some();
@@ -78,7 +79,7 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
     }
     // The directory of the log; the node will want it too.
     ebb_os::ports(&plan.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
-    daemon::start(&log_path, &plan.mountpoint)
+    daemon::start(&log_path, &plan.mountpoint, tells)
 }
 
 /// What can be said of a mount without making it.

@@ -1,5 +1,6 @@
 //! `mount.ebb`: the binary as mount(8) calls it.
 
+use crate::detached::serve;
 use crate::place::{Done, Place};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -54,6 +55,21 @@ fn it_mounts_as_ebb_does() {
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     assert_eq!(errno(fs::write(place.path("mnt/file"), "")), Some(libc::EROFS));
     place.umount();
+}
+
+#[test]
+fn what_it_does_without_a_terminal_it_does_silently() {
+    let mut place = Place::new();
+    let (node, address) = serve(&mut place, "127.0.0.1:0");
+    let helper = link(&place, "mount.ebb");
+    let (volume, options) = (format!("ebb://{address}/volume"), format!("data={}", place.text("client")));
+    let told = place.ebb(&["mount", &volume, "mnt", "--data", "client"]).good();
+    assert!(told.err.contains("attaching to"), "{told:?}");
+    place.umount();
+    let told = place.program(&helper, &[&volume, "mnt", "-o", &options]).good();
+    assert_eq!(told.err, "");
+    place.umount();
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
 #[test]
