@@ -84,7 +84,7 @@ pub fn ask(question: &str) -> Result<bool, Failure> {
         output::say("nothing is done without --yes");
         return Ok(false);
     }
-    eprint!("{question} [y/N] ");
+    output::say(format!("{question} [y/N]"));
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).map_err(|error| Failure::of("standard input", error))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

@@ -1,5 +1,6 @@
 //! Where log lines go: standard error, which for a daemon is a file of bounded length.
 
+use crate::output;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -64,7 +65,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// and the next start reads it.
 pub fn abort_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
-        eprintln!("ebb: this is a bug, the process ends here: {panic}");
+        output::say(format!("ebb: this is a bug, the process ends here: {panic}"));
         std::process::abort();
     }));
 }
@@ -85,8 +86,8 @@ impl<'a> MakeWriter<'a> for LogFile {
 impl Write for &LogFile {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        if *written + line.len() as u64 > LONGEST_BYTES {
-            self.put_aside()?;
+        // Where it cannot be put aside now, as on a full disk, it grows until it can.
+        if *written + line.len() as u64 > LONGEST_BYTES && self.put_aside().is_ok() {
             *written = 0;
         }
         io::stderr().write_all(line)?;
@@ -101,7 +102,11 @@ impl Write for &LogFile {
 
 impl LogFile {
     fn put_aside(&self) -> io::Result<()> {
-        fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        match fs::rename(&self.path, self.path.with_extension("log.1")) {
+            // Put aside before, or removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => done?,
+        }
         let fresh = open(&self.path)?;
         for standard in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
             // SAFETY: `fresh` is open, and the standard descriptors are this process's own.

@@ -2,34 +2,43 @@
 
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 /// Who ends everything that belongs to a mount signals the supervisor too, which passes it on.
 const ECHO: Duration = Duration::from_millis(100);
 
 pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    last: Option<Instant>,
+    asked: mpsc::UnboundedReceiver<()>,
 }
 
 impl Signals {
+    /// On the threads of a `LocalSet`.
     pub fn listen() -> Result<Signals, Failure> {
         let listen = |kind| signal(kind).map_err(|error| Failure::of("signals", error));
-        Ok(Signals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())?, last: None })
+        let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let (ask, asked) = mpsc::unbounded_channel();
+        // What is an echo is told by when it comes, which may be long before anybody asks for the next signal.
+        tokio::task::spawn_local(async move {
+            let mut last: Option<Instant> = None;
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                let is_echo = last.replace(Instant::now()).is_some_and(|last| last.elapsed() < ECHO);
+                if !is_echo && ask.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Signals { asked })
     }
 
     /// Completes with the next of them.
     pub async fn next(&mut self) {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => {}
-                _ = self.interrupt.recv() => {}
-            }
-            let last = self.last.replace(Instant::now());
-            if last.is_none_or(|last| last.elapsed() >= ECHO) {
-                return;
-            }
+        if self.asked.recv().await.is_none() {
+            std::future::pending().await
         }
     }
 }
