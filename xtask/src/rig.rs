@@ -104,14 +104,18 @@ pub struct Starting(Child);
 
 impl Starting {
     pub fn kill(&self) -> Outcome<()> {
-        self.signal(libc::SIGKILL)
+        // SAFETY: takes plain integers.
+        match unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error().into()),
+        }
     }
 
     /// Until all of them have ended.
     pub fn wait(mut self) -> Outcome<()> {
         self.0.wait()?;
         let began = Instant::now();
-        while self.signal(0).is_ok() {
+        while self.has_members()? {
             if began.elapsed() > PATIENCE {
                 return Err(format!("process group {} survives SIGKILL", self.0.id()).into());
             }
@@ -120,12 +124,19 @@ impl Starting {
         Ok(())
     }
 
-    fn signal(&self, signal: i32) -> Outcome<()> {
-        // SAFETY: takes plain integers.
-        match unsafe { libc::kill(-(self.0.id() as i32), signal) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error().into()),
+    /// Some that have not ended, whether or not anybody has asked how.
+    fn has_members(&self) -> Outcome<bool> {
+        let group = self.0.id().to_string();
+        for entry in fs::read_dir("/proc")? {
+            // Of one that goes meanwhile there is nothing to read.
+            let stat = fs::read_to_string(entry?.path().join("stat")).unwrap_or_default();
+            let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+            let (state, of) = (fields.next(), fields.nth(1));
+            if of == Some(&group) && !matches!(state, Some("Z" | "X")) {
+                return Ok(true);
+            }
         }
+        Ok(false)
     }
 }
 
@@ -233,8 +244,8 @@ impl Rig {
         Ok(fs::OpenOptions::new().create(true).append(true).open(self.dir.join("node.log"))?)
     }
 
-    /// Starts the process that has the node, and does not wait until it answers: it is to be
-    /// killed on its way.
+    /// Starts the processes that have the node, and does not wait until they answer: they are to be
+    /// killed on their way.
     pub fn begin(&self) -> Outcome<Starting> {
         let mut command = match self.shape.is_embedded() {
             true => {

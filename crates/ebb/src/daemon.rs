@@ -48,6 +48,7 @@ pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Fail
         let line = line.map_err(failed)?;
         match line.split_once(' ') {
             Some(("note", text)) if tells => output::say(text),
+            Some(("warn", text)) => output::say(text),
             Some(("usage", text)) => return Err(Failure::Usage(text.into())),
             Some(("failed", text)) => return Err(Failure::Failed(text.into())),
             Some(("ready", _)) => return Ok(()),
@@ -88,6 +89,12 @@ impl Report {
         tracing::info!("{text}");
         // Whether anybody listens is asked when it matters, by `ready`.
         self.say("note", text).ok();
+    }
+
+    /// As [`Report::note`], to whoever does not want to know how far it is too.
+    pub fn warn(&mut self, text: &str) {
+        tracing::warn!("{text}");
+        self.say("warn", text).ok();
     }
 
     /// False if whoever started this process has gone: it is not wanted any more.

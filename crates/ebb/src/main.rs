@@ -45,8 +45,8 @@ use warmup::Stay;
 
 fn main() -> ExitCode {
     log::abort_on_panic();
-    if let Some(stage) = supervisor::Stage::inherited() {
-        return supervise(stage);
+    if let Some(mode) = supervisor::Mode::inherited() {
+        return supervise(mode);
     }
     let program = std::env::args_os().next().unwrap_or_default();
     if let Some(name) = ebb_cli::helper::name(&program) {
@@ -72,8 +72,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn supervise(stage: supervisor::Stage) -> ExitCode {
-    match supervisor::run(stage, daemon::Report::descriptor()) {
+fn supervise(mode: supervisor::Mode) -> ExitCode {
+    match supervisor::run(mode, daemon::Report::descriptor()) {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             tracing::error!("{}", failure.text().unwrap_or_default());

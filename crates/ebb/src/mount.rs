@@ -8,9 +8,9 @@ use crate::http::{Listener, Told};
 use crate::settings;
 use crate::signals::Signals;
 use crate::source::Source;
-use crate::supervisor::{self, Stage};
+use crate::supervisor::{self, Mode};
 use crate::ward::Ward;
-use crate::{block_on, log, service};
+use crate::{block_on, log};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
 use ebb_client::{AttachError, Client, ClientPorts, Loan, LocalLink, WireLink};
@@ -51,9 +51,10 @@ struct Plan {
 
 /// `tells`: somebody wants to know how far it is.
 pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
-    let foreground = args.foreground;
     let ward = Ward::inherited()?;
     let is_ward = ward.is_some();
+    // A configuration file may say something else by the time that a daemon takes over.
+    let foreground = if is_ward { supervisor::is_in_foreground()? } else { args.foreground };
     let plan = Plan::new(args, ward)?;
     let log_path = plan.data_dir.join("ebb.log");
     let level = plan.node.log;
@@ -72,7 +73,7 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     }
     if foreground {
         // What there was to say the daemon has said.
-        return match supervisor::run(Stage::Foreground { level, mountpoint: plan.mountpoint }, None)? {
+        return match supervisor::run(Mode::Foreground { level, mountpoint: plan.mountpoint }, None)? {
             0 => Ok(()),
             status => Err(Failure::Found(status)),
         };
@@ -163,7 +164,7 @@ impl Plan {
                     if there.stranded > 0 {
                         let what = format!("{} changes in it never reached {url}, which another node serves now", there.stranded);
                         tracing::error!(data = %self.data_dir.display(), "{what}: docs/operation.md says how to get at them");
-                        report.note(&format!("{}: {what}", self.data_dir.display()));
+                        report.warn(&format!("{}: {what}", self.data_dir.display()));
                     }
                     let why = match self.join(&there, report, signals).await? {
                         Ok((client, address)) => return self.over_client(client, &address, &[], report, signals).await,
@@ -440,7 +441,9 @@ impl Plan {
         answers.map_err(|error| Failure::of(self.mountpoint.display(), error))?;
         self.run_dir.write(record).map_err(|error| Failure::of("the mount cannot be recorded", error))?;
         tracing::info!(source = self.text, at = %self.mountpoint.display(), "mounted");
-        service::ready();
+        if let Some(ward) = &self.ward {
+            ward.ready();
+        }
         if report.ready() { Ok(()) } else { Err(Failure::Failed("whoever asked for the mount has gone".into())) }
     }
 

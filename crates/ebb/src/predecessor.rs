@@ -71,6 +71,8 @@ fn owner(data_dir: &Path) -> Owner {
         Some(record) if record.ending || Mount::is_at(&record.mountpoint).is_ok_and(|mounted| !mounted) => {
             Owner::Leaving { pid: record.daemon.pid, ending: record.ending }
         }
+        // As one in the foreground that was killed: its daemon dies too.
+        Some(record) if record.supervisor.is_some_and(|supervisor| !supervisor.is_alive()) => Owner::Unknown,
         Some(_) => Owner::Mounted,
     }
 }

@@ -14,6 +14,7 @@
 
 use crate::failure::Failure;
 use crate::log;
+use crate::service;
 use crate::ward::{self, Word};
 use ebb_client::Estate;
 use ebb_os::SharedWords;
@@ -32,6 +33,9 @@ use tracing::Level;
 
 /// The log of the daemon, in the environment of the supervisor.
 pub const LOG: &str = "EBB_SUPERVISOR_LOG";
+
+/// The process that a daemon in the foreground dies with, in its environment.
+const FOREGROUND: &str = "EBB_SUPERVISOR_FOREGROUND";
 
 /// Where the mount is to be, for a daemon that takes over: what the path leads to then is the mount.
 pub const MOUNTPOINT: &str = "EBB_SUPERVISOR_MOUNTPOINT";
@@ -59,45 +63,57 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_BREATH: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Where a supervisor and its daemons are, and say what they have to say.
-pub enum Stage {
-    /// In the background: the log.
-    Log(PathBuf),
-    /// Standard error, and who started this process waits for its end.
+/// How a mount was asked for.
+pub enum Mode {
+    /// In the background; everything is said in this log.
+    Background(PathBuf),
+    /// Whoever asked waits for the end; everything is said on standard error.
     Foreground { level: Level, mountpoint: PathBuf },
 }
 
-impl Stage {
+impl Mode {
     /// That of this process, if it was started to be a supervisor in the background.
-    pub fn inherited() -> Option<Stage> {
-        env::var_os(LOG).filter(|path| !path.is_empty()).map(|path| Stage::Log(path.into()))
+    pub fn inherited() -> Option<Mode> {
+        env::var_os(LOG).filter(|path| !path.is_empty()).map(|path| Mode::Background(path.into()))
     }
 }
 
-/// Runs daemons until one of them ends for good, and gives its exit status.
-pub fn run(stage: Stage, report: Option<RawFd>) -> Result<u8, Failure> {
-    let status = watch(stage, report)?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+/// Whether this process is the daemon of a command in the foreground, with which it dies.
+pub fn is_in_foreground() -> Result<bool, Failure> {
+    let Some(command) = env::var(FOREGROUND).ok().and_then(|pid| pid.parse().ok()) else { return Ok(false) };
+    // Once more: the kernel forgets it where the binary has capabilities of its own.
+    die_with(command).map(|()| true).map_err(|error| Failure::of("the command in the foreground", error))
 }
 
-fn watch(stage: Stage, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
+/// Runs daemons until one of them ends for good, and gives its exit status.
+pub fn run(mode: Mode, report: Option<RawFd>) -> Result<u8, Failure> {
+    let status = watch(mode, report)?;
+    // As shells show who was killed.
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
     let failed = |error: io::Error| Failure::of("the supervisor", error);
-    match &stage {
-        Stage::Log(path) => log::to_reopened(Level::INFO, path.clone()),
-        Stage::Foreground { level, .. } => log::to_stderr(*level),
+    match &mode {
+        Mode::Background(path) => log::to_reopened(Level::INFO, path.clone()),
+        Mode::Foreground { level, .. } => log::to_stderr(*level),
     }
     let directory = env::current_dir().unwrap_or_else(|_| "/".into());
     env::set_current_dir("/").map_err(failed)?;
     let signals = Signals::block().map_err(failed)?;
     let estate = SharedWords::make(Estate::words_for(OPEN_FILES)).map_err(failed)?;
     let mut supervisor =
-        Supervisor { stage, directory, signals, estate, device: None, ending: false, told_to_end: None, binary: Binary::OfNow };
+        Supervisor { mode, directory, signals, estate, device: None, ending: false, told_to_end: None, binary: Binary::OfNow };
     let mut report = report;
     let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
     loop {
         let began = Instant::now();
         let life = supervisor.live(report.take()).map_err(failed)?;
         if supervisor.is_over(&life) {
+            if life.status.signal().is_some() && supervisor.told_to_end.is_none() {
+                tracing::error!(status = %life.status, "the daemon has died, and nobody takes over");
+            }
             return Ok(life.status);
         }
         if life.upgraded {
@@ -157,7 +173,7 @@ impl Lives {
 }
 
 struct Supervisor {
-    stage: Stage,
+    mode: Mode,
     /// Where the command was given: its arguments may be relative to that.
     directory: PathBuf,
     signals: Signals,
@@ -180,6 +196,13 @@ enum Binary {
     OfBefore,
 }
 
+/// What a daemon has said.
+#[derive(Default)]
+struct Heard {
+    hears: bool,
+    serves: bool,
+}
+
 /// How a daemon has lived and ended.
 struct Life {
     status: ExitStatus,
@@ -190,7 +213,8 @@ struct Life {
 
 impl Supervisor {
     fn is_over(&self, life: &Life) -> bool {
-        self.ending || self.device.is_none() || life.served && life.status.signal().is_none()
+        let by_itself = life.status.signal().is_none();
+        self.ending || self.device.is_none() || by_itself && (life.served || self.told_to_end.is_some())
     }
 
     fn live(&mut self, report: Option<RawFd>) -> io::Result<Life> {
@@ -209,40 +233,25 @@ impl Supervisor {
             drop(unsafe { OwnedFd::from_raw_fd(report) });
         }
         words.set_nonblocking(true)?;
-        let (mut served, mut hears, mut upgraded) = (false, false, false);
+        let (mut heard, mut upgraded) = (Heard::default(), false);
         let status = loop {
             let gone_silent = wait(&[self.signals.fd.as_raw_fd(), words.as_raw_fd()])?;
             // What it has said before it ended comes first.
-            while let Some((word, device)) = hear(&words)? {
-                match word {
-                    Word::Hears => {
-                        hears = true;
-                        if let Some(signal) = self.told_to_end {
-                            pass_on(&daemon, signal);
-                        }
-                    }
-                    Word::Serves => {
-                        served = true;
-                        self.device = device.or(self.device.take());
-                    }
-                    Word::Ends => {
-                        self.ending = true;
-                        self.device = None;
-                    }
-                }
-            }
+            self.hear(&words, &daemon, &mut heard)?;
             for signal in self.signals.take()? {
                 match signal {
                     libc::SIGCHLD => {}
                     // Who has said nothing yet is what the binary is by now, or nearly so.
-                    libc::SIGHUP if served && self.device.is_some() && !self.ending => {
+                    libc::SIGHUP if heard.serves && self.device.is_some() && !self.ending && self.told_to_end.is_none() => {
                         upgraded = true;
                         pass_on(&daemon, libc::SIGKILL);
                     }
                     libc::SIGHUP => {}
                     end => {
+                        service::stopping();
                         self.told_to_end = Some(end);
-                        if hears {
+                        // Before there is a mount anything that ends it is right.
+                        if heard.hears || self.device.is_none() {
                             pass_on(&daemon, end);
                         }
                     }
@@ -250,13 +259,7 @@ impl Supervisor {
             }
             if let Some(status) = daemon.try_wait()? {
                 // Once more: it may have spoken in between.
-                while let Some((word, device)) = hear(&words)? {
-                    match word {
-                        Word::Serves => self.device = device.or(self.device.take()),
-                        Word::Ends => (self.ending, self.device) = (true, None),
-                        Word::Hears => {}
-                    }
-                }
+                self.hear(&words, &daemon, &mut heard)?;
                 break status;
             }
             if gone_silent {
@@ -264,11 +267,36 @@ impl Supervisor {
                 std::thread::sleep(LAST_BREATH);
             }
         };
+        let served = heard.serves;
         Ok(Life { status, served, upgraded: upgraded && self.device.is_some() })
     }
 
-    /// The directory of the command, unless it is on a mount that may be without a daemon.
+    /// Everything that the daemon has said since it was asked.
+    fn hear(&mut self, words: &UnixStream, daemon: &Child, heard: &mut Heard) -> io::Result<()> {
+        while let Some((word, device)) = hear(words)? {
+            match word {
+                Word::Hears => {
+                    heard.hears = true;
+                    if let Some(signal) = self.told_to_end {
+                        pass_on(daemon, signal);
+                    }
+                }
+                Word::Ready => service::ready(),
+                Word::Serves => {
+                    heard.serves = true;
+                    self.device = device.or(self.device.take());
+                }
+                Word::Ends => (self.ending, self.device) = (true, None),
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory of the command, for who takes over unless it is on a mount that may be without a daemon.
     fn directory(&self) -> &Path {
+        if self.device.is_none() {
+            return &self.directory;
+        }
         let on_mount = self.directory.ancestors().any(|at| ebb_fuse::Mount::is_at(at).unwrap_or(true));
         if on_mount || !self.directory.is_dir() { Path::new("/") } else { &self.directory }
     }
@@ -288,16 +316,23 @@ impl Supervisor {
             .current_dir(self.directory())
             .env_remove(LOG)
             .env_remove(crate::daemon::REPORT)
+            .env_remove(ward::DEVICE)
+            .env_remove("NOTIFY_SOCKET")
             .env(ward::SUPERVISOR, std::process::id().to_string());
         command.envs(inherited.iter().map(|(name, fd)| (name, fd.to_string())));
-        let dies_with = match &self.stage {
-            Stage::Log(path) => {
-                let log = log::open(path)?;
-                command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.stdin(Stdio::null());
+        let dies_with = match &self.mode {
+            Mode::Background(path) => {
+                match log::open(path) {
+                    Ok(log) => command.stdout(log.try_clone()?).stderr(log),
+                    // As on a full disk. Without the directory there is nothing to serve from.
+                    Err(_) if path.parent().is_some_and(Path::is_dir) => command.stdout(Stdio::null()).stderr(Stdio::null()),
+                    Err(error) => return Err(error),
+                };
                 None
             }
-            Stage::Foreground { mountpoint, .. } => {
-                command.stdin(Stdio::null()).env(MOUNTPOINT, mountpoint);
+            Mode::Foreground { mountpoint, .. } => {
+                command.env(MOUNTPOINT, mountpoint).env(FOREGROUND, std::process::id().to_string());
                 Some(std::process::id())
             }
         };
@@ -327,8 +362,8 @@ fn die_with(parent: u32) -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
-    // It may have died before it was asked for.
-    if parent_id() == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+    // It may have died before it was asked for. One outside of this process's namespace is 0.
+    if [parent, 0].contains(&parent_id()) { Ok(()) } else { Err(io::Error::other("it has died")) }
 }
 
 /// What has taken the place of the binary that this process runs.
@@ -359,19 +394,25 @@ fn pass_on(daemon: &Child, signal: i32) {
 /// Signals that are for this process, as something to wait for.
 struct Signals {
     fd: OwnedFd,
+    /// Not so below nohup(1).
+    heeds_hangups: bool,
 }
 
 impl Signals {
     fn block() -> io::Result<Signals> {
         let set = ours();
-        // SAFETY: the set is valid, and the descriptor that comes back is nobody else's.
+        // SAFETY: the set is valid, and the descriptor that comes back is nobody else's. Who ignores the end of its children
+        // is not told of it.
         unsafe {
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            let mut before: libc::sigaction = std::mem::zeroed();
+            let heeds_hangups = libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut before) == -1 || before.sa_sigaction != libc::SIG_IGN;
             if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) == -1 {
                 return Err(io::Error::last_os_error());
             }
             match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
                 -1 => Err(io::Error::last_os_error()),
-                fd => Ok(Signals { fd: OwnedFd::from_raw_fd(fd) }),
+                fd => Ok(Signals { fd: OwnedFd::from_raw_fd(fd), heeds_hangups }),
             }
         }
     }
@@ -379,6 +420,8 @@ impl Signals {
     /// Those that have come.
     fn take(&self) -> io::Result<Vec<i32>> {
         let mut taken = Vec::new();
+        // SAFETY: takes and gives plain integers.
+        let session = unsafe { libc::getsid(0) } as u32;
         loop {
             // SAFETY: signalfd_siginfo is plain data, for which zeros are a value.
             let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
@@ -386,9 +429,12 @@ impl Signals {
             let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), size_of_val(&info)) };
             match read {
                 read if read == size_of_val(&info) as isize => {
-                    // Of a terminal the kernel says that it has gone.
-                    let is_hangup = info.ssi_signo as i32 == libc::SIGHUP && info.ssi_code == libc::SI_KERNEL;
-                    taken.push(if is_hangup { libc::SIGTERM } else { info.ssi_signo as i32 });
+                    // That a terminal has gone the kernel says, and the shell that had it.
+                    let by_terminal = info.ssi_code == libc::SI_KERNEL || session != 0 && info.ssi_pid == session;
+                    match info.ssi_signo as i32 {
+                        libc::SIGHUP if by_terminal => taken.extend(self.heeds_hangups.then_some(libc::SIGTERM)),
+                        signal => taken.push(signal),
+                    }
                 }
                 -1 if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock => return Err(io::Error::last_os_error()),
                 _ => return Ok(taken),

@@ -76,13 +76,12 @@ fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, Strin
         return match is_of(now.daemon, &binary) {
             true => Ok((now, version, paused)),
             false => Err(Failure::Failed(format!(
-                "{} could not take over {shown}, which is served by the binary of before: {} says why",
-                binary.display(),
-                now.data_dir.join("ebb.log").display()
+                "{} could not take over {shown}, which is served by the binary of before: its log says why",
+                binary.display()
             ))),
         };
     }
-    Err(Failure::Failed(format!("nobody has taken {shown} over: {} says why", record.data_dir.join("ebb.log").display())))
+    Err(Failure::Failed(format!("nobody has taken {shown} over: the log says why")))
 }
 
 fn is_of(process: Process, binary: &Path) -> bool {

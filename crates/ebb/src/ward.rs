@@ -28,6 +28,8 @@ pub const SUPERVISOR: &str = "EBB_SUPERVISOR_PID";
 pub enum Word {
     /// It does what it is told by signals.
     Hears,
+    /// The mount can be used.
+    Ready,
     /// It serves the mount, of which this is the connection.
     Serves,
     /// Nobody is to serve the mount after it.
@@ -38,13 +40,14 @@ impl Word {
     fn byte(self) -> u8 {
         match self {
             Word::Hears => b'h',
+            Word::Ready => b'r',
             Word::Serves => b's',
             Word::Ends => b'e',
         }
     }
 
     pub fn of(byte: u8) -> Option<Word> {
-        [Word::Hears, Word::Serves, Word::Ends].into_iter().find(|word| word.byte() == byte)
+        [Word::Hears, Word::Ready, Word::Serves, Word::Ends].into_iter().find(|word| word.byte() == byte)
     }
 }
 
@@ -84,6 +87,10 @@ impl Ward {
 
     pub fn hears(&self) {
         self.say(Word::Hears, None);
+    }
+
+    pub fn ready(&self) {
+        self.say(Word::Ready, None);
     }
 
     /// The mount that the daemon before has left, once.

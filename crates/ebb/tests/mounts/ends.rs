@@ -72,20 +72,20 @@ fn in_the_foreground_a_signal_ends_it_with_success() {
 /// lost, and all else goes on.
 #[test]
 fn a_log_that_cannot_be_written_ends_nothing() {
-    let place = Place::new();
+    let mut place = Place::new();
     let (url, data) = (place.url().to_owned(), place.text("data"));
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_ebb"))
+    let child = std::process::Command::new(env!("CARGO_BIN_EXE_ebb"))
         .args(["mount", &url, &place.text("mnt"), "--data", &data, "--foreground", "--log", "debug"])
         .stderr(full.try_clone().unwrap())
         .spawn()
         .unwrap();
+    let child = place.adopt(child);
     until("it is mounted", || place.is_mounted("mnt") && place.ebb(&["status", "mnt"]).status == 0);
     fs::write(place.path("mnt/file"), "content").unwrap();
     kill(place.record("mnt").daemon.pid, libc::SIGKILL);
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
-    kill(child.id(), libc::SIGTERM);
-    assert!(child.wait().unwrap().success());
+    assert_eq!(place.signal(child, libc::SIGTERM), 0);
     let refused = std::process::Command::new(env!("CARGO_BIN_EXE_ebb")).args(["status", &data]).stderr(full).status().unwrap();
     assert_eq!(refused.code(), Some(2));
 }

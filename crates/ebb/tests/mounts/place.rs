@@ -173,10 +173,20 @@ impl Place {
         self.children.len() - 1
     }
 
+    /// One that was started otherwise.
+    pub fn adopt(&mut self, child: Child) -> usize {
+        self.children.push(child);
+        self.children.len() - 1
+    }
+
+    pub fn pid(&self, child: usize) -> u32 {
+        self.children[child].id()
+    }
+
     /// Ends a started command, and gives its exit status.
     pub fn signal(&mut self, child: usize, signal: i32) -> i32 {
-        kill(self.children[child].id(), signal);
-        self.children[child].wait().unwrap().code().unwrap_or(-1)
+        kill(self.pid(child), signal);
+        self.ended(child)
     }
 
     /// A started command does something of its own with a signal.

@@ -1,16 +1,17 @@
 //! The daemon of a mount dies, and another one takes over (O-6): who uses the mount waits, and sees
 //! no error, and what was asked for is done once.
 
+use crate::joining::free_address;
 use crate::place::{Place, kill, until};
+use crate::switch::Switch;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -430,21 +431,74 @@ fn in_the_foreground_a_daemon_is_replaced_too() {
     assert!(log.contains("another one takes over"), "{log}");
 }
 
+/// Both sides of a terminal, which nobody else gets.
+fn terminal() -> (File, File) {
+    let open = |path: &Path| {
+        let flags = libc::O_NOCTTY | libc::O_CLOEXEC;
+        OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap()
+    };
+    let ours = open(Path::new("/dev/ptmx"));
+    let (mut number, unlocked) = (0u32, 0i32);
+    // SAFETY: both take a valid place for a number.
+    let made = unsafe {
+        libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlocked) == 0 && libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTN, &mut number) == 0
+    };
+    assert!(made, "{}", std::io::Error::last_os_error());
+    (ours, open(Path::new(&format!("/dev/pts/{number}"))))
+}
+
+/// Situation: a terminal, or a service manager, tells daemon and command to end; the command passes it on, and the mount
+/// takes its time. Danger: the echo is a second signal, which does not wait for the bucket. Expectation: it is none.
+#[test]
+fn what_both_are_told_is_told_once() {
+    let mut place = Place::new();
+    let child = foreground(&mut place);
+    let file = File::create(place.path("mnt/file")).unwrap();
+    (&file).write_all(b"content").unwrap();
+    kill(place.record("mnt").daemon.pid, libc::SIGTERM);
+    // By then the daemon has begun to end.
+    std::thread::sleep(Duration::from_millis(5));
+    kill(place.pid(child), libc::SIGTERM);
+    std::thread::sleep(Duration::from_millis(400));
+    drop(file);
+    assert_eq!(place.ended(child), 0);
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+}
+
+/// Situation: the bucket is away, the daemon has died, none can take over, and the command is told to end. Danger: it goes on to
+/// start daemons. Expectation: it ends.
+#[test]
+fn a_command_that_is_told_to_end_starts_no_more_daemons() {
+    let switch = Switch::default();
+    let mut place = Place::behind(&switch);
+    let child = foreground(&mut place);
+    switch.close();
+    place.kill_daemon("mnt");
+    std::thread::sleep(Duration::from_millis(500));
+    assert_ne!(place.signal(child, libc::SIGTERM), 0);
+}
+
+/// Situation: a daemon that nobody takes over from is killed. Danger: the command ends without a word. Expectation: it says so, and its
+/// status says by what.
+#[test]
+fn a_command_says_that_its_daemon_was_killed() {
+    let mut place = Place::new();
+    let (url, address) = (place.url().to_owned(), free_address());
+    let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--foreground", "--listen", &address]);
+    until("it is mounted", || place.is_mounted("mnt") && place.find_record("mnt").is_some());
+    kill(place.record("mnt").daemon.pid, libc::SIGKILL);
+    assert_eq!(place.ended(child), 128 + libc::SIGKILL);
+    let log = fs::read_to_string(place.path("started.log")).unwrap();
+    assert!(log.contains("nobody takes over"), "{log}");
+}
+
 /// Situation: a mount is in the foreground of a terminal, which goes. Danger: that is taken for what asks for an upgrade, or
 /// kills. Expectation: the mount ends as by a signal, and the bucket has everything.
 #[test]
 fn a_mount_ends_with_its_terminal() {
-    let place = Place::new();
+    let mut place = Place::new();
     let (url, data) = (place.url().to_owned(), place.text("data"));
-    let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: two valid places for descriptors, and nothing else is asked for.
-    let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null(), null()) };
-    assert_eq!(opened, 0);
-    // SAFETY: nobody else owns them, and nobody else is to get them.
-    let (terminal, side) = unsafe {
-        libc::fcntl(ours, libc::F_SETFD, libc::FD_CLOEXEC);
-        (File::from_raw_fd(ours), File::from_raw_fd(theirs))
-    };
+    let (terminal, side) = terminal();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ebb"));
     command.args(["mount", &url, &place.text("mnt"), "--data", &data, "--foreground"]).stderr(side);
     // SAFETY: between fork and exec only system calls are made.
@@ -454,14 +508,14 @@ fn a_mount_ends_with_its_terminal() {
             false => Ok(()),
         });
     }
-    let mut child = command.spawn().unwrap();
+    let child = place.adopt(command.spawn().unwrap());
     // The other side of the terminal is open in it too.
     drop(command);
     until("it is mounted", || place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable));
     fs::write(place.path("mnt/file"), "content").unwrap();
     let daemon = place.record("mnt").daemon;
     drop(terminal);
-    assert!(child.wait().unwrap().success());
+    assert_eq!(place.ended(child), 0);
     assert!(!daemon.is_alive() && !place.is_mounted("mnt"));
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }

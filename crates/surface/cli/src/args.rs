@@ -101,7 +101,7 @@ pub struct Mount {
     /// Mount options, as mount(8) takes them: ro, allow_other, dev, suid, noexec…
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", env = "EBB_OPTIONS")]
     pub options: Vec<String>,
-    /// Stay in the foreground, log to standard error, unmount on SIGTERM and SIGINT.
+    /// Stay in the foreground, log to standard error, unmount on SIGTERM and SIGINT, and when the terminal goes.
     #[arg(long, env = "EBB_FOREGROUND")]
     pub foreground: bool,
     /// Let other machines mount the volume from this one: they find the address in the
