@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Who ends everything that belongs to a mount signals the supervisor too, which passes it on.
-const ECHO: Duration = Duration::from_millis(100);
+const ECHO: Duration = Duration::from_millis(500);
 
 pub struct Signals {
     asked: mpsc::UnboundedReceiver<()>,

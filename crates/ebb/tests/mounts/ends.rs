@@ -104,7 +104,7 @@ fn a_second_signal_does_not_wait_for_the_bucket() {
     let daemon = place.record("mnt").daemon;
     kill(daemon.pid, libc::SIGTERM);
     until("it is unmounted", || !place.is_mounted("mnt"));
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(Duration::from_secs(1));
     assert!(daemon.is_alive(), "it waits for the bucket");
     kill(daemon.pid, libc::SIGTERM);
     until("the daemon ends", || !daemon.is_alive());
