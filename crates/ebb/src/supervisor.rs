@@ -1,4 +1,4 @@
-//! The process that a mount is left to, in the background, or the one in the foreground (O-6, decision 10): it holds
+//! The process that a mount in the background is left to, or that is in the foreground (O-6, decision 10): it holds
 //! the kernel's connection and the memory of what is under way, and starts the daemon, again and again if that
 //! dies. It has no node, no runtime, and opens nothing on the mount.
 //!
@@ -57,11 +57,12 @@ const WITHOUT_SERVICE: Duration = Duration::from_secs(600);
 /// that the machine is spared.
 const AT_ONCE: u32 = 8;
 
+/// Before a daemon that is not started at once; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Between the end of a process's descriptors and its own.
 const LAST_BREATH: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How a mount was asked for.
 pub enum Mode {
