@@ -80,8 +80,7 @@ impl Node {
         self.under_way.borrow_mut().insert(tx);
         let answer = self.execute(tx, caller, mutation, replay).await;
         let forced = match &answer {
-            // A refusal too tells of what others have changed.
-            Ok(_) | Err(RpcError::Refused(_)) if self.answers_durably(tx.session) => self.force_all().await.map(drop),
+            Ok(_) if self.answers_durably(tx.session) => self.force_all().await.map(drop),
             Ok(_) if firm => self.force_log().await.map(drop),
             _ => Ok(()),
         };

@@ -39,6 +39,7 @@ impl Node {
         if self.is_stopping() && !asks && !matches!(request, Request::Detach { .. } | Request::Close { .. }) {
             return Err(RpcError::NotServing("the node is stopping".into()));
         }
+        let mutates = matches!(request, Request::Mutate { .. });
         let shows = matches!(
             request,
             Request::Lookup { .. }
@@ -54,21 +55,26 @@ impl Node {
         if shows && self.attachments.awaits_any() {
             return Err(RpcError::Overloaded);
         }
-        let reply = self.reply(request).await.map_err(|error| self.unless_failed(error))?;
-        if !self.forgetting.may_tell(&reply) {
+        let answer = self.reply(request).await.map_err(|error| self.unless_failed(error));
+        if answer.as_ref().is_ok_and(|reply| !self.forgetting.may_tell(reply)) {
             return Err(RpcError::Overloaded);
         }
-        // Nobody acts on what another's power cut may take back (DESIGN §3). A client that is
-        // alone brings back what it has done, but not the ids of what was found.
-        let shown = match self.attachments.is_shared() {
+        // Nobody acts on what another's power cut may take back (DESIGN §3), nor on a refusal because of it.
+        // A client that is alone brings back what it has done, but not the ids of what was found.
+        let tells = match &answer {
+            Ok(_) => shows,
+            Err(RpcError::Refused(_)) => shows || mutates,
+            Err(_) => false,
+        };
+        let told = match self.attachments.is_shared() {
             true => self.replica.log().written(),
             false if self.options.embedded => LogIndex(0),
             false => self.found.get(),
         };
-        if shows && self.replica.log().durable() < shown {
+        if tells && self.replica.log().durable() < told {
             self.force_log().await.map_err(|error| self.unless_failed(error))?;
         }
-        Ok(reply)
+        answer
     }
 
     /// A node whose disk has failed knows no more what it holds. Clients on other machines ask

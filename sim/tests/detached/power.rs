@@ -2,7 +2,7 @@
 
 use super::*;
 use ebb_sim::{FaultPlan, NetFaults, Rate, Slowness};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use std::pin::pin;
 
 /// A client was answered and nothing was forced; the node's machine loses power. The client
@@ -249,6 +249,52 @@ fn what_is_repeated_late_does_not_go_over_what_came_after_it() {
                 assert!(first.await.expect("the client lives").is_ok());
                 let read = left.call(async move { early.read(ino, 0, 2000).await }).await.expect("the client lives").unwrap();
                 assert_eq!(read, [&before(1)[..100], &before(2)[..]].concat(), "seed {seed}");
+            });
+        }
+    }
+}
+
+/// Situation: a client on a machine with another removes a file, the other hears that it is gone, the power is cut before that is
+/// forced, and the first client dies, so that nobody asks for the removal again.
+/// Danger: what was told not to be there is there. (Seed 9817 of volumes.)
+#[test]
+fn what_was_said_to_be_gone_stays_gone() {
+    for seed in 0..SEEDS {
+        for asks_by_removing in [false, true] {
+            let world = World::new(seed);
+            run(seed, &world, async {
+                serve(&world).await;
+                let (left, remover) = attach(&world, "left").await;
+                let (right, observer) = attach(&world, "right").await;
+                let maker = observer.clone();
+                right.call(async move { make(&maker, 1).await }).await.expect("the client lives");
+                let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) };
+                world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+                let removing = left.call(async move { remover.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await });
+                let asking = observer.clone();
+                let wait = world.rng("wait").duration(Duration::ZERO, Duration::from_secs(2));
+                let clock = right.ports.clock.clone();
+                let told = right.call(async move {
+                    clock.sleep(wait).await;
+                    while asking.lookup(Ino::ROOT, &name(1)).await.is_ok() && !asks_by_removing {}
+                    match asks_by_removing {
+                        true => asking.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await,
+                        false => Err(FsError::NotFound),
+                    }
+                });
+                let cut = async {
+                    let told = told.await.expect("the client lives");
+                    world.machine("server").power_cut();
+                    left.kill();
+                    told
+                };
+                let (told, _) = join(cut, removing).await;
+                world.set_faults(FaultPlan::default());
+                serve(&world).await;
+                if told == Err(FsError::NotFound) {
+                    let found = right.call(async move { observer.lookup(Ino::ROOT, &name(1)).await.map(|attr| attr.ino) });
+                    assert_eq!(found.await.expect("the client lives"), Err(FsError::NotFound), "seed {seed}");
+                }
             });
         }
     }
