@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use ebb_model::*;
 use ebb_node::{Node, Options};
-use ebb_sim::World;
 use ebb_sim::volume::rig::attach_embedded;
+use ebb_sim::{DiskFaults, FaultPlan, Process, Rate, Slowness, World};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -69,4 +69,36 @@ fn snapshots_become_rarer_as_a_volume_grows() {
     });
     let count = snapshots.unwrap().len();
     assert!((5..20).contains(&count), "{count} snapshots of 4,000 inodes, made a hundred at a time");
+}
+
+/// Situation: the first start of a data directory meets a failing disk, is killed, or the power is cut.
+/// Danger: its log has something before there is a snapshot, and no later start can read it, though nothing was ever answered.
+#[test]
+fn a_first_start_that_fails_does_not_matter() {
+    for seed in 0..100 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let rate = Rate::one_in(20 + world.rng("rate").below(180) as u32);
+        let faults = match seed % 3 {
+            0 => DiskFaults { write_error: rate, sync_error: rate, name_error: rate, ..DiskFaults::default() },
+            _ => DiskFaults { slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) }, ..DiskFaults::default() },
+        };
+        world.set_faults(FaultPlan { disk: faults, ..FaultPlan::default() });
+        let open = |process: Process| {
+            let (port, ports) = (process.bucket(&bucket), process.ports.clone());
+            let options = Options { volume: "ebb".into(), embedded: true, ..Options::default() };
+            async move { process.call(async move { Node::open(ports, Some(port), options).await.map(drop) }).await }
+        };
+        let process = world.machine("a").process_on("node", "data");
+        let (dying, ended) = (process.clone(), world.rng("end").duration(Duration::ZERO, Duration::from_secs(1)));
+        let first = open(process);
+        let end = async {
+            world.sleep(ended).await;
+            if seed % 3 == 1 { dying.kill() } else { world.machine("a").power_cut() }
+        };
+        world.run(futures_util::future::join(first, end)).unwrap();
+        world.set_faults(FaultPlan::default());
+        let second = world.run(open(world.machine("a").process_on("node", "data"))).unwrap();
+        assert_eq!(second.map(|opened| opened.map_err(|error| error.to_string())), Some(Ok(())), "seed {seed}");
+    }
 }

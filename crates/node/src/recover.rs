@@ -356,7 +356,10 @@ impl Node {
         };
         // Whatever the snapshot speaks of is in the store files and forced before it counts.
         holes.await;
-        self.force(SyncScope::All).await?;
+        // The first one speaks of nothing, and comes before all that is logged: no log stands without one.
+        if at > LogIndex(0) {
+            self.force(SyncScope::All).await?;
+        }
         let kept = |item: &SnapshotItem| !(self.has(Planted::LostSession) && matches!(item, SnapshotItem::Session { .. }));
         self.replica.log().snapshot(at, version, frames(state.items().filter(kept))).await.map_err(refusal)?;
         self.snapshot_at.set(at);
