@@ -6,7 +6,7 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig::{attach_embedded, open};
-use ebb_sim::{DiskOperation, Machine, Process, SimBucket, World};
+use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World};
 use futures_util::future::join;
 use std::time::Duration;
 
@@ -310,6 +310,35 @@ fn a_pack_file_stays_until_all_that_left_it_is_forced() {
         world.run(scenario).unwrap();
     }
     assert!(back > 0, "no power cut took the second command");
+}
+
+/// Danger: a pack file that is about to be removed, after the other files that go at that moment, counts as nobody's.
+/// (Seed 10702 of volumes.)
+#[test]
+fn what_is_being_removed_is_no_stray() {
+    for seed in 0..4 * SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Volume::new(&world).await;
+            for (name, len) in [("large", 200_000), ("small", 5000)] {
+                let ino = volume.file(name, len).await;
+                volume.force(ino).await;
+            }
+            // Nothing is added to a pack file of before.
+            volume.restart().await;
+            volume.unlink("large").await;
+            volume.unlink("small").await;
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
+            world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+            let watch = async {
+                while !volume.paths("packs/").is_empty() {
+                    volume.expect_sound().await;
+                }
+            };
+            join(volume.force_log(), watch).await;
+        };
+        world.run(scenario).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
 }
 
 /// Danger: what is in the bucket too is moved without being forced, and the log says that it is there.

@@ -104,6 +104,14 @@ enum Doomed {
     Range(PackRange),
 }
 
+/// What is to be removed now.
+struct Going {
+    files: Vec<Ino>,
+    /// Of pack files that stay.
+    ranges: Vec<PackRange>,
+    packs: BTreeSet<PackId>,
+}
+
 #[derive(Default)]
 struct State {
     /// Files that have a store file of their own.
@@ -387,6 +395,22 @@ impl Store {
     /// Removes what is doomed by commands up to `durable`. `has_files` says of a pack file
     /// whether any file is in it.
     pub async fn drop_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Result<(), DiskError> {
+        let Going { files, ranges, packs } = self.take_doomed(durable, has_files);
+        let mut dropped = Ok(());
+        for ino in files {
+            dropped = dropped.and(self.drop_file(ino).await);
+        }
+        for range in ranges {
+            dropped = dropped.and(self.free(range).await);
+        }
+        for pack in packs {
+            dropped = dropped.and(self.drop_pack(pack).await);
+        }
+        dropped
+    }
+
+    /// At one moment: a pack file that goes is known to go until it is gone.
+    fn take_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Going {
         let mut files = Vec::new();
         let mut ranges = Vec::new();
         while let Some((_, doomed)) = self.state.borrow_mut().doomed.pop_front_if(|(index, _)| *index <= durable) {
@@ -395,24 +419,19 @@ impl Store {
                 Doomed::Range(range) => ranges.push(range),
             }
         }
-        let mut dropped = Ok(());
-        for ino in files {
-            dropped = dropped.and(self.drop_file(ino).await);
-        }
-        for range in packs::joined(ranges) {
-            let is_needed = has_files(range.pack) || self.packs.is_in_use(range.pack) || self.is_doomed_later(range.pack);
-            dropped = dropped.and(if is_needed { self.free(range).await } else { self.drop_pack(range.pack).await });
-        }
+        let waits = |pack| self.packs.is_in_use(pack) || self.is_doomed_later(pack);
+        let (ranges, empty): (Vec<_>, Vec<_>) =
+            packs::joined(ranges).into_iter().partition(|range| has_files(range.pack) || waits(range.pack));
+        let mut packs: BTreeSet<PackId> = empty.into_iter().map(|range| range.pack).collect();
         for pack in self.packs.ended() {
-            if self.packs.is_in_use(pack) || self.is_doomed_later(pack) {
-                continue;
-            }
-            match has_files(pack) {
-                true => self.packs.looked_at(pack),
-                false => dropped = dropped.and(self.drop_pack(pack).await),
+            if has_files(pack) && !waits(pack) {
+                self.packs.looked_at(pack);
+            } else if !waits(pack) {
+                packs.insert(pack);
             }
         }
-        dropped
+        self.state.borrow_mut().removing.extend(packs.iter().copied().map(FileId::Pack));
+        Going { files, ranges, packs }
     }
 
     /// Part of a pack file is in use as long as a command is not forced.
