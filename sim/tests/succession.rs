@@ -4,6 +4,9 @@ use ebb_sim::volume::{Amnesia, Broken, nameless, run_succession};
 
 const SEEDS: u64 = 120;
 
+/// A planted mistake shows in few of them.
+const PLANTED_SEEDS: u64 = 1000;
+
 /// Every change is made once, nothing that was answered is lost, and what is open stays, whenever
 /// the process dies. The same seed runs in the same way.
 #[test]
@@ -20,8 +23,8 @@ fn users_do_not_notice_that_a_process_dies() {
 }
 
 fn finds(amnesia: Amnesia) {
-    let broken = (1..=SEEDS).find_map(|seed| run_succession(seed, Some(amnesia)).err());
-    let Some(Broken { seed, what, .. }) = broken else { panic!("{amnesia:?} breaks none of {SEEDS} seeds") };
+    let broken = (1..=PLANTED_SEEDS).find_map(|seed| run_succession(seed, Some(amnesia)).err());
+    let Some(Broken { seed, what, .. }) = broken else { panic!("{amnesia:?} breaks none of {PLANTED_SEEDS} seeds") };
     println!("{amnesia:?} is found by seed {seed}: {what}");
 }
 

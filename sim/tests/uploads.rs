@@ -487,3 +487,74 @@ fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
     }));
     done.unwrap_or_else(|failure| panic!("{failure}")).unwrap();
 }
+
+/// Situation: a node dies while an object is on its way to the bucket, which is there after the next start only, and by then the
+/// file is gone or has another name.
+/// Danger: nobody has claimed the key any more, so that the object counts as somebody else's, and a removed file is back.
+#[test]
+fn what_a_dead_node_has_sent_may_come_late() {
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Then {
+        Removed,
+        Renamed,
+        Kept,
+    }
+    let cases = [Then::Removed, Then::Renamed, Then::Kept].into_iter().flat_map(|then| [(then, false), (then, true)]);
+    for (seed, (then, replaces)) in (0..8).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            let ino = make(&client, "file", 0).await;
+            client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"first"), false).await.unwrap();
+            if replaces {
+                client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+                client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"again"), false).await.unwrap();
+            }
+            (node, client)
+        }));
+        let (_node, client) = prepared.unwrap().expect("the process lives");
+        let before = bucket.requests()["put"];
+        world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+        let dying = process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await });
+        let killing = async {
+            asked(&world, &bucket, "put", before + 1).await;
+            world.sleep(Duration::from_millis(50)).await;
+            process.kill();
+            world.set_faults(FaultPlan::default());
+        };
+        let (died, ()) = world.run(futures_util::future::join(dying, killing)).unwrap();
+        assert!(died.is_none(), "seed {seed}: it dies in the midst of it");
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            let root = Caller::ROOT;
+            match then {
+                Then::Removed => client.unlink(&root, Ino::ROOT, &name("file")).await.unwrap(),
+                Then::Renamed => {
+                    client.rename(&root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.map(drop).unwrap()
+                }
+                Then::Kept => {}
+            };
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
+            assert_eq!((report.problems, report.others, report.waiting), (vec![], vec![], 0), "seed {seed}, {then:?}");
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        let left: Vec<String> = bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
+        let expected = match then {
+            Then::Removed => vec![],
+            Then::Renamed => vec!["moved"],
+            Then::Kept => vec!["file"],
+        };
+        assert_eq!(left, expected, "seed {seed}, {then:?}, {replaces}");
+        let content = bucket.objects().remove(expected.first().copied().unwrap_or_default()).map(|object| object.body[0]);
+        assert_eq!(content, expected.first().map(|_| if replaces { b'a' } else { b'f' }), "seed {seed}, {then:?}");
+    }
+}

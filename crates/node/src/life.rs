@@ -30,8 +30,12 @@ pub enum Stopped {
 }
 
 impl Node {
-    pub(crate) fn start(self: &Rc<Self>) {
+    /// `late`: writes to the bucket of before the start that may still take effect.
+    pub(crate) fn start(self: &Rc<Self>, late: Vec<(Ino, String)>) {
         let spawn = &self.ports.spawn;
+        if !late.is_empty() {
+            spawn.spawn(Box::pin(self.clone().settle_late(late)));
+        }
         spawn.spawn(Box::pin(self.clone().force_for_ever()));
         spawn.spawn(Box::pin(self.clone().force_fetched_for_ever()));
         spawn.spawn(Box::pin(self.clone().expire_for_ever()));

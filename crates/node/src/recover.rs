@@ -259,12 +259,13 @@ impl Node {
         node.drop_strays().await?;
         node.make_holes(holes).await?;
         node.resume_sessions().await?;
-        if node.tenure.is_some() {
-            node.settle_uploads().await?;
-        }
+        let late = match node.tenure {
+            Some(_) => node.settle_uploads().await?,
+            None => Vec::new(),
+        };
         node.doubt(doubtful).await?;
         node.fill_cache_order();
-        node.start();
+        node.start(late);
         Ok(node)
     }
 

@@ -138,7 +138,7 @@ impl Backing {
     }
 
     /// Writes that had begun. A node that has just started finds out how each one ended
-    /// before it does anything else to the bucket.
+    /// before it does anything else to their keys.
     pub fn uploads(&self) -> impl Iterator<Item = (Ino, &Upload)> {
         self.uploads.iter().map(|(ino, upload)| (*ino, upload))
     }

@@ -226,12 +226,16 @@ impl Node {
     }
 
     /// Files and pages below an inode that the bucket does not have, and all deletes in its
-    /// buckets: they are of names that are gone from somewhere.
+    /// buckets: they are of names that are gone from somewhere. So is what is still sent of inodes that are gone.
     fn dirty_below(&self, root: Ino) -> usize {
         let dirty: Vec<Ino> = self.replica.view().backing().dirty_inodes().map(|(_, ino)| ino).collect();
         let inodes = dirty.into_iter().filter(|ino| self.is_below(*ino, root)).count();
         let sides: Vec<Side> = self.sides_of_flush(root).collect();
-        inodes + self.replica.view().backing().deletes().filter(|(key, _)| sides.contains(&self.side_of_key(key))).count()
+        let state = self.replica.view();
+        let deletes = state.backing().deletes().map(|(key, _)| key);
+        let uploads = state.backing().uploads().filter(|(ino, _)| state.namespace().inode(*ino).is_none());
+        let gone = deletes.chain(uploads.map(|(_, upload)| upload.key.clone()));
+        inodes + gone.filter(|key| sides.contains(&self.side_of_key(key))).count()
     }
 
     /// Whether a cycle of one bucket would find anything to do.

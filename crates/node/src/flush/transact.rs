@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A request whose answer was lost may take effect until so long afterwards. What is done to
 /// its key before is guarded by conditions that the late effect fails, or waits.
-const LATE_EFFECT: Duration = Duration::from_secs(10);
+pub(super) const LATE_EFFECT: Duration = Duration::from_secs(10);
 
 /// Keys of which it was given up to wait for an answer, and until when that may have effects.
 #[derive(Default)]

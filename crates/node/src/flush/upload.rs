@@ -1,7 +1,8 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
 use super::preserve::Kept;
-use super::transact::FlushError;
+use super::transact::{FlushError, LATE_EFFECT};
+use crate::bucket::Backoff;
 use crate::buffers::Room;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
@@ -317,38 +318,83 @@ impl Node {
         Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
     }
 
-    /// Finds out how what was being written ended when the node last stopped.
-    pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<(), RpcError> {
+    /// Finds out how what was being written ended when the node last stopped. What the bucket does not show yet may
+    /// still come: it is given, for [`Node::settle_late`].
+    pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<Vec<(Ino, String)>, RpcError> {
         self.note_doubts(self.replica.view().backing().deletes().map(|(key, _)| key));
         self.note_doubts(self.replica.view().backing().pieces_left());
         let under_way: Vec<(Ino, String, Option<String>)> = {
             let state = self.replica.view();
             state.backing().uploads().map(|(ino, upload)| (ino, upload.key.clone(), upload.upload.clone())).collect()
         };
+        let mut late = Vec::new();
         for (ino, key, upload) in under_way {
             self.note_doubts([key.clone()]);
             if let Some(upload) = upload.map(UploadId) {
                 self.insist(&key, || self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
             }
-            let found = match self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await {
-                Ok(meta) => Some(meta),
-                Err(BucketError::NotFound { .. }) => None,
-                Err(error) => return Err(bucket_refusal(&error)),
-            };
-            let version = found.as_ref().and_then(|meta| self.version_in(meta, ino));
-            match (found, version) {
-                (Some(meta), Some(version)) => {
-                    let (etag, len_bytes) = (meta.etag.0, meta.len_bytes);
-                    self.commit(Command::Backing(BackingCommand::Uploaded { ino, key, etag, len_bytes, version })).await?;
-                }
-                (Some(meta), None) if self.is_copied(ino, &key, &meta) => {
-                    self.commit(Command::Backing(BackingCommand::Moved { ino, key, etag: meta.etag.0 })).await?;
-                }
-                // Never sent, or somebody else's: what is dirty is sent again.
-                _ => self.give_up(ino).await?,
+            match self.end_to_be_seen(ino, &key).await?.filter(|end| self.is_news(end)) {
+                Some(end) => drop(self.commit(Command::Backing(end)).await?),
+                None => late.push((ino, key)),
             }
         }
-        Ok(())
+        Ok(late)
+    }
+
+    /// Whoever has waited so long has seen all that may come. Until then these keys stay claimed: what came to one
+    /// that nobody claims would be another's.
+    pub(crate) async fn settle_late(self: Rc<Self>, late: Vec<(Ino, String)>) {
+        self.ports.clock.sleep(LATE_EFFECT).await;
+        for (ino, key) in late {
+            let mut backoff = Backoff::default();
+            while let Err(error) = self.settle_one_late(ino, &key).await {
+                if self.is_stopping() {
+                    return;
+                }
+                let what = format!("it cannot be seen what became of {key} when the node last stopped: {error}");
+                self.trouble(&self.subject("bucket writes", self.side_of_key(&key)), Some(what));
+                let pause = backoff.pause(self.ports.entropy.next_u64(), None);
+                self.ports.clock.sleep(pause).await;
+            }
+        }
+    }
+
+    async fn settle_one_late(self: &Rc<Self>, ino: Ino, key: &str) -> Result<(), RpcError> {
+        let end = match self.end_to_be_seen(ino, key).await? {
+            // What is here may have been lost and read since, so that it stands: it is sent again.
+            Some(BackingCommand::Uploaded { ino, key, etag, len_bytes, .. }) => {
+                BackingCommand::Uploaded { ino, key, etag, len_bytes, version: Version(0) }
+            }
+            Some(end) => end,
+            // Never sent, or somebody else's: what is dirty is sent again.
+            None => BackingCommand::UploadAborted { ino },
+        };
+        self.end(end).await
+    }
+
+    /// How a write to `key` ended of which nobody has heard, if that can be seen.
+    async fn end_to_be_seen(self: &Rc<Self>, ino: Ino, key: &str) -> Result<Option<BackingCommand>, RpcError> {
+        let meta = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
+            Ok(meta) => meta,
+            Err(BucketError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(bucket_refusal(&error)),
+        };
+        let version = self.version_in(&meta, ino);
+        let is_copied = version.is_none() && self.is_copied(ino, key, &meta);
+        let ObjectMeta { etag: ETag(etag), len_bytes, .. } = meta;
+        let key = key.into();
+        Ok(match version {
+            Some(version) => Some(BackingCommand::Uploaded { ino, key, etag, len_bytes, version }),
+            None if is_copied => Some(BackingCommand::Moved { ino, key, etag }),
+            None => None,
+        })
+    }
+
+    /// The object is not the one that was there before what has ended so.
+    fn is_news(&self, end: &BackingCommand) -> bool {
+        let (BackingCommand::Uploaded { ino, key, etag, .. } | BackingCommand::Moved { ino, key, etag }) = end else { return false };
+        let was_there = self.home_of(*ino).is_some_and(|(home, tag, _)| home == *key && tag.0 == *etag);
+        !was_there && !self.replica.view().backing().is_to_be_deleted(key)
     }
 
     /// A copy of what others wrote has no tag of ours, and theirs: that of the file's home, or
