@@ -23,8 +23,12 @@ const SETTINGS: [Setting; 2] = [
     Setting { name: "file of 48 MiB, cache of 20 MiB", file_bytes: 48 << 20, flags: &["--cache-size=20M", "--dirty-size=16M"] },
 ];
 
-/// Everything that fsx can do.
+/// Everything that fsx can do. It takes the EINVAL of a posix_fallocate of nothing for a failure.
 const OPERATIONS: &str = r#"
+[opsize]
+min = 1
+max = 65536
+
 [weights]
 close_open = 1
 read = 10
@@ -49,7 +53,7 @@ pub fn run(on: &Mounts, seeds: Range<u64>, operations: u64) -> Outcome<()> {
     let mut all: Vec<(String, Results)> = Vec::new();
     for setting in &SETTINGS {
         let config = place.join("fsx.toml");
-        fs::write(&config, format!("flen = {}\n[opsize]\nmax = 65536\n{OPERATIONS}", setting.file_bytes))?;
+        fs::write(&config, format!("flen = {}\n{OPERATIONS}", setting.file_bytes))?;
         let results = ground::everywhere(on, setting.flags, |ground| {
             let began = Instant::now();
             let mut results = Results::default();
