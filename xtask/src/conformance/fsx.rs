@@ -10,6 +10,9 @@ use std::time::Instant;
 
 const VERSION: &str = "0.3.2";
 
+/// How many mappings a process may have.
+const MAX_MAPS: &str = "/proc/sys/vm/max_map_count";
+
 /// A file and the node that holds it.
 struct Setting {
     name: &'static str,
@@ -46,7 +49,14 @@ posix_fadvise = 1
 copy_file_range = 5
 "#;
 
+/// One of this many operations reads through a mapping, which fsx keeps.
+const KEPT_SHARE: u64 = 5;
+
 pub fn run(on: &Mounts, seeds: Range<u64>, operations: u64) -> Outcome<()> {
+    let maps: u64 = fs::read_to_string(MAX_MAPS)?.trim().parse()?;
+    if operations / KEPT_SHARE > maps {
+        return Err(format!("so many operations need more mappings than {maps}: write {} to {MAX_MAPS}", operations / KEPT_SHARE).into());
+    }
     let fsx = tool::install("fsx", VERSION)?;
     let place = tool::conformance()?.join("fsx");
     fs::create_dir_all(&place)?;
