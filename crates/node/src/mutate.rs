@@ -324,9 +324,13 @@ impl Node {
             self.replica.view().namespace().permit_bytes(ino, false)?;
         }
         let place = self.make_room(ino, offset + len_bytes).await?;
-        let exposed = self.is_exposed(ino);
+        let unclear = match self.store.may_have_more(&place) {
+            true => self.replica.view().extents().fills(ino, extent::touched_blocks(offset, len_bytes)),
+            false => missing,
+        };
         // What was stored there past the node stays.
-        for fill in missing.into_iter().filter(|_| !exposed) {
+        let exposed = self.is_exposed(ino);
+        for fill in unclear.into_iter().filter(|_| !exposed) {
             let Range { start, end } = fill.range();
             self.store.clear(&place, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
         }

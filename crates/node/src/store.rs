@@ -116,6 +116,8 @@ struct Going {
 struct State {
     /// Files that have a store file of their own.
     own: BTreeSet<Ino>,
+    /// Those of them that an earlier run has made.
+    earlier: BTreeSet<Ino>,
     open: BTreeMap<FileId, Rc<dyn DiskFile>>,
     removing: BTreeSet<FileId>,
     /// Open files, oldest first.
@@ -211,9 +213,9 @@ impl Store {
     /// The store files that there are, to be looked at.
     pub async fn found(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         let names = disk.list(DIRECTORY).await?;
-        let own = names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect();
+        let own: BTreeSet<Ino> = names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect();
         let packs = Packs::found(&*disk).await?;
-        Ok(Store { disk, state: RefCell::new(State { own, ..State::default() }), packs, failing: Signal::default() })
+        Ok(Store { disk, state: RefCell::new(State { earlier: own.clone(), own, ..State::default() }), packs, failing: Signal::default() })
     }
 
     /// These blocks were written by an earlier run, which may not have forced them.
@@ -368,6 +370,11 @@ impl Store {
         self.state.borrow().own.contains(&ino)
     }
 
+    /// There may be bytes in blocks that are not in use: those of a write whose command a power cut has taken.
+    pub fn may_have_more(&self, place: &Place) -> bool {
+        place.packed.is_some() || self.state.borrow().earlier.contains(&place.ino)
+    }
+
     /// The store file reaches beyond this length.
     pub async fn is_longer(&self, place: &Place, len: u64) -> Result<bool, DiskError> {
         if place.packed.is_some() {
@@ -458,6 +465,7 @@ impl Store {
         {
             let mut state = self.state.borrow_mut();
             state.own.remove(&ino);
+            state.earlier.remove(&ino);
             state.lent.remove(&ino);
             state.settled(ino);
             state.failed.remove(&ino);
