@@ -5,6 +5,18 @@ use ebb_sim::{FaultPlan, NetFaults, Rate, Slowness};
 use futures_util::future::{Either, join, select};
 use std::pin::pin;
 
+async fn expect_something_to_lose(client: &Client, seed: u64) {
+    let AdminReply::Status(status) = client.admin(AdminRequest::Status).await.unwrap() else { panic!("a status was asked for") };
+    assert!(status.durable_index < status.log_index, "seed {seed}: there is something to lose");
+}
+
+async fn in_trash(client: &Client) -> usize {
+    match client.admin(AdminRequest::ListTrash { path: vec![], from: TrashPoint::default() }).await.unwrap() {
+        AdminReply::Trash { entries, next: None } => entries.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A client was answered and nothing was forced; the node's machine loses power. The client
 /// lives, and asks again for all that is lost, under the same inode ids.
 #[test]
@@ -20,10 +32,7 @@ fn what_a_power_cut_takes_from_the_node_comes_back_from_its_client() {
                 for file in 0..FILES {
                     made.push(make(&writer, file).await);
                 }
-                let AdminReply::Status(status) = writer.admin(AdminRequest::Status).await.unwrap() else {
-                    panic!("a status was asked for")
-                };
-                assert!(status.durable_index < status.log_index, "seed {seed}: there is something to lose");
+                expect_something_to_lose(&writer, seed).await;
                 made
             });
             let made = made.await.expect("the client lives");
@@ -131,12 +140,9 @@ fn what_is_removed_once_more_is_kept_once_more() {
             serve(&world).await;
             let kept = process.call(async move {
                 assert!(client.readdir(Ino::ROOT, Cookie::START, 1000).await.unwrap().entries.is_empty(), "seed {seed}");
-                client.admin(AdminRequest::ListTrash { path: vec![], from: TrashPoint::default() }).await.unwrap()
+                in_trash(&client).await
             });
-            match kept.await.expect("the client lives") {
-                AdminReply::Trash { entries, next: None } => assert_eq!(entries.len(), removed, "seed {seed}"),
-                other => panic!("{other:?}"),
-            }
+            assert_eq!(kept.await.expect("the client lives"), removed, "seed {seed}");
         });
     }
 }
@@ -168,8 +174,7 @@ fn whiteouts_come_back_under_their_ids() {
                     moved.push((ino, mover.lookup(Ino::ROOT, &name(file)).await.unwrap().ino));
                     make(&mover, MADE + file).await;
                 }
-                let AdminReply::Status(status) = mover.admin(AdminRequest::Status).await.unwrap() else { panic!("a status was asked for") };
-                assert!(status.durable_index < status.log_index, "seed {seed}: there is something to lose");
+                expect_something_to_lose(&mover, seed).await;
                 moved
             });
             let moved = moved.await.expect("the client lives");
@@ -182,12 +187,9 @@ fn whiteouts_come_back_under_their_ids() {
                     assert_eq!((attr.ino, attr.kind, attr.rdev), (whiteout, FileKind::CharDevice, 0), "seed {seed}");
                     client.lookup(Ino::ROOT, &name(MADE + file)).await.unwrap();
                 }
-                client.admin(AdminRequest::ListTrash { path: vec![], from: TrashPoint::default() }).await.unwrap()
+                in_trash(&client).await
             });
-            match kept.await.expect("the client lives") {
-                AdminReply::Trash { entries, next: None } => assert_eq!(entries.len(), FILES, "seed {seed}"),
-                other => panic!("{other:?}"),
-            }
+            assert_eq!(kept.await.expect("the client lives"), FILES, "seed {seed}");
         });
     }
 }
