@@ -105,10 +105,11 @@ impl Node {
         ended.map(drop)
     }
 
-    /// Forgets a session whose end is logged. Until that is safe others wait for the session if it
-    /// may have locks: a power cut could bring it back, and with it whoever reclaims them.
+    /// Forgets a session whose end is logged, and with it that others must not be told of what it has done before that is
+    /// safe. Others wait for it too if it may have locks: a power cut could bring it back, and whoever reclaims them.
     async fn forget_session(&self, session: SessionId) -> Result<(), RpcError> {
-        if self.attachments.awaits(session) || self.advisory.borrow().knows(session) {
+        let is_told_of = self.attachments.is_shared() || self.attachments.awaits(session);
+        if is_told_of || self.advisory.borrow().knows(session) {
             self.force_log().await?;
         }
         self.attachments.remove(session);

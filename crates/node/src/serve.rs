@@ -39,11 +39,11 @@ impl Node {
         if self.is_stopping() && !asks && !matches!(request, Request::Detach { .. } | Request::Close { .. }) {
             return Err(RpcError::NotServing("the node is stopping".into()));
         }
-        let mutates = matches!(request, Request::Mutate { .. });
         let shows = matches!(
             request,
             Request::Lookup { .. }
                 | Request::GetAttr { .. }
+                | Request::Access { .. }
                 | Request::ReadLink { .. }
                 | Request::ReadDir { .. }
                 | Request::GetXattr { .. }
@@ -63,7 +63,7 @@ impl Node {
         // A client that is alone brings back what it has done, but not the ids of what was found.
         let tells = match &answer {
             Ok(_) => shows,
-            Err(RpcError::Refused(_)) => shows || mutates,
+            Err(RpcError::Refused(_)) => true,
             Err(_) => false,
         };
         let told = match self.attachments.is_shared() {
