@@ -6,7 +6,7 @@ use ebb_client::{Client, ClientPorts, LocalLink, Options as ClientOptions};
 use ebb_model::*;
 use ebb_node::side_by_side::Member;
 use ebb_node::{Node, OpenError, Options, Stopped};
-use ebb_sim::{FaultPlan, Process, Rng, SimBucket, World};
+use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, Rng, SimBucket, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -276,5 +276,42 @@ fn every_file_ends_in_its_own_bucket() {
         let world = World::with_faults(seed, faults);
         let mut story = Story::new(&world, seed);
         world.run(story.tell(faults)).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+/// Situation: a node dies while it sends to all buckets, and one of them is away when it can be seen what has become of that.
+/// Danger: what was sent to the others is never known to be there, and nothing can be sent to its keys.
+#[test]
+fn a_bucket_that_is_away_does_not_keep_the_others_claimed() {
+    for seed in 0..4 {
+        for away in 0..2 {
+            let world = World::new(seed);
+            let buckets = ["root", "first", "second"].map(|name| world.bucket_named(name));
+            let process = world.machine("a").process_on("node", "data");
+            let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+            let (node, client) = world.run(process.call(open(process.clone(), buckets.clone()))).unwrap().unwrap().unwrap();
+            let writing = process.call(async move {
+                for dir in 0..2 {
+                    write(client.clone(), dir, "file".into(), vec![7; 1000]).await.unwrap();
+                }
+                client
+            });
+            let client = world.run(writing).unwrap().unwrap();
+            world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+            process.spawn(async move { drop(client.admin(AdminRequest::Flush { path: vec![] }).await) });
+            world.run(world.sleep(Duration::from_millis(100))).unwrap();
+            drop(node);
+            process.kill();
+            world.set_faults(FaultPlan::default());
+            let process = world.machine("a").process_on("node", "data");
+            let (_node, client) = world.run(process.call(open(process.clone(), buckets.clone()))).unwrap().unwrap().unwrap();
+            buckets[1 + away].vanish_for(Duration::from_secs(3600));
+            let here = 1 - away;
+            let writing = process.call(write(client.clone(), here, "file".into(), vec![8; 1000]));
+            world.run(writing).unwrap().unwrap().unwrap();
+            world.run(world.sleep(Duration::from_secs(60))).unwrap();
+            let object = buckets[1 + here].objects().remove("file").expect("the bucket answers");
+            assert_eq!(object.body, vec![8; 1000], "seed {seed}");
+        }
     }
 }

@@ -488,6 +488,26 @@ fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
     done.unwrap_or_else(|failure| panic!("{failure}")).unwrap();
 }
 
+/// Flushes, and dies when the first request of a kind has been sent, which takes effect within 8 s.
+async fn die_flushing(world: &World, bucket: &SimBucket, process: &Process, client: Client, what: &str) {
+    let before = bucket.requests().get(what).copied().unwrap_or(0);
+    let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+    world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+    let dying = process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await });
+    let killing = async {
+        asked(world, bucket, what, before + 1).await;
+        world.sleep(Duration::from_millis(50)).await;
+        process.kill();
+        world.set_faults(FaultPlan::default());
+    };
+    let (died, ()) = futures_util::future::join(dying, killing).await;
+    assert!(died.is_none(), "it dies in the midst of it");
+}
+
+fn files_in(bucket: &SimBucket) -> Vec<String> {
+    bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect()
+}
+
 /// Situation: a node dies while an object is on its way to the bucket, which is there after the next start only, and by then the
 /// file is gone or has another name.
 /// Danger: nobody has claimed the key any more, so that the object counts as somebody else's, and a removed file is back.
@@ -505,7 +525,6 @@ fn what_a_dead_node_has_sent_may_come_late() {
         let bucket = world.bucket();
         let process = world.machine("a").process_on("node", "data");
         let (port, inner) = (process.bucket(&bucket), process.clone());
-        let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
         let prepared = world.run(process.call(async move {
             let (node, client) = start(inner, port).await;
             let ino = make(&client, "file", 0).await;
@@ -517,17 +536,7 @@ fn what_a_dead_node_has_sent_may_come_late() {
             (node, client)
         }));
         let (_node, client) = prepared.unwrap().expect("the process lives");
-        let before = bucket.requests()["put"];
-        world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
-        let dying = process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await });
-        let killing = async {
-            asked(&world, &bucket, "put", before + 1).await;
-            world.sleep(Duration::from_millis(50)).await;
-            process.kill();
-            world.set_faults(FaultPlan::default());
-        };
-        let (died, ()) = world.run(futures_util::future::join(dying, killing)).unwrap();
-        assert!(died.is_none(), "seed {seed}: it dies in the midst of it");
+        world.run(die_flushing(&world, &bucket, &process, client, "put")).unwrap();
         let process = world.machine("a").process_on("node", "data");
         let (port, inner) = (process.bucket(&bucket), process.clone());
         let done = world.run(process.call(async move {
@@ -547,14 +556,90 @@ fn what_a_dead_node_has_sent_may_come_late() {
         }));
         done.unwrap().unwrap();
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
-        let left: Vec<String> = bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
         let expected = match then {
             Then::Removed => vec![],
             Then::Renamed => vec!["moved"],
             Then::Kept => vec!["file"],
         };
-        assert_eq!(left, expected, "seed {seed}, {then:?}, {replaces}");
+        assert_eq!(files_in(&bucket), expected, "seed {seed}, {then:?}, {replaces}");
         let content = bucket.objects().remove(expected.first().copied().unwrap_or_default()).map(|object| object.body[0]);
         assert_eq!(content, expected.first().map(|_| if replaces { b'a' } else { b'f' }), "seed {seed}, {then:?}");
     }
+}
+
+/// As before, of a copy of what others wrote: it carries no tag of ebb's, and what it was copied from goes before it comes.
+#[test]
+fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
+    for (seed, removed) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.put_as_outsider("old", vec![7; 1000], vec![]).unwrap();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            client.lookup(Ino::ROOT, &name("old")).await.unwrap();
+            client.rename(&Caller::ROOT, Ino::ROOT, &name("old"), Ino::ROOT, &name("new"), RenameMode::Replace).await.unwrap();
+            (node, client)
+        }));
+        let (_node, client) = prepared.unwrap().expect("the process lives");
+        world.run(die_flushing(&world, &bucket, &process, client, "copy")).unwrap();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner.clone(), port).await;
+            inner.ports.clock.sleep(Duration::from_secs(seed / 2)).await;
+            if removed {
+                client.unlink(&Caller::ROOT, Ino::ROOT, &name("new")).await.unwrap();
+            }
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        let expected: &[&str] = if removed { &[] } else { &["new"] };
+        assert_eq!(files_in(&bucket), expected, "seed {seed}");
+    }
+}
+
+/// Situation: the power is cut while a file is sent that was not forced; it is started twice, and what was sent is there in between.
+/// Danger: the second start takes the file for what was sent, after the first has shown something else.
+#[test]
+fn what_was_read_stays_though_something_else_had_been_sent() {
+    let mut lost = 0;
+    for seed in 0..24 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let machine = world.machine("a");
+        let options = || Options { commit_interval: Duration::from_secs(3600), ..Options::default() };
+        let process = machine.process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start_with(inner, port, options()).await;
+            let ino = make(&client, "file", 0).await;
+            client.write(&Caller::ROOT, ino, 0, Bytes::from(vec![b'a'; 5000]), false).await.unwrap();
+            (node, client)
+        }));
+        let (_node, client) = prepared.unwrap().expect("the process lives");
+        world.run(die_flushing(&world, &bucket, &process, client, "put")).unwrap();
+        machine.power_cut();
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let process = machine.process_on("node", "data");
+            let (port, inner) = (process.bucket(&bucket), process.clone());
+            let read = world.run(process.call(async move {
+                let (_node, client) = start_with(inner.clone(), port, options()).await;
+                let file = client.lookup(Ino::ROOT, &name("file")).await.unwrap();
+                let before = client.read(file.ino, 0, 10_000).await.unwrap();
+                inner.ports.clock.sleep(Duration::from_secs(5)).await;
+                (before, client.read(file.ino, 0, 10_000).await.unwrap())
+            }));
+            let (before, after) = read.unwrap().expect("the process lives");
+            process.kill();
+            seen.extend([before, after]);
+        }
+        assert!(seen.windows(2).all(|two| two[0] == two[1]), "seed {seed}: the file has changed by itself");
+        lost += u32::from(seen[0] != vec![b'a'; 5000]);
+    }
+    assert!(lost > 0, "no power cut took the bytes");
 }

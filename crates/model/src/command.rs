@@ -267,6 +267,9 @@ pub enum BackingCommand {
     PiecesReplaced { dir: Ino, gone: Vec<Name>, pieces: Vec<PagePiece> },
     /// As `PageWritten`, of the head of a page in pieces.
     PiecesWritten { dir: Ino, version: Version, etag: String },
+    /// Whoever was writing the object of `ino` has ended and nothing of it is to be seen yet: it may still come. What
+    /// it brings makes nothing clean, for what is here has been read since.
+    UploadLate { ino: Ino },
 }
 
 impl BackingCommand {

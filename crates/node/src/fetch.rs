@@ -320,8 +320,8 @@ impl Node {
 
     /// Waits for the end of the upload of a file, which says what the object is.
     pub(crate) async fn upload_ended(&self, ino: Ino) -> Result<(), RpcError> {
-        let deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
-        while self.replica.view().backing().uploads().any(|(other, _)| other == ino) {
+        let deadline = self.ports.clock.monotonic() + self.upload_patience();
+        while self.replica.view().backing().upload(ino).is_some() {
             if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }

@@ -30,11 +30,17 @@ impl Backing {
                 extents.upload_aborted(*ino);
                 self.pieces_aborted(*ino);
             }
+            BackingCommand::UploadLate { ino } => {
+                if let Some(upload) = self.uploads.get_mut(ino) {
+                    upload.late = true;
+                }
+            }
             BackingCommand::Uploaded { ino, key, etag, len_bytes, version } => {
-                self.uploads.remove(ino);
+                let is_late = self.uploads.remove(ino).is_some_and(|upload| upload.late);
+                let version = if is_late { Version(0) } else { *version };
                 let home = Home { key: None, etag: etag.clone(), len_bytes: *len_bytes };
-                if self.settle(namespace, *ino, key, home, Some(*version)) {
-                    extents.uploaded(*ino, etag, *len_bytes, *version);
+                if self.settle(namespace, *ino, key, home, Some(version)) {
+                    extents.uploaded(*ino, etag, *len_bytes, version);
                 }
             }
             BackingCommand::Moved { ino, key, etag } => {
@@ -250,7 +256,8 @@ impl Backing {
 
     fn upload_begun(&mut self, namespace: &Namespace, extents: &mut Extents, ino: Ino, key: &str, upload: Option<&String>, now: Version) {
         let marker = self.marker(namespace, ino);
-        self.uploads.insert(ino, Upload { key: key.into(), upload: upload.cloned(), marker: marker.clone() });
+        let from = self.home(namespace, ino).filter(|(home, _)| home != key).map(|(_, home)| home.etag);
+        self.uploads.insert(ino, Upload { key: key.into(), upload: upload.cloned(), marker: marker.clone(), from, late: false });
         if self.files.contains_key(&ino) {
             extents.upload_begun(ino, now);
         }

@@ -154,6 +154,10 @@ pub struct Upload {
     pub upload: Option<String>,
     /// Of a directory: its marker, which is written with the page.
     pub marker: Option<String>,
+    /// Tag of the file's object at another key, of which it may be a copy.
+    pub from: Option<String>,
+    /// A run of before has begun it, and it was not to be seen by the next one's start.
+    pub late: bool,
 }
 
 impl Upload {

@@ -94,7 +94,13 @@ impl Backing {
     pub fn dirt(&self) -> Dirt {
         let pages = self.queue.iter().filter(|((_, is_dir, _), ())| *is_dir).count() as u64;
         let since = self.queue.first().map(|((since, ..), ())| since);
-        Dirt { files: self.queue.len() as u64 - pages, pages, deletes: self.deletes.len() as u64, since }
+        let deletes = (self.deletes.len() + self.unwanted().count()) as u64;
+        Dirt { files: self.queue.len() as u64 - pages, pages, deletes, since }
+    }
+
+    /// Keys that are being written for what is gone or elsewhere by now: what comes there is to be deleted.
+    pub fn unwanted(&self) -> impl Iterator<Item = &str> {
+        self.uploads.iter().filter(|(ino, _)| !self.is_dirty(**ino)).map(|(_, upload)| upload.key.as_str())
     }
 
     /// Since when pages are to be written that tell of an inode: those of the directories of
@@ -141,6 +147,10 @@ impl Backing {
     /// before it does anything else to their keys.
     pub fn uploads(&self) -> impl Iterator<Item = (Ino, &Upload)> {
         self.uploads.iter().map(|(ino, upload)| (*ino, upload))
+    }
+
+    pub fn upload(&self, ino: Ino) -> Option<&Upload> {
+        self.uploads.get(&ino)
     }
 
     /// Directories whose objects are not below their path.

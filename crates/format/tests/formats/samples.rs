@@ -75,6 +75,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Backing(BackingCommand::PiecesBegun { .. })) => "pieces-begun",
     Payload::Command(Command::Backing(BackingCommand::PiecesReplaced { .. })) => "pieces-replaced",
     Payload::Command(Command::Backing(BackingCommand::PiecesWritten { .. })) => "pieces-written",
+    Payload::Command(Command::Backing(BackingCommand::UploadLate { .. })) => "upload-late",
     Payload::Command(Command::Repeated { .. }) => "repeated",
     Payload::Command(Command::Quota { limits: Some(_), .. }) => "quota",
     Payload::Command(Command::Quota { limits: None, .. }) => "quota-ends",
@@ -544,6 +545,7 @@ impl Draw {
             BackingCommand::PiecesBegun { dir, ids: self.list(Draw::u64) },
             BackingCommand::PiecesReplaced { dir, gone: self.list(Draw::name), pieces: self.list(Draw::page_piece) },
             BackingCommand::PiecesWritten { dir, version: self.version(), etag: self.text() },
+            BackingCommand::UploadLate { ino },
         ];
         all.extend(backing.map(Command::Backing));
         let mutation = Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() };

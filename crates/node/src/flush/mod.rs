@@ -211,11 +211,12 @@ impl Node {
     /// How long a flush waits for the next file to be there: beside the usual time what all files
     /// take that are to be sent, if that is limited.
     pub(crate) fn flush_patience(&self) -> Duration {
-        let Some(rate) = self.options.upload_bytes_per_sec else { return self.options.bucket_timeout };
+        let patience = self.upload_patience();
+        let Some(rate) = self.options.upload_bytes_per_sec else { return patience };
         let state = self.replica.view();
         let length = |ino| state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
         let bytes = state.backing().dirty_inodes().fold(0u64, |sum, (_, ino)| sum.saturating_add(length(ino)));
-        self.options.bucket_timeout + Duration::from_secs(bytes / rate.max(1))
+        patience + Duration::from_secs(bytes / rate.max(1))
     }
 
     /// The buckets that have anything of what is below an inode: objects without a key of
@@ -226,15 +227,13 @@ impl Node {
     }
 
     /// Files and pages below an inode that the bucket does not have, and all deletes in its
-    /// buckets: they are of names that are gone from somewhere. So is what is still sent of inodes that are gone.
+    /// buckets, also those to come: they are of names that are gone from somewhere.
     fn dirty_below(&self, root: Ino) -> usize {
         let dirty: Vec<Ino> = self.replica.view().backing().dirty_inodes().map(|(_, ino)| ino).collect();
         let inodes = dirty.into_iter().filter(|ino| self.is_below(*ino, root)).count();
         let sides: Vec<Side> = self.sides_of_flush(root).collect();
         let state = self.replica.view();
-        let deletes = state.backing().deletes().map(|(key, _)| key);
-        let uploads = state.backing().uploads().filter(|(ino, _)| state.namespace().inode(*ino).is_none());
-        let gone = deletes.chain(uploads.map(|(_, upload)| upload.key.clone()));
+        let gone = state.backing().deletes().map(|(key, _)| key).chain(state.backing().unwanted().map(str::to_owned));
         inodes + gone.filter(|key| sides.contains(&self.side_of_key(key))).count()
     }
 

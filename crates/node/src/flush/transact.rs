@@ -101,6 +101,12 @@ impl Node {
         Ok(())
     }
 
+    /// How long the end of an upload is waited for: of one that may come late for so much longer.
+    pub(crate) fn upload_patience(&self) -> Duration {
+        let any_late = self.replica.view().backing().uploads().any(|(_, upload)| upload.late);
+        self.options.bucket_timeout + if any_late { LATE_EFFECT } else { Duration::ZERO }
+    }
+
     /// An earlier request could still undo what would be done to the key now.
     pub(super) fn await_late_effects(&self, key: &str) -> Result<(), FlushError> {
         if self.flusher.doubts.has(key, self.ports.clock.monotonic()) { Err(FlushError::Later) } else { Ok(()) }

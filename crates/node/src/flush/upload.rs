@@ -13,6 +13,7 @@ use ebb_core::extent::{Segment, Source};
 use ebb_format::sums::{self, Sums};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag, ObjectMeta, ObjectTags, PartTag, Piece, UploadId};
+use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::cell::Cell;
 use std::future::ready;
@@ -333,10 +334,15 @@ impl Node {
             if let Some(upload) = upload.map(UploadId) {
                 self.insist(&key, || self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
             }
-            match self.end_to_be_seen(ino, &key).await?.filter(|end| self.is_news(end)) {
-                Some(end) => drop(self.commit(Command::Backing(end)).await?),
-                None => late.push((ino, key)),
+            let end = self.end_to_be_seen(ino, &key).await?.filter(|end| self.is_news(end));
+            if end.is_none() {
+                late.push((ino, key));
             }
+            self.commit(Command::Backing(end.unwrap_or(BackingCommand::UploadLate { ino }))).await?;
+        }
+        if !late.is_empty() {
+            // Before anybody reads what is here.
+            self.force_log().await?;
         }
         Ok(late)
     }
@@ -345,31 +351,30 @@ impl Node {
     /// that nobody claims would be another's.
     pub(crate) async fn settle_late(self: Rc<Self>, late: Vec<(Ino, String)>) {
         self.ports.clock.sleep(LATE_EFFECT).await;
-        for (ino, key) in late {
-            let mut backoff = Backoff::default();
-            while let Err(error) = self.settle_one_late(ino, &key).await {
-                if self.is_stopping() {
-                    return;
-                }
-                let what = format!("it cannot be seen what became of {key} when the node last stopped: {error}");
-                self.trouble(&self.subject("bucket writes", self.side_of_key(&key)), Some(what));
-                let pause = backoff.pause(self.ports.entropy.next_u64(), None);
-                self.ports.clock.sleep(pause).await;
-            }
-        }
+        // A bucket that does not answer keeps no other waiting.
+        join_all(late.iter().map(|(ino, key)| self.settle_until_seen(*ino, key))).await;
     }
 
-    async fn settle_one_late(self: &Rc<Self>, ino: Ino, key: &str) -> Result<(), RpcError> {
-        let end = match self.end_to_be_seen(ino, key).await? {
-            // What is here may have been lost and read since, so that it stands: it is sent again.
-            Some(BackingCommand::Uploaded { ino, key, etag, len_bytes, .. }) => {
-                BackingCommand::Uploaded { ino, key, etag, len_bytes, version: Version(0) }
+    async fn settle_until_seen(self: &Rc<Self>, ino: Ino, key: &str) {
+        let mut backoff = Backoff::default();
+        while !self.is_stopping() {
+            match self.end_to_be_seen(ino, key).await {
+                Ok(end) => {
+                    // Never sent, or somebody else's: what is dirty is sent again.
+                    let ended = self.end(end.unwrap_or(BackingCommand::UploadAborted { ino })).await;
+                    if let Err(error) = ended {
+                        tracing::error!(key, %error, "what became of an upload of before could not be logged");
+                    }
+                    return self.flusher.progress.raise();
+                }
+                Err(error) => {
+                    let what = format!("it cannot be seen what became of {key} when the node last stopped: {error}");
+                    self.trouble(&self.subject("bucket writes", self.side_of_key(key)), Some(what));
+                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
+                    self.ports.clock.sleep(pause).await;
+                }
             }
-            Some(end) => end,
-            // Never sent, or somebody else's: what is dirty is sent again.
-            None => BackingCommand::UploadAborted { ino },
-        };
-        self.end(end).await
+        }
     }
 
     /// How a write to `key` ended of which nobody has heard, if that can be seen.
@@ -380,12 +385,13 @@ impl Node {
             Err(error) => return Err(bucket_refusal(&error)),
         };
         let version = self.version_in(&meta, ino);
-        let is_copied = version.is_none() && self.is_copied(ino, key, &meta);
+        // A copy of what others wrote has no tag of ours, and theirs.
+        let from = self.replica.view().backing().upload(ino).and_then(|upload| upload.from.clone());
         let ObjectMeta { etag: ETag(etag), len_bytes, .. } = meta;
         let key = key.into();
         Ok(match version {
             Some(version) => Some(BackingCommand::Uploaded { ino, key, etag, len_bytes, version }),
-            None if is_copied => Some(BackingCommand::Moved { ino, key, etag }),
+            None if from.as_ref() == Some(&etag) => Some(BackingCommand::Moved { ino, key, etag }),
             None => None,
         })
     }
@@ -395,17 +401,6 @@ impl Node {
         let (BackingCommand::Uploaded { ino, key, etag, .. } | BackingCommand::Moved { ino, key, etag }) = end else { return false };
         let was_there = self.home_of(*ino).is_some_and(|(home, tag, _)| home == *key && tag.0 == *etag);
         !was_there && !self.replica.view().backing().is_to_be_deleted(key)
-    }
-
-    /// A copy of what others wrote has no tag of ours, and theirs: that of the file's home, or
-    /// where the file has gone meanwhile, of what is to be deleted for it.
-    fn is_copied(&self, ino: Ino, key: &str, meta: &ObjectMeta) -> bool {
-        if let Some((home, etag, _)) = self.home_of(ino) {
-            return home != key && etag == meta.etag;
-        }
-        let state = self.replica.view();
-        let gone = state.namespace().inode(ino).is_none();
-        gone && state.backing().deletes().any(|(from, etag)| from != key && etag.as_ref() == Some(&meta.etag.0))
     }
 
     /// The object holds what some version of the file held.
