@@ -83,6 +83,9 @@ pub struct Mounts {
     mount: Vec<Shape>,
     #[arg(long)]
     release: bool,
+    /// Leave out this machine's disk, whose failures excuse the same ones of mounts.
+    #[arg(long)]
+    mounts_only: bool,
 }
 
 impl Mounts {
