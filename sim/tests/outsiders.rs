@@ -203,6 +203,48 @@ fn names_of_large_directories_are_asked_for_one_by_one() {
     });
 }
 
+/// Danger: a listing that is older than what was done here brings back what was removed, or takes away what was made.
+#[test]
+fn a_listing_of_before_undoes_nothing() {
+    let world = World::new(5);
+    let bucket = world.bucket();
+    for key in ["a", "d/b", "d/e/c", "kept/x"] {
+        put(&bucket, key, key);
+    }
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        mount.tree().await;
+        let (root, d) = (Ino::ROOT, mount.find("d").await.unwrap().ino);
+        let (e, kept) = (mount.find("d/e").await.unwrap().ino, mount.find("kept").await.unwrap().ino);
+        bucket.keep_listings(true);
+        mount
+            .call(|client| async move {
+                let caller = Caller::ROOT;
+                client.unlink(&caller, root, &name("a")).await.unwrap();
+                client.unlink(&caller, e, &name("c")).await.unwrap();
+                client.rmdir(&caller, d, &name("e")).await.unwrap();
+                client.rename(&caller, d, &name("b"), root, &name("moved"), RenameMode::Replace).await.unwrap();
+                client.rmdir(&caller, root, &name("d")).await.unwrap();
+                client.make(&caller, kept, &name("y"), 0o644, Make::Regular, false).await.unwrap();
+            })
+            .await;
+        let expected = ["kept/", "kept/x", "kept/y", "moved"];
+        for _ in 0..3 {
+            mount.flush().await;
+            assert_eq!(mount.tree().await.into_keys().collect::<Vec<_>>(), expected);
+            assert_eq!(mount.find("a").await, Err(FsError::NotFound));
+            assert_eq!(mount.find("d").await, Err(FsError::NotFound));
+            world.sleep(INTERVAL).await;
+        }
+        put(&bucket, "a", "somebody else's");
+        put(&bucket, "d/b", "somebody else's");
+        bucket.keep_listings(false);
+        world.sleep(INTERVAL).await;
+        let expected = ["a", "d/", "d/b", "kept/", "kept/x", "kept/y", "moved"];
+        assert_eq!(mount.tree().await.into_keys().collect::<Vec<_>>(), expected);
+    });
+}
+
 /// What is cached is shown while the bucket is away, and nobody waits for long.
 #[test]
 fn a_bucket_that_is_away_hides_nothing() {

@@ -22,6 +22,7 @@ mod flush;
 mod force;
 mod forget;
 mod fsck;
+mod gone;
 pub mod head;
 mod holes;
 mod identity;
@@ -81,6 +82,7 @@ use fetch::Downloads;
 use flush::Flusher;
 use forget::Forgetting;
 use futures_util::future::{Either, select};
+use gone::Gone;
 use head::Tenure;
 use holes::Holes;
 use lend::Loans;
@@ -124,6 +126,7 @@ pub struct Node {
     downloads: Downloads,
     cache: Cache,
     revalidation: Revalidation,
+    gone: Gone,
     forgetting: Forgetting,
     metadata: Metadata,
     flusher: Flusher,

@@ -117,7 +117,7 @@ impl Node {
         let request = ListRequest { prefix: prefix.clone(), by_directory: true, after: after.clone(), limit: LIST_LIMIT };
         let listing = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;
         let mut last = listing.entries.last().filter(|_| listing.more).map(|last| last.key().to_owned());
-        let mut entries: Vec<Listed> = listing.entries.into_iter().map(listed).collect();
+        let mut entries = self.believed(listing.entries.into_iter().map(listed).collect()).await?;
         let part = head.as_ref().and_then(|(head, _)| end_of_part(head, &prefix, after.as_deref(), last.as_deref(), LOAD_PIECES));
         if let Some(end) = part {
             entries.retain(|entry| entry.key() <= end.as_str());
@@ -177,16 +177,7 @@ impl Node {
                 break (plan, Some(page));
             }
         };
-        let heads = objects.into_iter().map(|key| async move {
-            match self.bucket_read("head", &key, 0, || self.bucket().head(&key)).await {
-                Ok(meta) => {
-                    let modified = Time::from_secs(meta.modified_secs);
-                    Ok(Some(Listed::Object { key, etag: meta.etag.0, len_bytes: meta.len_bytes, modified }))
-                }
-                Err(RpcError::Refused(FsError::NotFound)) => Ok(None),
-                Err(error) => Err(error),
-            }
-        });
+        let heads = objects.into_iter().map(|key| self.ask_for_object(key));
         let (found, mut entries) = try_join(try_join_all(heads), self.probe(prefixes)).await?;
         entries.extend(found.into_iter().flatten());
         Ok(Some(Found { entries, page, epoch }))
@@ -200,11 +191,7 @@ impl Node {
 
     /// Those of the prefixes below which there is anything.
     pub(crate) async fn probe(&self, prefixes: Vec<String>) -> Result<Vec<Listed>, RpcError> {
-        let probes = prefixes.into_iter().map(|key| async move {
-            let request = ListRequest { prefix: key.clone(), by_directory: false, after: None, limit: 1 };
-            let found = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;
-            Ok::<_, RpcError>((!found.entries.is_empty()).then_some(Listed::Prefix { key }))
-        });
+        let probes = prefixes.into_iter().map(|key| self.ask_for_prefix(key));
         Ok(try_join_all(probes).await?.into_iter().flatten().collect())
     }
 

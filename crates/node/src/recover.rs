@@ -6,6 +6,7 @@ use crate::exposed::Exposures;
 use crate::fetch::Downloads;
 use crate::flush::Flusher;
 use crate::forget::Forgetting;
+use crate::gone::Gone;
 use crate::head::{Candidate, HeadError, TakeOver, Tenure};
 use crate::holes::Holes;
 use crate::identity::{self, IdentityError};
@@ -225,6 +226,7 @@ impl Node {
             loads: Default::default(),
             pages: Default::default(),
             revalidation: Revalidation::default(),
+            gone: Gone::default(),
             forgetting: Forgetting::default(),
             metadata: Metadata::default(),
             cache: Cache::new(&options),

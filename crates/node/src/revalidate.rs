@@ -8,7 +8,7 @@
 use crate::Node;
 use crate::load::{LIST_LIMIT, listed};
 use crate::locks::{Locks, Mode};
-use ebb_core::backing::{self, Listed, Listing, Scope, Standing};
+use ebb_core::backing::{self, Listing, Scope, Standing};
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use ebb_ports::{ListRequest, ObjectMeta};
@@ -154,7 +154,7 @@ impl Node {
             let request = ListRequest { prefix: prefix.clone(), by_directory: true, after, limit: LIST_LIMIT };
             let page = self.in_time(self.bucket_read("list", &prefix, 0, || self.bucket().list(request.clone()))).await?;
             after = page.entries.last().filter(|_| page.more).map(|last| last.key().to_owned());
-            let mut entries: Vec<Listed> = page.entries.into_iter().map(listed).collect();
+            let mut entries = self.in_time(self.believed(page.entries.into_iter().map(listed).collect())).await?;
             if after.is_some() {
                 entries.extend(self.in_time(self.probe(backing::to_probe(&entries))).await?);
             }

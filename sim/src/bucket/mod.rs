@@ -87,6 +87,12 @@ impl SimBucket {
         self.shared.store.borrow_mut().refuses_part_copies = true;
     }
 
+    /// Listings stay as they are now until they are no longer `stale`.
+    pub fn keep_listings(&self, stale: bool) {
+        let mut store = self.shared.store.borrow_mut();
+        store.listed = stale.then(|| store.objects().clone());
+    }
+
     /// Every request is answered [`BucketError::Forbidden`] for a while.
     pub fn forbid_for(&self, duration: Duration) {
         self.shared.forbidden_until.set(self.shared.executor.now().saturating_add(duration));

@@ -47,6 +47,8 @@ pub(crate) struct Store {
     /// Completing an upload does not take its parts away.
     pub(crate) keeps_parts: bool,
     pub(crate) refuses_part_copies: bool,
+    /// What listings show in place of what there is.
+    pub(crate) listed: Option<BTreeMap<String, Object>>,
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<String, Upload>,
     uploads_begun: u64,
@@ -68,6 +70,7 @@ impl Store {
             weak_tags: false,
             keeps_parts: false,
             refuses_part_copies: false,
+            listed: None,
             objects: BTreeMap::new(),
             uploads: BTreeMap::new(),
             uploads_begun: 0,
@@ -147,9 +150,8 @@ impl Store {
         let mut entries: Vec<ListEntry> = Vec::new();
         let after = request.after.as_deref().filter(|after| *after >= request.prefix.as_str());
         let mut from = after.map_or(Bound::Included(request.prefix.clone()), |after| Bound::Excluded(after.to_owned()));
-        while let Some((key, object)) =
-            self.objects.range((from, Bound::Unbounded)).next().filter(|(key, _)| key.starts_with(&request.prefix))
-        {
+        let listed = self.listed.as_ref().unwrap_or(&self.objects);
+        while let Some((key, object)) = listed.range((from, Bound::Unbounded)).next().filter(|(key, _)| key.starts_with(&request.prefix)) {
             let slash = if request.by_directory { key[request.prefix.len()..].find('/') } else { None };
             let common = slash.map(|at| &key[..=request.prefix.len() + at]);
             let skipped = common.is_some_and(|common| after.is_some_and(|after| common <= after));

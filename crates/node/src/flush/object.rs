@@ -69,8 +69,9 @@ impl Node {
         // Or a power cut could bring back a name whose object is gone.
         self.force_log().await?;
         match self.insist(key, || self.bucket().delete(key, etag)).await {
+            Ok(()) | Err(BucketError::NotFound { .. }) => self.gone.note(key, self.ports.clock.monotonic()),
             // Somebody else has put something there since: it is theirs.
-            Ok(()) | Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
+            Err(BucketError::Precondition { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         self.end(BackingCommand::Deleted { key: key.into() }).await?;
