@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ebb_client::{Client, ClientPorts, LocalLink, Options as ClientOptions};
 use ebb_model::*;
 use ebb_node::{Node, Options};
-use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
+use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -642,4 +642,45 @@ fn what_was_read_stays_though_something_else_had_been_sent() {
         lost += u32::from(seen[0] != vec![b'a'; 5000]);
     }
     assert!(lost > 0, "no power cut took the bytes");
+}
+
+/// Situation: a file whose checksums a death has made void is sent, and the bucket refuses a part while checksums of another one are
+/// being logged, so that the upload is given up.
+/// Danger: nobody waits for these records any more, so that it is not known whether they are in the log, and it takes nothing else.
+#[test]
+fn an_upload_that_is_given_up_does_not_end_the_log() {
+    for seed in 0..16 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let options = || Options { part_bytes: 64 << 10, flush_interval: Duration::from_millis(100), ..Options::default() };
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start_with(inner, port, options()).await;
+            let ino = make(&client, "file", 0).await;
+            client.write(&Caller::ROOT, ino, 0, Bytes::from(vec![1; 1 << 20]), false).await.unwrap();
+            (node, client, ino)
+        }));
+        let (_node, _client, ino) = prepared.unwrap().expect("the process lives");
+        process.kill();
+        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) };
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let opened = world.run(process.call(start_flushing(inner, port, options())));
+        let (_node, client) = opened.unwrap().expect("the process lives");
+        world.set_faults(FaultPlan {
+            disk: DiskFaults { slow, ..DiskFaults::default() },
+            bucket: BucketFaults { unavailable: Rate::one_in(2), throttled: Rate::one_in(2), ..BucketFaults::default() },
+            ..FaultPlan::default()
+        });
+        let clock = process.ports.clock.clone();
+        let done = world.run(process.call(async move {
+            for at in 0..100 {
+                clock.sleep(Duration::from_millis(50)).await;
+                let written = client.write(&Caller::ROOT, ino, at * 7919, Bytes::from(vec![2; 3000]), false).await;
+                assert!(written.is_ok(), "seed {seed}: {written:?}");
+            }
+        }));
+        done.unwrap().unwrap();
+    }
 }

@@ -213,7 +213,7 @@ impl Node {
         let node = Rc::new(Node {
             cluster: serves.cluster,
             incarnation: serves.incarnation,
-            replica: Replica::new(partition, log),
+            replica: Replica::new(partition, log, ports.spawn.clone()),
             store,
             tenure,
             bucket,

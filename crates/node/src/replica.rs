@@ -8,27 +8,38 @@
 use crate::log::{Log, LogError};
 use ebb_core::partition::{Applied, Partition};
 use ebb_model::{Command, FsError, LogIndex, RpcError};
+use ebb_ports::Spawn;
+use futures_channel::oneshot;
+use futures_util::FutureExt;
 use futures_util::lock::{Mutex, MutexGuard};
 use std::cell::{Ref, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
 
 pub struct Replica {
+    voter: Rc<Voter>,
+    /// Shared with the proposal that has it.
+    turn: Arc<Mutex<()>>,
+    spawn: Rc<dyn Spawn>,
+}
+
+struct Voter {
     partition: RefCell<Partition>,
     log: Log,
-    turn: Mutex<()>,
 }
 
 impl Replica {
-    pub fn new(partition: Partition, log: Log) -> Replica {
-        Replica { partition: RefCell::new(partition), log, turn: Mutex::new(()) }
+    pub fn new(partition: Partition, log: Log, spawn: Rc<dyn Spawn>) -> Replica {
+        Replica { voter: Rc::new(Voter { partition: RefCell::new(partition), log }), turn: Arc::default(), spawn }
     }
 
     /// The state now. Not to be held across an await.
     pub fn view(&self) -> Ref<'_, Partition> {
-        self.partition.borrow()
+        self.voter.partition.borrow()
     }
 
     pub fn log(&self) -> &Log {
-        &self.log
+        &self.voter.log
     }
 
     /// Waits until no command lies between its choice and the state; none does for as long
@@ -39,12 +50,31 @@ impl Replica {
 
     /// Logs and applies the command that `choose` makes of the state, or makes none.
     /// The command survives the death of the process from here on, and a power cut once
-    /// the log is forced.
+    /// the log is forced. What was chosen is done also where nobody waits for it any more.
     pub async fn propose(&self, choose: impl FnOnce(&Partition) -> Result<Command, RpcError>) -> Result<(LogIndex, Applied), RpcError> {
-        let _turn = self.turn.lock().await;
-        let command = choose(&self.partition.borrow())?;
-        let index = self.log.append(&command).await.map_err(refusal)?;
-        let applied = self.partition.borrow_mut().apply(index, &command);
+        let turn = self.turn.clone().lock_owned().await;
+        let command = choose(&self.view())?;
+        let voter = self.voter.clone();
+        let mut doing = Box::pin(async move {
+            let _turn = turn;
+            voter.log_and_apply(&command).await
+        });
+        if let Some(done) = (&mut doing).now_or_never() {
+            return done;
+        }
+        let (tell, told) = oneshot::channel();
+        self.spawn.spawn(Box::pin(async move {
+            // Who has asked may have gone.
+            let _ = tell.send(doing.await);
+        }));
+        told.await.unwrap_or(Err(RpcError::Refused(FsError::Io)))
+    }
+}
+
+impl Voter {
+    async fn log_and_apply(&self, command: &Command) -> Result<(LogIndex, Applied), RpcError> {
+        let index = self.log.append(command).await.map_err(refusal)?;
+        let applied = self.partition.borrow_mut().apply(index, command);
         Ok((index, applied))
     }
 }
