@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ebb_model::*;
 use ebb_node::{Node, Options};
 use ebb_sim::volume::rig::attach_embedded;
-use ebb_sim::{DiskFaults, FaultPlan, Process, Rate, Slowness, World};
+use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Process, Rate, Slowness, World};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -100,5 +100,41 @@ fn a_first_start_that_fails_does_not_matter() {
         world.set_faults(FaultPlan::default());
         let second = world.run(open(world.machine("a").process_on("node", "data"))).unwrap();
         assert_eq!(second.map(|opened| opened.map_err(|error| error.to_string())), Some(Ok(())), "seed {seed}");
+    }
+}
+
+/// Situation: the first start has given its files names and ends before it has forced these, the second one builds on them, and the
+/// power is cut.
+/// Danger: a name is gone, and what the second one has forced is of no use without the file.
+#[test]
+fn names_that_a_first_start_has_not_forced_are_forced_by_the_next() {
+    for (seed, nth) in (0..12).flat_map(|seed| (11..=14).map(move |nth| (seed, nth))) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let open = |process: Process| {
+            let (port, ports) = (process.bucket(&bucket), process.ports.clone());
+            let options = Options { volume: "ebb".into(), embedded: true, ..Options::default() };
+            async move { process.call(async move { Node::open(ports, Some(port), options).await }).await.expect("the process lives") }
+        };
+        let start = || world.machine("a").process_on("node", "data");
+        world.machine("a").disk("data").fail_nth(DiskOperation::Sync, nth);
+        let first = start();
+        assert!(world.run(open(first.clone())).unwrap().is_err(), "{nth} is one of its first start");
+        first.kill();
+        let second = start();
+        let made = world.run(async {
+            let node = open(second.clone()).await.unwrap();
+            let client = attach_embedded(&second, &node).await.unwrap().unwrap();
+            let making = async move {
+                let name = Name::new(b"file").unwrap();
+                client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap();
+                client.sync_fs().await
+            };
+            second.call(making).await
+        });
+        assert_eq!(made.unwrap(), Some(Ok(())), "seed {seed}, {nth}");
+        world.machine("a").power_cut();
+        let third = world.run(open(start())).unwrap().map(drop);
+        assert_eq!(third.map_err(|error| error.to_string()), Ok(()), "seed {seed}, {nth}");
     }
 }

@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::bucket;
 use crate::head::HeadError;
-use crate::log::{LogError, snapshot_path, snapshots};
+use crate::log::{LogError, SNAPSHOT_DIR, snapshot_path, snapshots};
 use crate::recover::OpenError;
 use ebb_format::backup::{self, Backup, Part};
 use ebb_format::{FormatError, crc32c};
@@ -204,8 +204,6 @@ pub async fn discard_backup(found: &Backup, disk: &dyn Disk) -> Result<(), Backu
     }
     Ok(disk.sync_dir(SNAPSHOT_DIR).await?)
 }
-
-const SNAPSHOT_DIR: &str = "snapshot";
 
 /// The key of an encrypted data directory, wrapped (`docs/format/encryption.md`).
 pub const ENCRYPTION: &str = "encryption";

@@ -250,8 +250,10 @@ impl Node {
             ports,
             options,
         });
-        if fresh {
-            node.write_snapshot().await?;
+        match fresh {
+            true => node.write_snapshot().await?,
+            // The run before may have ended between giving it its name and making that durable.
+            false => node.ports.disk.sync_dir(log::SNAPSHOT_DIR).await?,
         }
         node.store.not_forced(doubtful.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (node.place(*ino), run))));
         node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.place(ino), len)));

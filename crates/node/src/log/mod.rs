@@ -26,7 +26,7 @@ pub use error::LogError;
 pub use recovery::{Recovery, Start};
 pub use replay::Commands;
 pub use snapshots::SnapshotFrames;
-pub(crate) use snapshots::{list as snapshots, path as snapshot_path};
+pub(crate) use snapshots::{SNAPSHOT_DIR, list as snapshots, path as snapshot_path};
 
 use crate::signal::Signal;
 use ebb_format::record::{self, LINE_BYTES, MARKER_BYTES, MAX_RECORD_BYTES, Payload, Position, RecordHeader, Term};

@@ -10,7 +10,7 @@ use ebb_model::LogIndex;
 use ebb_ports::{Disk, DiskFile, OpenMode};
 use std::rc::Rc;
 
-pub(super) const SNAPSHOT_DIR: &str = "snapshot";
+pub(crate) const SNAPSHOT_DIR: &str = "snapshot";
 
 /// The snapshot being written. Whatever a crash leaves of it is written over by the next.
 const UNFINISHED: &str = "snapshot/unfinished";
