@@ -4,8 +4,9 @@
 //! For each fault: work with the bucket well, then with the fault, then flush; everything is
 //! compared with what was acknowledged, from the cache and from the bucket alone, and no
 //! object or upload may be left that belongs to nothing. Meanwhile files that only the bucket
-//! has are read: an error is allowed, wrong bytes are not.
+//! has are read and all directories listed: an error is allowed, wrong bytes are not.
 
+mod files;
 mod proxy;
 
 use crate::rig::{Rig, Shape};
@@ -13,10 +14,11 @@ use crate::rng::Rng;
 use crate::workload::{Crew, Mix};
 use crate::{Outcome, tool};
 use clap::ValueEnum;
+use files::{Cold, Large};
 use proxy::{Proxy, Request, Seen};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -80,9 +82,6 @@ impl Fault {
     }
 }
 
-const COLD_FILES: usize = 20;
-const COLD_BYTES: usize = 300_000;
-
 /// After a fault everything reaches the bucket within this time.
 const DRAIN: Duration = Duration::from_secs(120);
 
@@ -113,6 +112,10 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     let (proxy, endpoint) = Proxy::before(endpoint, rng.draw())?;
     rig.store.set_endpoint(endpoint);
     rig.store.environment.extend([("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())]);
+    if fault == Fault::StaleListings {
+        // Otherwise nothing is listed twice.
+        rig.store.environment.extend([("EBB_REVALIDATE", "200ms".into())]);
+    }
     rig.mount("")?;
     let root = rig.mountpoint();
     let cold = Cold::make(rig, &mut rng)?;
@@ -128,6 +131,14 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
         let cold = cold.clone();
         spawn(&stop, move |stop| cold.read_until(stop))
     };
+    let writing = {
+        let (large, rng) = (Large::at(&root), Rng(rng.draw()));
+        spawn(&stop, move |stop| large.write_until(rng, stop))
+    };
+    let listing = {
+        let root = root.clone();
+        spawn(&stop, move |stop| files::list_until(&root, stop))
+    };
     thread::sleep(duration);
     let troubles = troubles(rig)?;
     stop.store(true, Ordering::Relaxed);
@@ -135,6 +146,8 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     let seen = proxy.seen();
     proxy.set(None);
     let failed_reads = reading.join().map_err(|_| "the reader panicked")?.map_err(|error| format!("a file of the bucket: {error}"))?;
+    let large = writing.join().map_err(|_| "the writer panicked")?.map_err(|error| format!("the large file: {error}"))?;
+    listing.join().map_err(|_| "who lists panicked")?;
     if let Some(failed) = crew.failed() {
         return Err(format!("work did not go on from the cache: {failed}").into());
     }
@@ -146,12 +159,14 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     let drained = drain(rig)?;
     crew.verify()?;
     cold.verify()?;
+    large.verify()?;
     tool::output(&mut rig.ebb(&["fsck", &root.display().to_string()]))?;
     rig.umount()?;
     rig.drop_cache()?;
     rig.mount("")?;
     crew.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
     cold.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
+    large.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
     left_over(&root, &proxy.seen(), &rig.store.url)?;
     rig.umount()?;
     let done = crew.done() - before;
@@ -198,65 +213,6 @@ fn drain(rig: &Rig) -> Outcome<Duration> {
     }
     let left = troubles(rig)?;
     if left.is_empty() { Ok(began.elapsed()) } else { Err(format!("still said to be wrong when drained: {}", told(&left)).into()) }
-}
-
-/// Files that only the bucket has when the fault begins.
-#[derive(Clone)]
-struct Cold {
-    dir: PathBuf,
-    contents: Arc<Vec<Vec<u8>>>,
-}
-
-impl Cold {
-    fn make(rig: &Rig, rng: &mut Rng) -> Outcome<Cold> {
-        let dir = rig.mountpoint().join("cold");
-        fs::create_dir(&dir)?;
-        let contents: Vec<_> = (0..COLD_FILES).map(|_| rng.bytes(COLD_BYTES)).collect();
-        let cold = Cold { dir, contents: Arc::new(contents) };
-        for (at, content) in cold.contents.iter().enumerate() {
-            fs::write(cold.path(at), content)?;
-        }
-        let dir = cold.dir.display().to_string();
-        tool::output(&mut rig.ebb(&["flush", &dir]))?;
-        tool::output(&mut rig.ebb(&["evict", &dir]))?;
-        // The kernel's own copies.
-        let dropped = fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").and_then(|mut file| {
-            use std::io::Write;
-            file.write_all(b"1")
-        });
-        dropped.map_err(|error| format!("the kernel's cache cannot be dropped: {error}"))?;
-        Ok(cold)
-    }
-
-    fn path(&self, at: usize) -> PathBuf {
-        self.dir.join(format!("file {at}"))
-    }
-
-    /// Reads again and again; gives how many reads failed. Wrong bytes are the error.
-    fn read_until(&self, stop: &AtomicBool) -> Result<u64, String> {
-        let mut failed = 0;
-        for at in (0..COLD_FILES).cycle() {
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
-            match fs::read(self.path(at)) {
-                Ok(content) if content == self.contents[at] => {}
-                Ok(_) => return Err(format!("file {at} is wrong")),
-                Err(_) => failed += 1,
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        Ok(failed)
-    }
-
-    fn verify(&self) -> Outcome<()> {
-        for (at, content) in self.contents.iter().enumerate() {
-            if fs::read(self.path(at))? != *content {
-                return Err(format!("cold file {at} is wrong").into());
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Every object is a file's, and no upload is open.

@@ -1,0 +1,118 @@
+//! What else is used while a bucket misbehaves.
+
+use crate::rig::Rig;
+use crate::rng::Rng;
+use crate::{Outcome, tool};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const COLD_FILES: usize = 20;
+const COLD_BYTES: usize = 300_000;
+
+/// Sent in parts.
+const LARGE_BYTES: usize = 20 << 20;
+
+const LARGE_PAUSE: Duration = Duration::from_millis(300);
+const LISTING_PAUSE: Duration = Duration::from_millis(50);
+
+/// Files that only the bucket has when the fault begins.
+#[derive(Clone)]
+pub struct Cold {
+    dir: PathBuf,
+    contents: Arc<Vec<Vec<u8>>>,
+}
+
+impl Cold {
+    pub fn make(rig: &Rig, rng: &mut Rng) -> Outcome<Cold> {
+        let dir = rig.mountpoint().join("cold");
+        fs::create_dir(&dir)?;
+        let contents: Vec<_> = (0..COLD_FILES).map(|_| rng.bytes(COLD_BYTES)).collect();
+        let cold = Cold { dir, contents: Arc::new(contents) };
+        for (at, content) in cold.contents.iter().enumerate() {
+            fs::write(cold.path(at), content)?;
+        }
+        let dir = cold.dir.display().to_string();
+        tool::output(&mut rig.ebb(&["flush", &dir]))?;
+        tool::output(&mut rig.ebb(&["evict", &dir]))?;
+        // The kernel's own copies.
+        let dropped = fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").and_then(|mut file| {
+            use std::io::Write;
+            file.write_all(b"1")
+        });
+        dropped.map_err(|error| format!("the kernel's cache cannot be dropped: {error}"))?;
+        Ok(cold)
+    }
+
+    fn path(&self, at: usize) -> PathBuf {
+        self.dir.join(format!("file {at}"))
+    }
+
+    /// Reads again and again; gives how many reads failed. Wrong bytes are the error.
+    pub fn read_until(&self, stop: &AtomicBool) -> Result<u64, String> {
+        let mut failed = 0;
+        for at in (0..COLD_FILES).cycle() {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            match fs::read(self.path(at)) {
+                Ok(content) if content == self.contents[at] => {}
+                Ok(_) => return Err(format!("file {at} is wrong")),
+                Err(_) => failed += 1,
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(failed)
+    }
+
+    pub fn verify(&self) -> Outcome<()> {
+        for (at, content) in self.contents.iter().enumerate() {
+            if fs::read(self.path(at))? != *content {
+                return Err(format!("cold file {at} is wrong").into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file that is written as a whole, again and again.
+pub struct Large {
+    path: PathBuf,
+    content: Vec<u8>,
+}
+
+impl Large {
+    pub fn at(root: &Path) -> Large {
+        Large { path: root.join("large"), content: Vec::new() }
+    }
+
+    pub fn write_until(mut self, mut rng: Rng, stop: &AtomicBool) -> io::Result<Large> {
+        while !stop.load(Ordering::Relaxed) {
+            self.content = rng.bytes(LARGE_BYTES);
+            fs::write(&self.path, &self.content)?;
+            thread::sleep(LARGE_PAUSE);
+        }
+        Ok(self)
+    }
+
+    pub fn verify(&self) -> Outcome<()> {
+        if fs::read(&self.path)? == self.content { Ok(()) } else { Err("the large file is wrong".into()) }
+    }
+}
+
+/// Lists every directory of the root, again and again. A bucket that misbehaves may not let it.
+pub fn list_until(root: &Path, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        for dir in fs::read_dir(root).into_iter().flatten().flatten() {
+            // A file is none, which is as good as a directory that cannot be listed.
+            if let Ok(names) = fs::read_dir(dir.path()) {
+                names.for_each(drop);
+            }
+        }
+        thread::sleep(LISTING_PAUSE);
+    }
+}
