@@ -42,6 +42,8 @@ pub struct Seen {
     pub objects: BTreeSet<String>,
     /// Uploads that have begun and were neither completed nor aborted.
     pub uploads: BTreeSet<String>,
+    /// Uploads that have begun without an answer: whoever began them cannot know of them, and the bucket's own rules end them.
+    pub untold: u64,
 }
 
 impl Proxy {
@@ -95,9 +97,9 @@ impl Proxy {
                 answer(&refusal(404, "NoSuchUpload"))
             }
             Some(Fault::Gone) => Ok(()),
-            Some(Fault::LostAnswers) => self.pass(&request).map(drop),
+            Some(Fault::LostAnswers) => self.pass_untold(&request),
             Some(Fault::Silence) => {
-                self.pass(&request)?;
+                self.pass_untold(&request)?;
                 while self.state().fault == Some(Fault::Silence) {
                     thread::sleep(POLL);
                 }
@@ -106,7 +108,7 @@ impl Proxy {
             Some(Fault::LateEffects) => {
                 client.shutdown(Shutdown::Both)?;
                 thread::sleep(LATE);
-                self.pass(&request).map(drop)
+                self.pass_untold(&request)
             }
             Some(Fault::Truncated) => {
                 let whole = self.pass(&request)?;
@@ -140,6 +142,17 @@ impl Proxy {
         spoiled.then_some(fault)
     }
 
+    /// The server does what it is asked, and nobody hears of it.
+    fn pass_untold(&self, request: &Request) -> io::Result<()> {
+        let answer = self.pass(request)?;
+        if let Some(upload) = begun(request, &answer) {
+            let mut state = self.state();
+            state.seen.uploads.remove(&upload);
+            state.seen.untold += 1;
+        }
+        Ok(())
+    }
+
     /// The server's answer, whole.
     fn pass(&self, request: &Request) -> io::Result<Vec<u8>> {
         let mut server = TcpStream::connect(&self.server)?;
@@ -163,10 +176,7 @@ impl State {
             ("GET", _) if request.is_listing() && self.fault.is_none() => {
                 self.listings.insert(request.target.clone(), answer.to_vec());
             }
-            ("POST", None) if request.query("uploads").is_some() => {
-                let id = body.split("<UploadId>").nth(1).and_then(|rest| rest.split('<').next());
-                self.seen.uploads.extend(id.map(str::to_owned));
-            }
+            ("POST", None) => self.seen.uploads.extend(begun(request, answer)),
             ("POST", Some(upload)) => {
                 self.seen.uploads.remove(upload);
                 self.seen.objects.insert(request.key());
@@ -183,6 +193,14 @@ impl State {
             _ => {}
         }
     }
+}
+
+/// The upload that a request has begun.
+fn begun(request: &Request, answer: &[u8]) -> Option<String> {
+    request.query("uploads").filter(|_| request.method == "POST")?;
+    let body = String::from_utf8_lossy(&answer[body_at(answer)..]);
+    let id = body.split("<UploadId>").nth(1)?.split('<').next()?;
+    Some(id.to_owned())
 }
 
 /// A request of HTTP/1.1 whose length is stated, as all of ebb's are.
