@@ -33,7 +33,7 @@ use ebb_format::record::{self, LINE_BYTES, MARKER_BYTES, MAX_RECORD_BYTES, Paylo
 use ebb_format::segment::{SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_format::snapshot::SnapshotHeader;
 use ebb_model::{Command, Incarnation, LogIndex, Version};
-use ebb_ports::{Disk, Spawn};
+use ebb_ports::{Disk, DiskFile, Spawn};
 use futures_util::lock::Mutex;
 use scan::{GROUP, Used};
 use segments::{Segment, Supply};
@@ -82,8 +82,11 @@ pub struct Log {
     end: Mutex<End>,
     /// With records, oldest first. The last is the one written to.
     segments: RefCell<VecDeque<Used>>,
-    /// One sync at a time; who waits here shares the next. Taken before `turns`.
+    /// Who waits here shares the next sync. Taken before `turns`.
     forcing: Rc<Turns>,
+    /// One sync at a time: of two at one time the system tells only one that it failed. Taken behind
+    /// all others.
+    syncing: Mutex<()>,
     snapshotting: Mutex<()>,
     /// The highest index that somebody waits for.
     wanted: Cell<LogIndex>,
@@ -156,12 +159,7 @@ impl Log {
             end.marked = upto;
             (end.segment.file.clone(), end.position, upto)
         };
-        if let Err(error) = file.sync_data().await {
-            return Err(self.fail(LogError::Disk(error)));
-        }
-        // An append that failed meanwhile may have failed for the same reason.
-        self.check()?;
-        self.synced.set(self.synced.get().max(position));
+        self.sync(&*file, position).await?;
         self.durable.set(upto);
         Ok(upto)
     }
@@ -225,17 +223,35 @@ impl Log {
 
     /// Recycles segments whose commands are all at or below `at`, oldest first.
     async fn truncate(&self, at: LogIndex) -> Result<(), LogError> {
-        loop {
-            let oldest = {
-                let segments = self.segments.borrow();
-                match (segments.front(), segments.get(1)) {
-                    (Some(oldest), Some(next)) if next.base <= at => oldest.generation,
-                    _ => return Ok(()),
-                }
-            };
+        let (given_up, file, position) = {
+            let _turn = self.turns.turn().await;
+            let end = self.end.lock().await;
+            let given_up = self.segments.borrow().iter().skip(1).take_while(|next| next.base <= at).count();
+            (given_up, end.segment.file.clone(), end.position)
+        };
+        if given_up > 0 {
+            // Nobody can read a log without its first record, which may be in the page cache
+            // alone if the log has just gone on in the segment that stays.
+            self.sync(&*file, position).await?;
+        }
+        for _ in 0..given_up {
+            let oldest = self.segments.borrow().front().expect("only a snapshot gives up segments").generation;
             self.supply.recycle(oldest).await?;
             self.segments.borrow_mut().pop_front();
         }
+        Ok(())
+    }
+
+    /// Makes the records up to `position`, the last of them in `file`, survive a power cut.
+    async fn sync(&self, file: &dyn DiskFile, position: Position) -> Result<(), LogError> {
+        let _syncing = self.syncing.lock().await;
+        if let Err(error) = file.sync_data().await {
+            return Err(self.fail(LogError::Disk(error)));
+        }
+        // What failed meanwhile may have failed for the same reason.
+        self.check()?;
+        self.synced.set(self.synced.get().max(position));
+        Ok(())
     }
 
     /// Writes one record and leaves `reserve` bytes behind it. `index` is as in [`RecordHeader`].
@@ -294,12 +310,9 @@ impl Log {
         let unless_abandoned = Finally(|| {
             self.fail(LogError::Abandoned);
         });
-        let synced = end.segment.file.sync_data().await;
+        let synced = self.sync(&*end.segment.file, end.position).await;
         std::mem::forget(unless_abandoned);
-        if let Err(error) = synced {
-            return Err(self.fail(LogError::Disk(error)));
-        }
-        self.synced.set(self.synced.get().max(end.position));
+        synced?;
         self.segments.borrow_mut().push_back(Used { generation: next.generation, base: self.written() });
         *end = End { segment: next, offset: SEGMENT_HEADER_BYTES as u64, position: end.position, marked: end.marked, asked: false };
         self.write_start(end).await

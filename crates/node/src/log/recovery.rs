@@ -180,6 +180,7 @@ async fn begin(
         end: Mutex::new(end),
         segments: RefCell::new(segments),
         forcing: Rc::default(),
+        syncing: Mutex::new(()),
         snapshotting: Mutex::new(()),
         wanted: Cell::new(durable),
         written: Cell::new(last),
@@ -203,9 +204,7 @@ impl Log {
         } else {
             self.roll(&mut end).await?;
         }
-        end.segment.file.sync_data().await?;
-        self.synced.set(end.position);
-        Ok(())
+        self.sync(&*end.segment.file, end.position).await
     }
 }
 

@@ -20,6 +20,24 @@ struct FileState {
     stable: RefCell<Vec<u8>>,
     /// Changes since the last sync, in order.
     dirty: RefCell<Vec<Change>>,
+    syncing: Cell<bool>,
+}
+
+/// A sync that is under way, or was dropped.
+struct Syncing<'a>(&'a Cell<bool>);
+
+impl Syncing<'_> {
+    /// Of two at one time the system tells only one that it failed.
+    fn begin<'a>(file: &'a FileState, path: &str) -> Syncing<'a> {
+        assert!(!file.syncing.replace(true), "two syncs of {path} at one time");
+        Syncing(&file.syncing)
+    }
+}
+
+impl Drop for Syncing<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 #[derive(Clone)]
@@ -403,6 +421,7 @@ impl DiskFile for TestFile {
 
     fn sync_data(&self) -> PortFuture<'_, Result<(), DiskError>> {
         Box::pin(async move {
+            let _syncing = Syncing::begin(&self.state, &self.path);
             // Much is to happen while a sync is under way.
             for _ in 0..self.disk.random.below(40) {
                 pause().await;
