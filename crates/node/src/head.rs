@@ -10,14 +10,19 @@ use crate::random_u128;
 use ebb_format::head::{self, Head};
 use ebb_model::{ClusterId, Incarnation, Time};
 use ebb_ports::{Bucket, BucketError, Condition, ETag, Ports};
+use futures_util::future::select;
 use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use thiserror::Error;
 
 pub const HEAD_KEY: &str = ".ebb/head";
+
+/// A request that nobody has heard the answer of may take effect until so long afterwards.
+pub(crate) const LATE_EFFECT: Duration = Duration::from_secs(10);
 
 /// What to do where another node holds the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +87,7 @@ pub struct Tenure {
     state: RefCell<State>,
     /// Monotonic time at which the right ends unless it is renewed.
     ends: Cell<Duration>,
+    late_until: Duration,
     lost_to: RefCell<Option<String>>,
     /// One write of the head at a time: two would make each other's condition fail, and a
     /// renewal that is still on its way would undo a release.
@@ -104,6 +110,7 @@ impl Tenure {
         let Candidate { node, owner, address, term, members, rearrange, restores } = candidate;
         let run = ports.entropy.next_u64();
         let mut watched: Option<(ETag, Duration)> = None;
+        let mut released = true;
         loop {
             let asked = ports.clock.monotonic();
             let mine = |cluster, incarnation, beat| Head {
@@ -135,6 +142,8 @@ impl Tenure {
                         return Err(HeadError::Rearranged { backing, missing: missing.clone() });
                     }
                     let etag = object.meta.etag;
+                    // An answer of an attempt of this one may have been lost.
+                    released &= found.released || (found.node, found.run) == (node, run);
                     // Not before the answer: its owner may have renewed while the question was on its way.
                     let seen_at = ports.clock.monotonic();
                     let incarnation = if found.node == node {
@@ -177,6 +186,7 @@ impl Tenure {
                     let tenure = Tenure {
                         bucket,
                         ends: Cell::new(asked + Duration::from_secs(head.term_secs.into())),
+                        late_until: if released { Duration::ZERO } else { ports.clock.monotonic() + LATE_EFFECT },
                         ports,
                         state: RefCell::new(State { head, etag }),
                         lost_to: RefCell::default(),
@@ -204,6 +214,22 @@ impl Tenure {
         self.lost_to.borrow().is_none() && self.ports.clock.monotonic() < self.ends.get()
     }
 
+    /// Refuses to write where that is not this node's right now.
+    pub fn check(&self) -> Result<(), BucketError> {
+        let what = match self.lost_to() {
+            Some(owner) => format!("the bucket was taken over by {owner}"),
+            None if self.holds() => return Ok(()),
+            None => "the bucket's head could not be renewed in time".into(),
+        };
+        Err(BucketError::Unavailable { what, retry_after: None })
+    }
+
+    /// Monotonic time until which requests of a run before this one, which has not given the volume
+    /// back, may still take effect.
+    pub fn late_until(&self) -> Duration {
+        self.late_until
+    }
+
     /// Who has taken the volume from this node.
     pub fn lost_to(&self) -> Option<String> {
         self.lost_to.borrow().clone()
@@ -219,8 +245,10 @@ impl Tenure {
         self.write(false).await
     }
 
-    /// Gives the volume back, so that the next node need not wait.
+    /// Gives the volume back, so that the next node need not wait, neither for the term to end nor for
+    /// what was asked for before.
     pub async fn release(&self) -> Result<(), BucketError> {
+        self.keep_until(self.late_until).await;
         let _turn = self.writing.lock().await;
         self.write(true).await
     }
@@ -275,6 +303,14 @@ impl Tenure {
         };
         *self.lost_to.borrow_mut() = Some(owner);
         Err(BucketError::Precondition { key: HEAD_KEY.into() })
+    }
+
+    /// Renews until that monotonic time.
+    pub async fn keep_until(&self, time: Duration) {
+        let left = time.saturating_sub(self.ports.clock.monotonic());
+        if !left.is_zero() {
+            select(pin!(self.keep()), self.ports.clock.sleep(left)).await;
+        }
     }
 
     /// Renews until it is dropped, for as long as a node is not yet there to do it.

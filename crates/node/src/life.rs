@@ -181,15 +181,12 @@ impl Node {
             return Ok(Stopped::Kept { dirty_files: self.replica.view().backing().dirt().files });
         }
         self.write_snapshot().await?;
-        // Objects of files that are open and have no name are not deleted yet: to the next
-        // node they would be files again. What is stored into exposed files is this node's to find.
-        let settled = {
-            let state = self.replica.view();
-            state.backing().is_settled() && state.namespace().orphans().next().is_none() && state.extents().exposed().next().is_none()
-        };
+        if self.is_settled() {
+            self.outlast_late_effects().await;
+        }
         let dirty_files = self.replica.view().backing().dirt().files;
         match &self.tenure {
-            Some(tenure) if settled => match self.release(tenure).await {
+            Some(tenure) if self.is_settled() => match self.release(tenure).await {
                 Ok(()) => Ok(Stopped::Released),
                 Err(error) => {
                     tracing::warn!(%error, "the volume could not be released: the next node waits for its term to end");
@@ -198,6 +195,13 @@ impl Node {
             },
             _ => Ok(Stopped::Kept { dirty_files }),
         }
+    }
+
+    /// Nothing here is of use to another node. Objects of files that are open and have no name are not deleted yet:
+    /// to the next node they would be files again. What is stored into exposed files is this node's to find.
+    fn is_settled(&self) -> bool {
+        let state = self.replica.view();
+        state.backing().is_settled() && state.namespace().orphans().next().is_none() && state.extents().exposed().next().is_none()
     }
 
     /// Gives back the members too, whatever becomes of them.

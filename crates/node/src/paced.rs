@@ -1,4 +1,5 @@
-//! A bucket whose bodies come and go no faster than they may.
+//! A bucket whose bodies come and go no faster than they may, and that is written to only while it
+//! is this node's.
 //!
 //! A body is let through once the time of those before it is over at the stated rate. Who is next is
 //! whose request would end first over the slowest line that is waited for: a small body waits for one
@@ -6,6 +7,7 @@
 //! What has no body, lists and the head of the volume pass by: nobody loses a volume for a rate.
 
 use crate::bucket::SLOWEST_BODY_BYTES_PER_SECOND;
+use crate::head::Tenure;
 use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_ports::{
@@ -110,12 +112,27 @@ impl Gate {
 pub struct PacedBucket {
     inner: Rc<dyn Bucket>,
     pace: Rc<Pace>,
+    /// None where nothing is written at all.
+    tenure: Option<Rc<Tenure>>,
 }
 
 impl PacedBucket {
     /// Several may share the same `pace`.
-    pub fn new(inner: Rc<dyn Bucket>, pace: Rc<Pace>) -> PacedBucket {
-        PacedBucket { inner, pace }
+    pub fn new(inner: Rc<dyn Bucket>, pace: Rc<Pace>, tenure: Option<Rc<Tenure>>) -> PacedBucket {
+        PacedBucket { inner, pace, tenure }
+    }
+
+    /// Refuses a write once another node may have the bucket, however long it has waited for its turn.
+    async fn write<'a, T>(
+        &'a self,
+        body_bytes: u64,
+        send: impl FnOnce(&'a dyn Bucket) -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        if let Some(gate) = self.pace.upload.as_ref().filter(|_| body_bytes > 0) {
+            gate.pass(body_bytes).await;
+        }
+        self.tenure.as_ref().map_or(Ok(()), |tenure| tenure.check())?;
+        send(&*self.inner).await
     }
 }
 
@@ -138,22 +155,18 @@ impl Bucket for PacedBucket {
     }
 
     fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
-        let Some(gate) = self.pace.upload.as_ref().filter(|_| !body.is_empty()) else {
-            return self.inner.put(key, body, condition, tags);
-        };
         let key = key.to_owned();
-        Box::pin(async move {
-            gate.pass(body.len() as u64).await;
-            self.inner.put(&key, body, condition, tags).await
-        })
+        Box::pin(self.write(body.len() as u64, move |inner| inner.put(&key, body, condition, tags)))
     }
 
     fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
-        self.inner.delete(key, if_match)
+        let (key, if_match) = (key.to_owned(), if_match.cloned());
+        Box::pin(self.write(0, move |inner| inner.delete(&key, if_match.as_ref())))
     }
 
     fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
-        self.inner.copy(from, to, if_match)
+        let (from, to, if_match) = (from.to_owned(), to.to_owned(), if_match.cloned());
+        Box::pin(self.write(0, move |inner| inner.copy(&from, &to, if_match.as_ref())))
     }
 
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
@@ -161,20 +174,18 @@ impl Bucket for PacedBucket {
     }
 
     fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
-        self.inner.upload_begin(key, tags)
+        let key = key.to_owned();
+        Box::pin(self.write(0, move |inner| inner.upload_begin(&key, tags)))
     }
 
     fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
-        let Some(gate) = &self.pace.upload else { return self.inner.upload_part(key, upload, number, body) };
         let (key, upload) = (key.to_owned(), upload.clone());
-        Box::pin(async move {
-            gate.pass(body.len() as u64).await;
-            self.inner.upload_part(&key, &upload, number, body).await
-        })
+        Box::pin(self.write(body.len() as u64, move |inner| inner.upload_part(&key, &upload, number, body)))
     }
 
     fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
-        self.inner.upload_part_copy(key, upload, number, from)
+        let (key, upload) = (key.to_owned(), upload.clone());
+        Box::pin(self.write(0, move |inner| inner.upload_part_copy(&key, &upload, number, from)))
     }
 
     fn upload_complete(
@@ -184,11 +195,13 @@ impl Bucket for PacedBucket {
         parts: Vec<PartTag>,
         condition: Condition,
     ) -> PortFuture<'_, Result<ETag, BucketError>> {
-        self.inner.upload_complete(key, upload, parts, condition)
+        let (key, upload) = (key.to_owned(), upload.clone());
+        Box::pin(self.write(0, move |inner| inner.upload_complete(&key, &upload, parts, condition)))
     }
 
     fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
-        self.inner.upload_abort(key, upload)
+        let (key, upload) = (key.to_owned(), upload.clone());
+        Box::pin(self.write(0, move |inner| inner.upload_abort(&key, &upload)))
     }
 
     fn capabilities(&self) -> Capabilities {

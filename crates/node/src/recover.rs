@@ -121,7 +121,7 @@ impl Node {
             members::check_free(root, &members).await?;
         }
         let Some(root) = root.clone().filter(|_| !options.read_only) else {
-            let backing = Backing::of(root, members, asked, pace);
+            let backing = Backing::of(root, None, members, asked, pace);
             return Node::recover(ports, backing, options, identity, None).await;
         };
         let candidate = Candidate {
@@ -150,7 +150,7 @@ impl Node {
                 give_back(&tenure).await;
                 return Err(refused);
             }
-            let backing = Backing::of(Some(root), members, asked.clone(), pace);
+            let backing = Backing::of(Some(root), Some(tenure.clone()), members, asked.clone(), pace);
             let members = backing.members.clone();
             let recovering = Node::recover(ports.clone(), backing, options, identity, Some(tenure));
             match select(pin!(recovering), pin!(members::keep(&members))).await {
@@ -411,10 +411,20 @@ struct Backing {
 
 impl Backing {
     /// The rights to write to them are held past the `pace`.
-    fn of(root: Option<Rc<dyn Bucket>>, members: Vec<Member>, asked: Rc<RefCell<Tallies>>, pace: Rc<Pace>) -> Backing {
-        let paced = |bucket| -> Rc<dyn Bucket> { Rc::new(PacedBucket::new(bucket, pace.clone())) };
-        let members: Rc<[Member]> = members.into_iter().map(|member| member.within(paced)).collect();
-        let root = root.map(paced);
+    fn of(
+        root: Option<Rc<dyn Bucket>>,
+        tenure: Option<Rc<Tenure>>,
+        members: Vec<Member>,
+        asked: Rc<RefCell<Tallies>>,
+        pace: Rc<Pace>,
+    ) -> Backing {
+        let paced = |bucket, tenure| -> Rc<dyn Bucket> { Rc::new(PacedBucket::new(bucket, pace.clone(), tenure)) };
+        let of_member = |member: Member| {
+            let tenure = member.tenure().cloned();
+            member.within(|bucket| paced(bucket, tenure))
+        };
+        let members: Rc<[Member]> = members.into_iter().map(of_member).collect();
+        let root = root.map(|root| paced(root, tenure));
         Backing { bucket: root.map(|root| SideBySide::over(root, members.clone())), members, asked }
     }
 }

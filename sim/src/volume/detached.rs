@@ -126,7 +126,6 @@ impl Detached<'_> {
 
     /// Starts the node, however often that takes.
     async fn start(&self) -> Result<Process, String> {
-        self.world.sleep(self.plan.late()).await;
         for attempt in 0..MAX_STARTS {
             let process = self.world.machine(SERVER).process_on(PROGRAM, DATA);
             match open_on(&process, &self.world.bucket(), &self.plan.options, self.plan.medium).await {

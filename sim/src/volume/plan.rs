@@ -87,12 +87,6 @@ impl Plan {
         Permitted { io: self.disk_fails(), bucket, expiry: false, durable_answers: self.options.ack_durable }
     }
 
-    /// After this time nothing that a dead node has sent takes effect any more. A node that is
-    /// started earlier cannot know of it: docs/PLAN.md, known gaps.
-    pub fn late(&self) -> Duration {
-        if self.faults.bucket.late == Rate::NEVER { Duration::ZERO } else { self.faults.bucket.late_limit }
-    }
-
     pub fn disk_fails(&self) -> bool {
         let disk = self.faults.disk;
         [disk.read_error, disk.write_error, disk.sync_error, disk.name_error].iter().any(|rate| *rate != Rate::NEVER)

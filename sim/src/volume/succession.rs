@@ -156,8 +156,6 @@ async fn tell(
         world.sleep(rng.duration(Duration::ZERO, life_limit)).await;
         history.note("the process is killed");
         scene.kill();
-        // What it had sent may come late, which is not what this is about.
-        world.sleep(plan.late()).await;
         scene.begin(world, &plan).await?;
     }
     let began = world.now();

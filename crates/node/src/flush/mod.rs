@@ -281,9 +281,10 @@ impl Node {
     }
 
     /// Nothing new goes to the bucket before clients that are still to come back have
-    /// repeated what a power cut took: dirty blocks may lack their bytes.
+    /// repeated what a power cut took: dirty blocks may lack their bytes. Nor before all is over that a run
+    /// before this one may have asked for.
     fn may_flush(&self) -> bool {
-        !self.attachments.awaits_any() && self.may_write()
+        !self.attachments.awaits_any() && self.ports.clock.monotonic() >= self.late_until() && self.may_write()
     }
 
     /// One round over what is due for one bucket: everything below `root`, or what is old enough.

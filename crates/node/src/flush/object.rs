@@ -91,7 +91,7 @@ impl Node {
         let tag: String = found.etag.0.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
         let aside = format!("{key}.ebb-conflict-{tag}");
         tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
-        self.insist(key, || self.bucket().copy(key, &aside, Some(&found.etag))).await?;
+        self.insist(&aside, || self.bucket().copy(key, &aside, Some(&found.etag))).await?;
         Ok(())
     }
 }

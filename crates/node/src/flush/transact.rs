@@ -3,16 +3,16 @@
 
 use crate::Node;
 use crate::bucket::Backoff;
+use crate::head::{LATE_EFFECT, Tenure};
+use crate::side_by_side::Member;
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag, PortFuture};
+use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
-
-/// A request whose answer was lost may take effect until so long afterwards. What is done to
-/// its key before is guarded by conditions that the late effect fails, or waits.
-pub(super) const LATE_EFFECT: Duration = Duration::from_secs(10);
 
 /// Keys of which it was given up to wait for an answer, and until when that may have effects.
 #[derive(Default)]
@@ -29,6 +29,11 @@ impl Doubts {
 
     fn has(&self, key: &str, now: Duration) -> bool {
         self.until.borrow().get(key).is_some_and(|until| *until > now)
+    }
+
+    /// When the last of them is over.
+    fn last(&self) -> Duration {
+        self.until.borrow().values().max().copied().unwrap_or_default()
     }
 }
 
@@ -101,15 +106,30 @@ impl Node {
         Ok(())
     }
 
-    /// How long the end of an upload is waited for: of one that may come late for so much longer.
+    /// How long the end of an upload is waited for: what was asked for before may have to be over first.
     pub(crate) fn upload_patience(&self) -> Duration {
-        let any_late = self.replica.view().backing().uploads().any(|(_, upload)| upload.late);
-        self.options.bucket_timeout + if any_late { LATE_EFFECT } else { Duration::ZERO }
+        self.options.bucket_timeout + LATE_EFFECT
     }
 
     /// An earlier request could still undo what would be done to the key now.
     pub(super) fn await_late_effects(&self, key: &str) -> Result<(), FlushError> {
-        if self.flusher.doubts.has(key, self.ports.clock.monotonic()) { Err(FlushError::Later) } else { Ok(()) }
+        let now = self.ports.clock.monotonic();
+        if self.flusher.doubts.has(key, now) || now < self.late_until() { Err(FlushError::Later) } else { Ok(()) }
+    }
+
+    /// When all is over that a run before this one may have asked for.
+    pub(super) fn late_until(&self) -> Duration {
+        self.tenures().map(|tenure| tenure.late_until()).max().unwrap_or_default()
+    }
+
+    /// Waits until nothing that was asked for can take effect any more, and keeps the volume meanwhile.
+    pub(crate) async fn outlast_late_effects(&self) {
+        let until = self.flusher.doubts.last().max(self.late_until());
+        join_all(self.tenures().map(|tenure| tenure.keep_until(until))).await;
+    }
+
+    fn tenures(&self) -> impl Iterator<Item = &Rc<Tenure>> {
+        self.tenure.iter().chain(self.members.iter().filter_map(Member::tenure))
     }
 
     pub(super) fn note_doubts(&self, keys: impl IntoIterator<Item = String>) {

@@ -1,7 +1,7 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
 use super::preserve::Kept;
-use super::transact::{FlushError, LATE_EFFECT};
+use super::transact::FlushError;
 use crate::bucket::Backoff;
 use crate::buffers::Room;
 use crate::load::bucket_refusal;
@@ -322,15 +322,12 @@ impl Node {
     /// Finds out how what was being written ended when the node last stopped. What the bucket does not show yet may
     /// still come: it is given, for [`Node::settle_late`].
     pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<Vec<(Ino, String)>, RpcError> {
-        self.note_doubts(self.replica.view().backing().deletes().map(|(key, _)| key));
-        self.note_doubts(self.replica.view().backing().pieces_left());
         let under_way: Vec<(Ino, String, Option<String>)> = {
             let state = self.replica.view();
             state.backing().uploads().map(|(ino, upload)| (ino, upload.key.clone(), upload.upload.clone())).collect()
         };
         let mut late = Vec::new();
         for (ino, key, upload) in under_way {
-            self.note_doubts([key.clone()]);
             if let Some(upload) = upload.map(UploadId) {
                 self.insist(&key, || self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
             }
@@ -350,7 +347,7 @@ impl Node {
     /// Whoever has waited so long has seen all that may come. Until then these keys stay claimed: what came to one
     /// that nobody claims would be another's.
     pub(crate) async fn settle_late(self: Rc<Self>, late: Vec<(Ino, String)>) {
-        self.ports.clock.sleep(LATE_EFFECT).await;
+        self.outlast_late_effects().await;
         // A bucket that does not answer keeps no other waiting.
         join_all(late.iter().map(|(ino, key)| self.settle_until_seen(*ino, key))).await;
     }

@@ -138,6 +138,7 @@ impl Node {
 
     async fn delete_unreferenced(&self, key: &str, etag: ETag) -> Result<(), RpcError> {
         self.check_writes()?;
+        self.outlast_late_effects().await;
         // Or a power cut could bring back what refers to it.
         self.force_log().await?;
         let reserved = {

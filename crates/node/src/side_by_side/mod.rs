@@ -68,18 +68,6 @@ impl Member {
         format!("{} over {}", self.dir, self.bucket.describe())
     }
 
-    /// Refuses for as long as the member is not this node's to write (DESIGN §3).
-    fn check_tenure(&self) -> Result<(), BucketError> {
-        let what = match &self.tenure {
-            Some(tenure) if !tenure.holds() => match tenure.lost_to() {
-                Some(owner) => format!("the bucket was taken over by {owner}"),
-                None => "the bucket's head could not be renewed in time".into(),
-            },
-            _ => return Ok(()),
-        };
-        Err(BucketError::Unavailable { what, retry_after: None })
-    }
-
     /// In errors the key is the volume's, and what failed is said by the member's name.
     fn outward(&self, error: BucketError) -> BucketError {
         let named = |what| format!("{}: {what}", self.dir);
@@ -155,14 +143,8 @@ impl SideBySide {
                 Box::pin(ready(Err(BucketError::Refused { what })))
             }
             Place::Member(member, rest) => {
-                let answer = member.check_tenure().map(|()| ask(&*member.bucket, rest));
-                Box::pin(async move {
-                    let answered = match answer {
-                        Ok(answer) => answer.await,
-                        Err(error) => Err(error),
-                    };
-                    answered.map_err(|error| member.outward(error))
-                })
+                let answer = ask(&*member.bucket, rest);
+                Box::pin(async move { answer.await.map_err(|error| member.outward(error)) })
             }
         }
     }

@@ -1,0 +1,314 @@
+//! Requests of a node that has ended, which take effect after the next one has begun.
+
+use crate::{asked, end, make, name, start, start_with};
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::Options;
+use ebb_ports::Capabilities;
+use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
+use std::time::Duration;
+
+/// Flushes, and dies when the first request of a kind has been sent, which takes effect within 8 s.
+async fn die_flushing(world: &World, bucket: &SimBucket, process: &Process, client: Client, what: &str) {
+    let before = bucket.requests().get(what).copied().unwrap_or(0);
+    let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+    world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+    let dying = process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await });
+    let killing = async {
+        asked(world, bucket, what, before + 1).await;
+        world.sleep(Duration::from_millis(50)).await;
+        process.kill();
+        world.set_faults(FaultPlan::default());
+    };
+    let (died, ()) = futures_util::future::join(dying, killing).await;
+    assert!(died.is_none(), "it dies in the midst of it");
+}
+
+fn files_in(bucket: &SimBucket) -> Vec<String> {
+    bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect()
+}
+
+/// Situation: a node dies while an object is on its way to the bucket, which is there after the next start only, and by then the
+/// file is gone or has another name.
+/// Danger: nobody has claimed the key any more, so that the object counts as somebody else's, and a removed file is back.
+#[test]
+fn what_a_dead_node_has_sent_may_come_late() {
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Then {
+        Removed,
+        Renamed,
+        Kept,
+    }
+    let cases = [Then::Removed, Then::Renamed, Then::Kept].into_iter().flat_map(|then| [(then, false), (then, true)]);
+    for (seed, (then, replaces)) in (0..8).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            let ino = make(&client, "file", 0).await;
+            client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"first"), false).await.unwrap();
+            if replaces {
+                client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+                client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"again"), false).await.unwrap();
+            }
+            (node, client)
+        }));
+        let (_node, client) = prepared.unwrap().expect("the process lives");
+        world.run(die_flushing(&world, &bucket, &process, client, "put")).unwrap();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            let root = Caller::ROOT;
+            match then {
+                Then::Removed => client.unlink(&root, Ino::ROOT, &name("file")).await.unwrap(),
+                Then::Renamed => {
+                    client.rename(&root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.map(drop).unwrap()
+                }
+                Then::Kept => {}
+            };
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
+            assert_eq!((report.problems, report.others, report.waiting), (vec![], vec![], 0), "seed {seed}, {then:?}");
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        let expected = match then {
+            Then::Removed => vec![],
+            Then::Renamed => vec!["moved"],
+            Then::Kept => vec!["file"],
+        };
+        assert_eq!(files_in(&bucket), expected, "seed {seed}, {then:?}, {replaces}");
+        let content = bucket.objects().remove(expected.first().copied().unwrap_or_default()).map(|object| object.body[0]);
+        assert_eq!(content, expected.first().map(|_| if replaces { b'a' } else { b'f' }), "seed {seed}, {then:?}");
+    }
+}
+
+/// As before, of a copy of what others wrote: it carries no tag of ebb's, and what it was copied from goes before it comes.
+#[test]
+fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
+    for (seed, removed) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.put_as_outsider("old", vec![7; 1000], vec![]).unwrap();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            client.lookup(Ino::ROOT, &name("old")).await.unwrap();
+            client.rename(&Caller::ROOT, Ino::ROOT, &name("old"), Ino::ROOT, &name("new"), RenameMode::Replace).await.unwrap();
+            (node, client)
+        }));
+        let (_node, client) = prepared.unwrap().expect("the process lives");
+        world.run(die_flushing(&world, &bucket, &process, client, "copy")).unwrap();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner.clone(), port).await;
+            inner.ports.clock.sleep(Duration::from_secs(seed / 2)).await;
+            if removed {
+                client.unlink(&Caller::ROOT, Ino::ROOT, &name("new")).await.unwrap();
+            }
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        let expected: &[&str] = if removed { &[] } else { &["new"] };
+        assert_eq!(files_in(&bucket), expected, "seed {seed}");
+    }
+}
+
+/// Situation: the power is cut while a file is sent that was not forced; it is started twice, and what was sent is there in between.
+/// Danger: the second start takes the file for what was sent, after the first has shown something else.
+#[test]
+fn what_was_read_stays_though_something_else_had_been_sent() {
+    let mut lost = 0;
+    for seed in 0..24 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let machine = world.machine("a");
+        let options = || Options { commit_interval: Duration::from_secs(3600), ..Options::default() };
+        let process = machine.process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start_with(inner, port, options()).await;
+            let ino = make(&client, "file", 0).await;
+            client.write(&Caller::ROOT, ino, 0, Bytes::from(vec![b'a'; 5000]), false).await.unwrap();
+            (node, client)
+        }));
+        let (_node, client) = prepared.unwrap().expect("the process lives");
+        world.run(die_flushing(&world, &bucket, &process, client, "put")).unwrap();
+        machine.power_cut();
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let process = machine.process_on("node", "data");
+            let (port, inner) = (process.bucket(&bucket), process.clone());
+            let read = world.run(process.call(async move {
+                let (_node, client) = start_with(inner.clone(), port, options()).await;
+                let file = client.lookup(Ino::ROOT, &name("file")).await.unwrap();
+                let before = client.read(file.ino, 0, 10_000).await.unwrap();
+                inner.ports.clock.sleep(Duration::from_secs(5)).await;
+                (before, client.read(file.ino, 0, 10_000).await.unwrap())
+            }));
+            let (before, after) = read.unwrap().expect("the process lives");
+            process.kill();
+            seen.extend([before, after]);
+        }
+        assert!(seen.windows(2).all(|two| two[0] == two[1]), "seed {seed}: the file has changed by itself");
+        lost += u32::from(seen[0] != vec![b'a'; 5000]);
+    }
+    assert!(lost > 0, "no power cut took the bytes");
+}
+
+/// What a node asks for again, and what the next one does about it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Asked {
+    WrittenFile,
+    MovedFile,
+    RemovedFile,
+    Marker,
+    Pieces,
+}
+
+impl Asked {
+    const ALL: [Asked; 5] = [Asked::WrittenFile, Asked::MovedFile, Asked::RemovedFile, Asked::Marker, Asked::Pieces];
+
+    fn request(self) -> &'static str {
+        match self {
+            Asked::WrittenFile | Asked::Marker | Asked::Pieces => "put",
+            Asked::MovedFile => "copy",
+            Asked::RemovedFile => "delete",
+        }
+    }
+
+    async fn prepare(self, client: &Client) {
+        let root = Caller::ROOT;
+        match self {
+            Asked::WrittenFile => fill(client, "file").await,
+            Asked::MovedFile => {
+                fill(client, "file").await;
+                flush(client).await;
+                let renamed = client.rename(&root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await;
+                renamed.map(drop).unwrap();
+            }
+            Asked::RemovedFile => {
+                fill(client, "file").await;
+                flush(client).await;
+                client.unlink(&root, Ino::ROOT, &name("file")).await.unwrap();
+            }
+            Asked::Marker => {
+                client.make(&root, Ino::ROOT, &name("dir"), 0o755, Make::Directory, false).await.unwrap();
+            }
+            Asked::Pieces => {
+                for at in 0..LINKS {
+                    let target = Make::Symlink { target: Bytes::from_static(b"nowhere") };
+                    client.make(&root, Ino::ROOT, &name(&format!("link{at}")), 0o777, target, false).await.unwrap();
+                }
+            }
+        }
+    }
+
+    /// Gives the files that are there then.
+    async fn undo(self, client: &Client) -> &'static [&'static str] {
+        let root = Caller::ROOT;
+        match self {
+            Asked::WrittenFile => client.unlink(&root, Ino::ROOT, &name("file")).await.unwrap(),
+            Asked::MovedFile => client.unlink(&root, Ino::ROOT, &name("moved")).await.unwrap(),
+            Asked::RemovedFile => {
+                fill(client, "file").await;
+                return &["file"];
+            }
+            Asked::Marker => client.rmdir(&root, Ino::ROOT, &name("dir")).await.unwrap(),
+            Asked::Pieces => {
+                for at in 0..LINKS {
+                    client.unlink(&root, Ino::ROOT, &name(&format!("link{at}"))).await.unwrap();
+                }
+            }
+        }
+        &[]
+    }
+}
+
+const LINKS: usize = 8;
+
+async fn fill(client: &Client, file: &str) {
+    let ino = make(client, file, 0).await;
+    client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"content"), false).await.unwrap();
+}
+
+async fn flush(client: &Client) {
+    client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+}
+
+/// Situation: nobody hears the answer to a request, which is asked for again and done; then the node ends, and the first request
+/// takes effect when the next node has undone it.
+/// Danger: what was removed is back, or what was made is gone.
+/// Expectation: the next node undoes nothing before all that was sent is over, and a node that stops waits for what it has sent itself.
+#[test]
+fn what_an_ended_node_has_sent_twice_may_come_late() {
+    let cases = Asked::ALL.into_iter().flat_map(|asked| [(asked, false), (asked, true)]);
+    for (seed, (what, killed)) in (0..4).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+        let case = format!("seed {seed}, {what:?}, {}", if killed { "killed" } else { "stopped" });
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let options = || Options { page_piece_entries: 2, ..Options::default() };
+        let process = world.machine("a").process_on("node", "data");
+        let usual = process.bucket(&bucket).capabilities();
+        bucket.set_capabilities(Capabilities { conditional_delete: false, ..usual });
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start_with(inner, port, options()).await;
+            what.prepare(&client).await;
+            (node, client)
+        }));
+        let (node, client) = prepared.unwrap().expect("the process lives");
+        let before = bucket.requests().get(what.request()).copied().unwrap_or(0);
+        let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+        let flushing = process.call(async move {
+            flush(&client).await;
+            if !killed {
+                end(node, client).await;
+            }
+        });
+        let calming = async {
+            asked(&world, &bucket, what.request(), before + 1).await;
+            // Before it has come there.
+            world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+            world.sleep(Duration::from_millis(50)).await;
+            world.set_faults(FaultPlan::default());
+            if killed {
+                world.sleep(Duration::from_millis(200 * (1 + seed % 3))).await;
+                process.kill();
+            }
+        };
+        world.run(futures_util::future::join(flushing, calming)).unwrap();
+        process.kill();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start_with(inner, port, options()).await;
+            let expected = what.undo(&client).await;
+            flush(&client).await;
+            end(node, client).await;
+            expected
+        }));
+        let expected = done.unwrap().unwrap();
+        process.kill();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        assert_eq!(files_in(&bucket), expected, "{case}");
+        let process = world.machine("b").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let checked = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
+            end(node, client).await;
+            (report.problems, report.others)
+        }));
+        assert_eq!(checked.unwrap().unwrap(), (vec![], vec![]), "{case}");
+    }
+}
