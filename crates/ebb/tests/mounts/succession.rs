@@ -503,9 +503,13 @@ fn a_mount_ends_with_its_terminal() {
     command.args(["mount", &url, &place.text("mnt"), "--data", &data, "--foreground"]).stderr(side);
     // SAFETY: between fork and exec only system calls are made.
     unsafe {
-        command.pre_exec(|| match libc::setsid() == -1 || libc::ioctl(libc::STDERR_FILENO, libc::TIOCSCTTY, 0) == -1 {
-            true => Err(std::io::Error::last_os_error()),
-            false => Ok(()),
+        command.pre_exec(|| {
+            // Who started the tests may be deaf to it, as under nohup.
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
+            match libc::setsid() == -1 || libc::ioctl(libc::STDERR_FILENO, libc::TIOCSCTTY, 0) == -1 {
+                true => Err(std::io::Error::last_os_error()),
+                false => Ok(()),
+            }
         });
     }
     let child = place.adopt(command.spawn().unwrap());
