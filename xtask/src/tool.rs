@@ -127,10 +127,45 @@ pub fn install(name: &str, version: &str) -> Outcome<PathBuf> {
     let binary = place.join("bin").join(name);
     if !binary.exists() {
         println!("installing {name} {version}");
-        let mut command = Command::new(cargo());
-        command.args(["install", "--quiet", "--locked", name, "--version", version, "--root"]).arg(&place);
-        // Outside the workspace: its toolchain and profile are not this one's business.
-        run(command.current_dir(target()))?;
+        install_into(&place, Command::new(cargo()).args(["install", name, "--version", version]))?;
     }
     Ok(binary)
+}
+
+/// What is different in the source of a crate than its author has published: this text, which stands there once.
+pub struct Change {
+    pub file: &'static str,
+    pub from: &'static str,
+    pub to: &'static str,
+}
+
+/// As [`install`], with a change.
+pub fn install_changed(name: &str, version: &str, change: &Change) -> Outcome<PathBuf> {
+    let place = target().join("tools/changed");
+    let binary = place.join("bin").join(name);
+    if !binary.exists() {
+        println!("installing {name} {version} with a change");
+        let sources = place.join("sources");
+        let manifest =
+            format!("[package]\nname = \"sources\"\nedition = \"2024\"\n\n[dependencies]\n{name} = \"={version}\"\n\n[workspace]\n");
+        std::fs::create_dir_all(sources.join("src"))?;
+        std::fs::write(sources.join("src/lib.rs"), "")?;
+        std::fs::write(sources.join("Cargo.toml"), manifest)?;
+        // What it prints is a configuration for who builds with these sources.
+        output(Command::new(cargo()).args(["vendor", "--quiet", "vendor"]).current_dir(&sources))?;
+        let source = sources.join("vendor").join(name);
+        let file = source.join(change.file);
+        let text = std::fs::read_to_string(&file)?;
+        if text.matches(change.from).count() != 1 {
+            return Err(format!("{}: what is to be changed does not stand there once", file.display()).into());
+        }
+        std::fs::write(&file, text.replace(change.from, change.to))?;
+        install_into(&place, Command::new(cargo()).args(["install", "--path"]).arg(source))?;
+    }
+    Ok(binary)
+}
+
+fn install_into(place: &Path, command: &mut Command) -> Outcome<()> {
+    // Outside the workspace: its toolchain and profile are not this one's business.
+    run(command.args(["--quiet", "--locked", "--root"]).arg(place).current_dir(target()))
 }
