@@ -52,6 +52,11 @@ fn time(secs: i64) -> Option<Timestamp> {
     Some((SystemTime::UNIX_EPOCH + Duration::from_secs(secs as u64)).into())
 }
 
+/// A key as a listing has it.
+fn written(key: &str, url: bool) -> String {
+    if url { key.bytes().map(|byte| format!("%{byte:02X}")).collect() } else { key.to_string() }
+}
+
 /// The tag in which the type of an object is kept.
 const TYPE: &str = "type-of-content";
 
@@ -156,7 +161,7 @@ impl S3 for Server {
         };
         let page = self.ask(&input.bucket, |bucket| bucket.list(request))?;
         let url = input.encoding_type.is_some();
-        let name = |key: &str| if url { key.bytes().map(|byte| format!("%{byte:02X}")).collect() } else { key.to_string() };
+        let name = |key: &str| written(key, url);
         let next_continuation_token = page.entries.last().filter(|_| page.more).map(|last| last.key().to_string());
         let (mut contents, mut common_prefixes) = (Vec::new(), Vec::new());
         for entry in page.entries {
@@ -225,6 +230,23 @@ impl S3 for Server {
         let (parts, upload) = (listed.into_iter().filter_map(part).collect(), UploadId(input.upload_id));
         let done = self.ask(&input.bucket, |bucket| bucket.upload_complete(&input.key, &upload, parts, condition))?;
         Ok(S3Response::new(CompleteMultipartUploadOutput { e_tag: etag(done), ..CompleteMultipartUploadOutput::default() }))
+    }
+
+    /// As some stores do: of the one key that the prefix is.
+    async fn list_multipart_uploads(&self, req: S3Request<ListMultipartUploadsInput>) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+        let input = req.input;
+        let key = input.prefix.unwrap_or_default();
+        let found = self.ask(&input.bucket, |bucket| bucket.uploads(&key))?;
+        let name = written(&key, input.encoding_type.is_some());
+        let upload = |id: UploadId| MultipartUpload { key: Some(name.clone()), upload_id: Some(id.0), ..MultipartUpload::default() };
+        Ok(S3Response::new(ListMultipartUploadsOutput {
+            bucket: Some(input.bucket),
+            prefix: Some(name.clone()),
+            uploads: Some(found.into_iter().map(upload).collect()),
+            is_truncated: Some(false),
+            encoding_type: input.encoding_type,
+            ..ListMultipartUploadsOutput::default()
+        }))
     }
 
     async fn abort_multipart_upload(&self, req: S3Request<AbortMultipartUploadInput>) -> S3Result<S3Response<AbortMultipartUploadOutput>> {

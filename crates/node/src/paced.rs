@@ -204,6 +204,10 @@ impl Bucket for PacedBucket {
         Box::pin(self.write(0, move |inner| inner.upload_abort(&key, &upload)))
     }
 
+    fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>> {
+        self.inner.uploads(key)
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -47,6 +47,9 @@ pub trait Bucket {
     /// Aborting what is not there succeeds.
     fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>>;
 
+    /// Uploads of exactly this key that have not ended, whoever began them, in no order.
+    fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>>;
+
     fn capabilities(&self) -> Capabilities;
 
     /// How people and logs call it: scheme, bucket and prefix; never a credential.

@@ -119,6 +119,10 @@ impl Bucket for CountedBucket {
         self.count("upload-abort", 0, self.inner.upload_abort(key, upload), nothing)
     }
 
+    fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>> {
+        self.count("uploads", 0, self.inner.uploads(key), nothing)
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -401,6 +401,14 @@ impl Bucket for ProcessBucket {
         })
     }
 
+    fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>> {
+        let key = key.to_owned();
+        Box::pin(async move {
+            let asked = key.clone();
+            self.request(Kind::Reads("uploads"), &key, move |store, _| Ok(store.uploads_of(&asked))).await
+        })
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.bucket.shared.store.borrow().capabilities
     }

@@ -177,6 +177,11 @@ impl Store {
         ListPage { entries, more: false }
     }
 
+    pub(crate) fn uploads_of(&self, key: &str) -> Vec<UploadId> {
+        let of_key = self.uploads.iter().filter(|(_, upload)| upload.key == key);
+        of_key.map(|(id, _)| UploadId(id.clone())).collect()
+    }
+
     pub(crate) fn upload_begin(&mut self, request: &Request<'_>, key: &str, tags: ObjectTags) -> Result<UploadId, BucketError> {
         self.check_key(key)?;
         let tags = check_tags(key, tags)?;

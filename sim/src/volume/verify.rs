@@ -11,10 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// else put there and nobody touched.
 pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let objects = bucket.objects();
-    // An upload whose id never reached the node has nothing in it; life-cycle rules of the
-    // store clean it up.
-    let filled = bucket.unfinished_uploads().into_iter().filter(|upload| upload.parts > 0);
-    let mut problems: Vec<String> = filled.map(|upload| format!("an upload to {} is not finished", upload.key)).collect();
+    let unfinished = bucket.unfinished_uploads().into_iter();
+    let mut problems: Vec<String> = unfinished.map(|upload| format!("an upload to {} is not finished", upload.key)).collect();
     let mut owned: BTreeSet<String> = others.keys().cloned().collect();
     owned.insert(".ebb/head".into());
     for (key, body) in others {

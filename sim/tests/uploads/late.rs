@@ -312,3 +312,49 @@ fn what_an_ended_node_has_sent_twice_may_come_late() {
         assert_eq!(checked.unwrap().unwrap(), (vec![], vec![]), "{case}");
     }
 }
+
+/// Situation: nobody hears the answer to the beginning of an upload, or the node dies before it has noted it.
+/// Danger: its parts, or the upload alone, are kept and paid for: nobody has its id.
+/// Expectation: it is ended, by the node or by the next one.
+#[test]
+fn an_upload_that_was_begun_for_nobody_is_ended() {
+    let lives = [None, Some(0), Some(60), Some(1000), Some(10_500)];
+    for (seed, killed_after_ms) in (0..6).flat_map(|seed| lives.map(|killed| (seed, killed))) {
+        let case = format!("seed {seed}, killed after {killed_after_ms:?} ms");
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let flushing = process.call(async move {
+            let (node, client) = start(inner, port).await;
+            make(&client, "large", 17).await;
+            flush(&client).await;
+            end(node, client).await;
+        });
+        let losing = async {
+            asked(&world, &bucket, "upload_begin", 1).await;
+            // Before it has come there.
+            let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+            world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+            world.sleep(Duration::from_millis(50)).await;
+            world.set_faults(FaultPlan::default());
+            if let Some(killed_after_ms) = killed_after_ms {
+                world.sleep(Duration::from_millis(killed_after_ms)).await;
+                process.kill();
+            }
+        };
+        world.run(futures_util::future::join(flushing, losing)).unwrap();
+        process.kill();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            flush(&client).await;
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        assert_eq!(bucket.unfinished_uploads(), [], "{case}");
+        assert_eq!(bucket.objects()["large"].body.len(), 17 << 20, "{case}");
+    }
+}

@@ -42,8 +42,6 @@ pub struct Seen {
     pub objects: BTreeSet<String>,
     /// Uploads that have begun and were neither completed nor aborted.
     pub uploads: BTreeSet<String>,
-    /// Uploads that have begun without an answer: whoever began them cannot know of them, and the bucket's own rules end them.
-    pub untold: u64,
 }
 
 impl Proxy {
@@ -97,9 +95,9 @@ impl Proxy {
                 answer(&refusal(404, "NoSuchUpload"))
             }
             Some(Fault::Gone) => Ok(()),
-            Some(Fault::LostAnswers) => self.pass_untold(&request),
+            Some(Fault::LostAnswers) => self.pass(&request).map(drop),
             Some(Fault::Silence) => {
-                self.pass_untold(&request)?;
+                self.pass(&request)?;
                 while self.state().fault == Some(Fault::Silence) {
                     thread::sleep(POLL);
                 }
@@ -108,7 +106,7 @@ impl Proxy {
             Some(Fault::LateEffects) => {
                 client.shutdown(Shutdown::Both)?;
                 thread::sleep(LATE);
-                self.pass_untold(&request)
+                self.pass(&request).map(drop)
             }
             Some(Fault::Truncated) => {
                 let whole = self.pass(&request)?;
@@ -142,17 +140,6 @@ impl Proxy {
         spoiled.then_some(fault)
     }
 
-    /// The server does what it is asked, and nobody hears of it.
-    fn pass_untold(&self, request: &Request) -> io::Result<()> {
-        let answer = self.pass(request)?;
-        if let Some(upload) = begun(request, &answer) {
-            let mut state = self.state();
-            state.seen.uploads.remove(&upload);
-            state.seen.untold += 1;
-        }
-        Ok(())
-    }
-
     /// The server's answer, whole.
     fn pass(&self, request: &Request) -> io::Result<Vec<u8>> {
         let mut server = TcpStream::connect(&self.server)?;
@@ -176,7 +163,10 @@ impl State {
             ("GET", _) if request.is_listing() && self.fault.is_none() => {
                 self.listings.insert(request.target.clone(), answer.to_vec());
             }
-            ("POST", None) => self.seen.uploads.extend(begun(request, answer)),
+            ("POST", None) if request.query("uploads").is_some() => {
+                let id = body.split("<UploadId>").nth(1).and_then(|rest| rest.split('<').next());
+                self.seen.uploads.extend(id.map(str::to_owned));
+            }
             ("POST", Some(upload)) => {
                 self.seen.uploads.remove(upload);
                 self.seen.objects.insert(request.key());
@@ -193,14 +183,6 @@ impl State {
             _ => {}
         }
     }
-}
-
-/// The upload that a request has begun.
-fn begun(request: &Request, answer: &[u8]) -> Option<String> {
-    request.query("uploads").filter(|_| request.method == "POST")?;
-    let body = String::from_utf8_lossy(&answer[body_at(answer)..]);
-    let id = body.split("<UploadId>").nth(1)?.split('<').next()?;
-    Some(id.to_owned())
 }
 
 /// A request of HTTP/1.1 whose length is stated, as all of ebb's are.

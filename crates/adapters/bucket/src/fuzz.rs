@@ -7,6 +7,7 @@ use ebb_ports::ListRequest;
 /// A body that any of the stores might have sent as a page of a listing.
 pub fn listing(body: &[u8]) {
     let request = ListRequest { prefix: "d/".into(), by_directory: true, after: Some("d/b".into()), limit: 10 };
+    s3::listing::read_uploads(body);
     for read in [s3::listing::read, gcs::listing::read, azure::listing::read] {
         let Some(listed) = read(body) else { continue };
         let page = page(listed.entries, listed.more, &request);

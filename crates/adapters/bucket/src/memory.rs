@@ -223,6 +223,12 @@ impl Bucket for Memory {
         answer(Ok(()))
     }
 
+    fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>> {
+        let state = self.state.borrow();
+        let of_key = state.uploads.iter().filter(|(_, upload)| upload.key == key);
+        answer(Ok(of_key.map(|(id, _)| UploadId(id.clone())).collect()))
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             conditional_put: true,

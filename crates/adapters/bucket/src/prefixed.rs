@@ -107,6 +107,10 @@ impl Bucket for Prefixed {
         self.stripped(self.inner.upload_abort(&self.outer(key), upload))
     }
 
+    fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>> {
+        self.stripped(self.inner.uploads(&self.outer(key)))
+    }
+
     fn capabilities(&self) -> Capabilities {
         let inner = self.inner.capabilities();
         Capabilities { max_key_bytes: inner.max_key_bytes.saturating_sub(self.prefix.len()), ..inner }

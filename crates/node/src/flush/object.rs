@@ -40,7 +40,12 @@ impl Node {
             Ok(()) => {
                 let doubt = Cell::new(false);
                 match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag))).await {
-                    Ok(_) if doubt.get() => self.after_late_effects(to).await,
+                    Ok(_) if doubt.get() => {
+                        let moved = self.after_late_effects(to).await;
+                        // What is large is copied in parts.
+                        self.abort_unheard(to, None).await;
+                        moved
+                    }
                     moved => moved,
                 }
             }

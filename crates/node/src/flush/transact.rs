@@ -7,7 +7,7 @@ use crate::head::{LATE_EFFECT, Tenure};
 use crate::side_by_side::Member;
 use ebb_core::partition::Partition;
 use ebb_model::*;
-use ebb_ports::{BucketError, ETag, PortFuture};
+use ebb_ports::{BucketError, ETag, PortFuture, UploadId};
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,8 +27,8 @@ impl Doubts {
         until.extend(keys.into_iter().map(|key| (key, now + LATE_EFFECT)));
     }
 
-    fn has(&self, key: &str, now: Duration) -> bool {
-        self.until.borrow().get(key).is_some_and(|until| *until > now)
+    fn until(&self, key: &str) -> Duration {
+        self.until.borrow().get(key).copied().unwrap_or_default()
     }
 
     /// When the last of them is over.
@@ -113,8 +113,8 @@ impl Node {
 
     /// An earlier request could still undo what would be done to the key now.
     pub(super) fn await_late_effects(&self, key: &str) -> Result<(), FlushError> {
-        let now = self.ports.clock.monotonic();
-        if self.flusher.doubts.has(key, now) || now < self.late_until() { Err(FlushError::Later) } else { Ok(()) }
+        let until = self.flusher.doubts.until(key).max(self.late_until());
+        if self.ports.clock.monotonic() < until { Err(FlushError::Later) } else { Ok(()) }
     }
 
     /// When all is over that a run before this one may have asked for.
@@ -130,6 +130,11 @@ impl Node {
 
     fn tenures(&self) -> impl Iterator<Item = &Rc<Tenure>> {
         self.tenure.iter().chain(self.members.iter().filter_map(Member::tenure))
+    }
+
+    /// Waits until no earlier request can do anything to the key any more.
+    pub(super) async fn outlast_doubts(&self, key: &str) {
+        self.ports.clock.sleep(self.flusher.doubts.until(key).saturating_sub(self.ports.clock.monotonic())).await;
     }
 
     pub(super) fn note_doubts(&self, keys: impl IntoIterator<Item = String>) {
@@ -170,8 +175,24 @@ impl Node {
     /// The tag of an object that was made by a request that no condition guards, after another
     /// one of which nobody heard: that may come late, and make the object anew.
     pub(super) async fn after_late_effects(&self, key: &str) -> Result<ETag, BucketError> {
-        self.ports.clock.sleep(LATE_EFFECT).await;
+        self.outlast_doubts(key).await;
         self.persist(key, || self.bucket().head(key)).await.map(|meta| meta.etag)
+    }
+
+    /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever complete them. Where they
+    /// cannot be listed or ended, that is left to the store's own rules.
+    pub(super) async fn abort_unheard(&self, key: &str, heard: Option<&UploadId>) {
+        let ended = async {
+            for upload in self.bucket_retry("list uploads of", key, 0, || self.bucket().uploads(key)).await? {
+                if Some(&upload) != heard {
+                    self.persist(key, || self.bucket().upload_abort(key, &upload)).await?;
+                }
+            }
+            Ok::<_, BucketError>(())
+        };
+        if let Err(error) = ended.await {
+            tracing::warn!(key, %error, "uploads that were begun and answered to nobody may be left open");
+        }
     }
 
     /// Repeats a request also for as long as the bucket cannot be asked or forbids it: what is

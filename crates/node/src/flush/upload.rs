@@ -148,10 +148,18 @@ impl Node {
 
     async fn put_parts(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
         for attempt in 0.. {
-            // Begun before it is logged: an upload id that nobody knows is the store's to
-            // clean up, which its life-cycle rules do; one that is logged is always aborted.
+            // Begun before its id is logged: as long as there is none in the log, uploads of the key are looked for.
             let tags = self.content(ino)?.tags;
-            let upload = self.insist(key, || self.bucket().upload_begin(key, tags.clone())).await?;
+            if attempt > 0 {
+                self.note_upload(ino, key, None).await?;
+            }
+            let doubt = Cell::new(false);
+            let begun = self.ask_until_clear(key, &doubt, || self.bucket().upload_begin(key, tags.clone())).await;
+            if doubt.get() && !matches!(begun, Err(BucketError::Unknown { .. })) {
+                self.outlast_doubts(key).await;
+                self.abort_unheard(key, begun.as_ref().ok()).await;
+            }
+            let upload = begun?;
             let sent = self.put_parts_of(ino, key, &replaces, &upload, tags, attempt >= ATTEMPTS_WITHOUT_WAITING).await;
             match sent {
                 Ok(Some(done)) => return Ok(done),
@@ -171,6 +179,13 @@ impl Node {
         self.persist(key, || self.bucket().upload_abort(key, upload)).await
     }
 
+    /// Logs and forces which upload is to be ended if this node does not.
+    async fn note_upload(&self, ino: Ino, key: &str, upload: Option<&UploadId>) -> Result<(), RpcError> {
+        let upload = upload.map(|upload| upload.0.clone());
+        self.commit(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload })).await?;
+        self.force_log().await.map(drop)
+    }
+
     /// `None` where the file has changed too much to be sent as it was. `waits`: whoever wants
     /// to write waits until everything is read.
     async fn put_parts_of(
@@ -182,8 +197,7 @@ impl Node {
         tags: ObjectTags,
         waits: bool,
     ) -> Result<Option<(Content, ETag)>, FlushError> {
-        self.commit(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload: Some(upload.0.clone()) })).await?;
-        self.force_log().await?;
+        self.note_upload(ino, key, Some(upload)).await?;
         // No write is half-way when the version is taken that is sent.
         let guard = self.locks.lock(ino, Mode::Shared).await;
         let content = Content { tags, ..self.content(ino)? };
@@ -354,6 +368,10 @@ impl Node {
 
     async fn settle_until_seen(self: &Rc<Self>, ino: Ino, key: &str) {
         let mut backoff = Backoff::default();
+        let is_unheard = self.replica.view().backing().upload(ino).is_some_and(|upload| upload.upload.is_none());
+        if is_unheard {
+            self.abort_unheard(key, None).await;
+        }
         while !self.is_stopping() {
             match self.end_to_be_seen(ino, key).await {
                 Ok(end) => {

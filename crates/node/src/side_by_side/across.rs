@@ -20,7 +20,7 @@ pub(super) async fn copy(bucket: &dyn Bucket, from: &str, to: &str, if_match: Op
     }
     let even = source.len_bytes.div_ceil(u64::from(limits.max_parts));
     let piece_bytes = PIECE_BYTES.max(limits.min_part_bytes).max(even);
-    let upload = bucket.upload_begin(to, source.tags.clone()).await.map_err(nothing_done)?;
+    let upload = bucket.upload_begin(to, source.tags.clone()).await?;
     let sent = async {
         let mut parts: Vec<PartTag> = Vec::new();
         let mut start = 0;

@@ -241,6 +241,10 @@ impl Bucket for SideBySide {
         self.write(key, |bucket, key| bucket.upload_complete(key, upload, parts, condition))
     }
 
+    fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>> {
+        self.read(key, |bucket, key| bucket.uploads(key), || Ok(Vec::new()))
+    }
+
     fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
         self.write(key, |bucket, key| bucket.upload_abort(key, upload))
     }

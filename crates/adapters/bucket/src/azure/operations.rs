@@ -129,6 +129,10 @@ impl Operations for Blobs {
     async fn upload_abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
         self.delete(&self.place(key, upload)?, None).await
     }
+
+    async fn uploads(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
+        staging::uploads(self, &self.service.prefix, key).await
+    }
 }
 
 impl Blobs {

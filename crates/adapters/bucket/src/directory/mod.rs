@@ -152,6 +152,11 @@ impl Bucket for Directory {
         self.run(move |store| store.upload_abort(&key, &upload))
     }
 
+    fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>> {
+        let key = key.to_string();
+        self.run(move |store| store.uploads(&key))
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             conditional_put: self.store.locks_files,

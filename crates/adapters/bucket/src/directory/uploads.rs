@@ -119,6 +119,20 @@ impl Store {
         }
     }
 
+    pub fn uploads(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
+        let names = super::listing::read_names(self.writable()?).map_err(|error| fault("list uploads of", key, &error))?;
+        let mut uploads = Vec::new();
+        for upload in names.into_iter().map(|(name, _)| UploadId(name)) {
+            match self.find_upload(key, &upload) {
+                Ok(_) => uploads.push(upload),
+                // What is not an upload, or is one of another key.
+                Err(BucketError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(uploads)
+    }
+
     fn find_upload(&self, key: &str, upload: &UploadId) -> Result<(File, ObjectTags), BucketError> {
         let missing = || BucketError::NotFound { key: key.into() };
         // An id is a name here: what is not ours must not become a path.

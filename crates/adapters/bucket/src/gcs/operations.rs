@@ -4,7 +4,7 @@ use super::Gcs;
 use crate::http::base64;
 use crate::http::client::{Call, Outcome, Service};
 use crate::http::remote::{Got, Listed, Operations, unclear, unclear_change};
-use crate::http::staging::random;
+use crate::http::staging::{self, random};
 use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -115,6 +115,10 @@ impl Operations for Gcs {
 
     async fn upload_abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
         self.abort(key, upload).await
+    }
+
+    async fn uploads(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
+        staging::uploads(self, &self.service.prefix, key).await
     }
 }
 

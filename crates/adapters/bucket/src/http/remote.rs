@@ -71,6 +71,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ETag, BucketError>> + Send;
 
     fn upload_abort(&self, key: &str, upload: &UploadId) -> impl Future<Output = Result<(), BucketError>> + Send;
+
+    fn uploads(&self, key: &str) -> impl Future<Output = Result<Vec<UploadId>, BucketError>> + Send;
 }
 
 pub(crate) enum Got {
@@ -240,6 +242,11 @@ impl<O: Operations> Bucket for Remote<O> {
                 ended => ended,
             }
         })
+    }
+
+    fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>> {
+        let key = key.to_string();
+        self.run(|store| async move { store.uploads(&key).await })
     }
 
     fn capabilities(&self) -> Capabilities {

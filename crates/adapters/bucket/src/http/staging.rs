@@ -9,15 +9,37 @@ use ebb_ports::{BucketError, ListEntry, ListRequest, UploadId};
 use futures_util::{StreamExt, stream};
 use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Where an upload of `key` is put together: a name of the upload and of the key, so that
 /// the id of another key's upload leads nowhere. `None` for what no upload was ever called.
 pub(crate) fn place(prefix: &str, key: &str, id: &str) -> Option<String> {
-    let ours = id.len() == 32 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let ours = id.len() == ID_BYTES && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    ours.then(|| places(prefix, key) + id)
+}
+
+/// What the places of all uploads of `key` begin with.
+fn places(prefix: &str, key: &str) -> String {
     let digest = digest::digest(&digest::SHA256, key.as_bytes());
-    ours.then(|| format!("{prefix}{UPLOADS}{}-{id}", hex(&digest.as_ref()[..8])))
+    format!("{prefix}{UPLOADS}{}-", hex(&digest.as_ref()[..8]))
+}
+
+/// The uploads of `key` of which anything is left.
+pub(crate) async fn uploads<O: Operations>(store: &O, prefix: &str, key: &str) -> Result<Vec<UploadId>, BucketError> {
+    let request = ListRequest { prefix: places(prefix, key), by_directory: true, after: None, limit: MAX_PAGE };
+    let mut uploads = BTreeSet::new();
+    let mut token: Option<String> = None;
+    loop {
+        let listed = store.list(&request, token.as_deref()).await?;
+        let id = |entry: &ListEntry| Some(entry.key().strip_prefix(&request.prefix)?.get(..ID_BYTES)?.to_owned());
+        uploads.extend(listed.entries.iter().filter_map(id));
+        match listed.next {
+            Some(next) if token.as_ref() != Some(&next) => token = Some(next),
+            _ => return Ok(uploads.into_iter().map(UploadId).collect()),
+        }
+    }
 }
 
 /// The upload, as far as the caller knows it.
@@ -68,6 +90,7 @@ pub(crate) fn check_prefix(prefix: &str, max_key_bytes: usize) -> Result<(), Str
 }
 
 const UPLOADS: &str = ".ebb/uploads/";
+const ID_BYTES: usize = 32;
 /// Few, beside what the volume asks for meanwhile.
 const SWEPT_AT_ONCE: usize = 4;
 /// The same as S3's, so that files are cut alike.

@@ -1,4 +1,4 @@
-//! Listings: the pages of ListObjectsV2 as the port orders them.
+//! Listings: the pages of ListObjectsV2 as the port orders them, and uploads that have not ended.
 
 use super::S3;
 use crate::http::client::Call;
@@ -8,7 +8,7 @@ use crate::http::page::MAX_PAGE;
 use crate::http::remote::{Listed, unclear};
 use crate::http::time::parse_iso;
 use crate::http::xml::Element;
-use ebb_ports::{BucketError, ListEntry, ListRequest};
+use ebb_ports::{BucketError, ListEntry, ListRequest, UploadId};
 
 impl S3 {
     pub(super) async fn list_page(&self, request: &ListRequest, token: Option<&str>) -> Result<Listed, BucketError> {
@@ -30,6 +30,61 @@ impl S3 {
     }
 }
 
+impl S3 {
+    /// Of keys that begin like this one the store names the shortest first, which is this one: some stores name no others.
+    pub(super) async fn uploads_of(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
+        let mut uploads = Vec::new();
+        let mut marker: Option<(String, String)> = None;
+        loop {
+            let mut call = Call::read("GET", None, self.service.endpoint.path(None))
+                .query("uploads", "")
+                .query("max-uploads", MAX_PAGE.to_string())
+                .query("encoding-type", "url")
+                .query("prefix", key);
+            if let Some((key, upload)) = &marker {
+                call = call.query("key-marker", key).query("upload-id-marker", upload);
+            }
+            let answer = self.call(&call).await?;
+            let page = read_uploads(&answer.body).ok_or_else(|| unclear("list uploads of", key, "a ListMultipartUploadsResult"))?;
+            let others = page.uploads.iter().any(|(of, _)| of != key);
+            uploads.extend(page.uploads.into_iter().filter(|(of, _)| of == key).map(|(_, upload)| UploadId(upload)));
+            match page.next {
+                Some(next) if !others && marker.as_ref() != Some(&next) => marker = Some(next),
+                _ => return Ok(uploads),
+            }
+        }
+    }
+}
+
+pub(crate) struct Uploads {
+    /// Key and id.
+    uploads: Vec<(String, String)>,
+    /// Key and id behind which the next page begins.
+    next: Option<(String, String)>,
+}
+
+pub(crate) fn read_uploads(body: &[u8]) -> Option<Uploads> {
+    let root = Element::parse(body).filter(|root| root.name == "ListMultipartUploadsResult")?;
+    let name = names(&root);
+    let mut uploads = Vec::new();
+    for found in root.all("Upload") {
+        let upload = found.text_of("UploadId").filter(|id| !id.is_empty())?;
+        uploads.push((name(found.text_of("Key")?)?, upload.to_string()));
+    }
+    let next = match root.text_of("IsTruncated") {
+        Some("true") => Some((name(root.text_of("NextKeyMarker")?)?, root.text_of("NextUploadIdMarker").unwrap_or_default().to_string())),
+        _ => None,
+    };
+    Some(Uploads { uploads, next })
+}
+
+/// How names in an answer are read.
+fn names(root: &Element) -> impl Fn(&str) -> Option<String> + use<> {
+    let encoded = root.text_of("EncodingType") == Some("url");
+    // Some stores write a blank as `+`.
+    move |text| if encoded { decode(text, true) } else { Some(text.to_string()) }
+}
+
 /// Where the store is to go on. Behind a common prefix that is the end of all its keys:
 /// whether a store repeats the prefix after `dir/` differs from store to store.
 fn start_after(request: &ListRequest) -> Option<String> {
@@ -43,9 +98,7 @@ fn start_after(request: &ListRequest) -> Option<String> {
 
 pub(crate) fn read(body: &[u8]) -> Option<Listed> {
     let root = Element::parse(body).filter(|root| root.name == "ListBucketResult")?;
-    let encoded = root.text_of("EncodingType") == Some("url");
-    // Some stores write a blank as `+`.
-    let name = |text: &str| if encoded { decode(text, true) } else { Some(text.to_string()) };
+    let name = names(&root);
     let mut entries = Vec::new();
     for found in root.all("Contents") {
         entries.push(ListEntry::Object {
@@ -75,5 +128,22 @@ mod tests {
         assert_eq!(start_after(&request("", true, "dir/")).unwrap(), "dir/\u{10FFFF}");
         assert_eq!(start_after(&request("dir/", true, "dir/")).unwrap(), "dir/");
         assert_eq!(start_after(&request("", false, "dir/")).unwrap(), "dir/");
+    }
+
+    #[test]
+    fn uploads_are_read_with_where_the_next_page_begins() {
+        let page = |rest: &str| {
+            let body = format!(
+                "<ListMultipartUploadsResult><EncodingType>url</EncodingType>{rest}<Upload><Key>a+b%2Fc</Key><UploadId>1</UploadId></Upload>\
+                 </ListMultipartUploadsResult>"
+            );
+            read_uploads(body.as_bytes())
+        };
+        let whole = page("<IsTruncated>false</IsTruncated><NextKeyMarker>x</NextKeyMarker>").unwrap();
+        assert_eq!((whole.uploads, whole.next), (vec![("a b/c".into(), "1".into())], None));
+        let first = page("<IsTruncated>true</IsTruncated><NextKeyMarker>a+b%2Fc</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker>");
+        assert_eq!(first.unwrap().next, Some(("a b/c".into(), "1".into())));
+        assert!(page("<IsTruncated>true</IsTruncated>").is_none(), "nobody says where the next page begins");
+        assert!(page("<Upload><Key>k</Key><UploadId/></Upload>").is_none(), "no upload is called so");
     }
 }

@@ -85,7 +85,7 @@ impl Operations for S3 {
         let call = tagged(self.making("POST", key, Bytes::new()).query("uploads", ""), tags);
         let answer = self.call(&call).await?;
         let id = Element::parse(&answer.body).and_then(|root| Some(root.text_of("UploadId")?.to_string()));
-        id.filter(|id| !id.is_empty()).map(UploadId).ok_or_else(|| unclear("begin upload", key, "an UploadId"))
+        id.filter(|id| !id.is_empty()).map(UploadId).ok_or_else(|| unclear_change("begin upload", key, "an UploadId"))
     }
 
     async fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
@@ -123,6 +123,10 @@ impl Operations for S3 {
 
     async fn upload_abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
         self.call(&self.mutation("DELETE", key, Bytes::new()).query("uploadId", &upload.0)).await.map(drop)
+    }
+
+    async fn uploads(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
+        self.uploads_of(key).await
     }
 }
 

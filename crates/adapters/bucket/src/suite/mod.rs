@@ -49,6 +49,7 @@ clauses![
     uploads::what_was_aborted_is_gone,
     uploads::wrong_parts_are_refused,
     uploads::parts_are_copied_from_objects,
+    uploads::unfinished_ones_are_told,
 ];
 
 /// Runs every clause, those whose name contains `only` where given, and panics at the end

@@ -126,3 +126,28 @@ pub(super) async fn parts_are_copied_from_objects(bucket: &dyn Bucket) {
     let (len, whole) = (len as usize, bucket.get("d/from é+", None, None).await.unwrap().body);
     assert_eq!(whole, [&body[len..2 * len], &bytes(len, 8), &body[3 * len - 5..]].concat());
 }
+
+pub(super) async fn unfinished_ones_are_told(bucket: &dyn Bucket) {
+    let told = async |key: &str| {
+        let mut uploads: Vec<String> = bucket.uploads(key).await.unwrap().into_iter().map(|upload| upload.0).collect();
+        uploads.sort();
+        uploads
+    };
+    let sorted = |uploads: &[&UploadId]| {
+        let mut uploads: Vec<String> = uploads.iter().map(|upload| upload.0.clone()).collect();
+        uploads.sort();
+        uploads
+    };
+    assert_eq!(told("d/k é+").await, sorted(&[]));
+    let first = bucket.upload_begin("d/k é+", vec![]).await.unwrap();
+    let second = bucket.upload_begin("d/k é+", vec![]).await.unwrap();
+    let longer = bucket.upload_begin("d/k é+1", vec![]).await.unwrap();
+    let part = bucket.upload_part("d/k é+", &second, 1, bytes(10, 1)).await.unwrap();
+    assert_eq!(told("d/k é+").await, sorted(&[&first, &second]));
+    assert_eq!(told("d/k é+1").await, sorted(&[&longer]));
+    bucket.upload_abort("d/k é+", &first).await.unwrap();
+    assert_eq!(told("d/k é+").await, sorted(&[&second]));
+    bucket.upload_complete("d/k é+", &second, vec![part], Condition::Always).await.unwrap();
+    bucket.upload_abort("d/k é+1", &longer).await.unwrap();
+    assert_eq!((told("d/k é+").await, told("d/k é+1").await), (vec![], vec![]));
+}
