@@ -11,7 +11,7 @@ use ebb_model::{Command, FsError, LogIndex, RpcError};
 use ebb_ports::Spawn;
 use futures_channel::oneshot;
 use futures_util::FutureExt;
-use futures_util::lock::{Mutex, MutexGuard};
+use futures_util::lock::{Mutex, MutexGuard, OwnedMutexGuard};
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,32 +50,57 @@ impl Replica {
 
     /// Logs and applies the command that `choose` makes of the state, or makes none.
     /// The command survives the death of the process from here on, and a power cut once
-    /// the log is forced. What was chosen is done also where nobody waits for it any more.
+    /// the log is forced. What was chosen is done also where nobody waits for it any more; whoever
+    /// does goes on in the same step in which it is applied, before anybody else sees the state.
     pub async fn propose(&self, choose: impl FnOnce(&Partition) -> Result<Command, RpcError>) -> Result<(LogIndex, Applied), RpcError> {
         let turn = self.turn.clone().lock_owned().await;
         let command = choose(&self.view())?;
         let voter = self.voter.clone();
-        let mut doing = Box::pin(async move {
-            let _turn = turn;
-            voter.log_and_apply(&command).await
+        let mut writing = Box::pin(async move {
+            let index = voter.log.append(&command).await.map_err(refusal)?;
+            Ok(Written { voter, index, command, is_applied: false, _turn: turn })
         });
-        if let Some(done) = (&mut doing).now_or_never() {
-            return done;
-        }
-        let (tell, told) = oneshot::channel();
-        self.spawn.spawn(Box::pin(async move {
-            // Who has asked may have gone.
-            let _ = tell.send(doing.await);
-        }));
-        told.await.unwrap_or(Err(RpcError::Refused(FsError::Io)))
+        let written = match (&mut writing).now_or_never() {
+            Some(written) => written,
+            None => {
+                let (tell, told) = oneshot::channel();
+                self.spawn.spawn(Box::pin(async move {
+                    // Who has asked may have gone.
+                    let _ = tell.send(writing.await);
+                }));
+                told.await.unwrap_or(Err(RpcError::Refused(FsError::Io)))
+            }
+        };
+        Ok(written?.apply())
     }
 }
 
-impl Voter {
-    async fn log_and_apply(&self, command: &Command) -> Result<(LogIndex, Applied), RpcError> {
-        let index = self.log.append(command).await.map_err(refusal)?;
-        let applied = self.partition.borrow_mut().apply(index, command);
-        Ok((index, applied))
+/// A command that is in the log and not in the state. Nothing else is chosen meanwhile.
+struct Written {
+    voter: Rc<Voter>,
+    index: LogIndex,
+    command: Command,
+    is_applied: bool,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Written {
+    fn apply(mut self) -> (LogIndex, Applied) {
+        (self.index, self.apply_once())
+    }
+
+    fn apply_once(&mut self) -> Applied {
+        self.is_applied = true;
+        self.voter.partition.borrow_mut().apply(self.index, &self.command)
+    }
+}
+
+impl Drop for Written {
+    /// Nobody waits for it any more.
+    fn drop(&mut self) {
+        if !self.is_applied {
+            self.apply_once();
+        }
     }
 }
 

@@ -70,6 +70,38 @@ fn an_inode_without_a_name_is_only_for_those_who_had_it_open() {
     });
 }
 
+/// Situation: a client makes a file and has it open with that; another removes it while the record of it is still on its way to a
+/// slow disk. Danger: the removal comes between the file and its being open, which nobody keeps then (seeds 3857, 4827, 6493, 8029,
+/// 12517 and 15485 of the stories). Expectation: who has made it has it.
+#[test]
+fn a_file_that_is_made_open_is_open_before_others_remove_it() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let slow = DiskFaults { slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) }, ..DiskFaults::default() };
+        run(seed, &world, async {
+            serve(&world).await;
+            let (left, maker) = attach(&world, "left").await;
+            let (right, remover) = attach(&world, "right").await;
+            world.set_faults(FaultPlan { disk: slow, ..FaultPlan::default() });
+            for file in 0..FILES {
+                let (maker, remover, clock) = (maker.clone(), remover.clone(), right.ports.clock.clone());
+                let making = left.call(async move {
+                    let made = maker.make(&Caller::ROOT, Ino::ROOT, &name(file), 0o600, Make::Regular, true).await.unwrap();
+                    maker.read(made.ino, 0, 1).await
+                });
+                let removing = right.call(async move {
+                    while remover.unlink(&Caller::ROOT, Ino::ROOT, &name(file)).await.is_err() {
+                        clock.sleep(Duration::from_millis(1)).await;
+                    }
+                });
+                let (read, removed) = futures_util::future::join(making, removing).await;
+                removed.expect("the client lives");
+                assert_eq!(read.expect("the client lives"), Ok(Bytes::new()), "seed {seed}, file {file}");
+            }
+        });
+    }
+}
+
 /// The node is started again while a client waits to hear that it has such an inode open. It
 /// hears that it has not, which is all: nothing of it is left to be reported by a sync.
 #[test]
