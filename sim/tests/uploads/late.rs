@@ -314,13 +314,20 @@ fn what_an_ended_node_has_sent_twice_may_come_late() {
 }
 
 /// Situation: nobody hears the answer to the beginning of an upload, or the node dies before it has noted it.
-/// Danger: its parts, or the upload alone, are kept and paid for: nobody has its id.
+/// Danger: its parts, or the upload alone, are kept and paid for: nobody has its id. Nor may anybody look for it while the bucket
+/// forbids everything (seed 14338 of the stories).
 /// Expectation: it is ended, by the node or by the next one.
 #[test]
 fn an_upload_that_was_begun_for_nobody_is_ended() {
-    let lives = [None, Some(0), Some(60), Some(1000), Some(10_500)];
-    for (seed, killed_after_ms) in (0..6).flat_map(|seed| lives.map(|killed| (seed, killed))) {
-        let case = format!("seed {seed}, killed after {killed_after_ms:?} ms");
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Then {
+        Nothing,
+        Forbidden,
+        KilledAfterMs(u64),
+    }
+    let all = [Then::Nothing, Then::Forbidden, Then::KilledAfterMs(0), Then::KilledAfterMs(60), Then::KilledAfterMs(10_500)];
+    for (seed, then) in (0..6).flat_map(|seed| all.map(|then| (seed, then))) {
+        let case = format!("seed {seed}, {then:?}");
         let world = World::new(seed);
         let bucket = world.bucket();
         let process = world.machine("a").process_on("node", "data");
@@ -338,9 +345,20 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
             world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
             world.sleep(Duration::from_millis(50)).await;
             world.set_faults(FaultPlan::default());
-            if let Some(killed_after_ms) = killed_after_ms {
-                world.sleep(Duration::from_millis(killed_after_ms)).await;
-                process.kill();
+            match then {
+                Then::Nothing => {}
+                Then::Forbidden => {
+                    world.sleep(Duration::from_secs(1)).await;
+                    let forbidden =
+                        BucketFaults { forbidden: Rate::ALWAYS, outage_limit: Duration::from_secs(1), ..BucketFaults::default() };
+                    world.set_faults(FaultPlan { bucket: forbidden, ..FaultPlan::default() });
+                    world.sleep(Duration::from_secs(12)).await;
+                    world.set_faults(FaultPlan::default());
+                }
+                Then::KilledAfterMs(after) => {
+                    world.sleep(Duration::from_millis(after)).await;
+                    process.kill();
+                }
             }
         };
         world.run(futures_util::future::join(flushing, losing)).unwrap();

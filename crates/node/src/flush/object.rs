@@ -43,8 +43,7 @@ impl Node {
                     Ok(_) if doubt.get() => {
                         let moved = self.after_late_effects(to).await;
                         // What is large is copied in parts.
-                        self.abort_unheard(to, None).await;
-                        moved
+                        self.abort_unheard(to, None).await.and(moved)
                     }
                     moved => moved,
                 }

@@ -179,20 +179,35 @@ impl Node {
         self.persist(key, || self.bucket().head(key)).await.map(|meta| meta.etag)
     }
 
-    /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever complete them. Where they
-    /// cannot be listed or ended, that is left to the store's own rules.
-    pub(super) async fn abort_unheard(&self, key: &str, heard: Option<&UploadId>) {
-        let ended = async {
-            for upload in self.bucket_retry("list uploads of", key, 0, || self.bucket().uploads(key)).await? {
-                if Some(&upload) != heard {
-                    self.persist(key, || self.bucket().upload_abort(key, &upload)).await?;
-                }
+    /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever complete them. Where they may
+    /// not be listed or ended, that is left to the store's own rules; an error says that the node stops before it is clear.
+    pub(super) async fn abort_unheard(&self, key: &str, heard: Option<&UploadId>) -> Result<(), BucketError> {
+        for _ in 0..MAX_REFUSED_LISTINGS {
+            let listed = self.persist(key, || Box::pin(async { self.bucket().uploads(key).await.map_err(final_if_forbidden) })).await;
+            let error = match listed {
+                Ok(uploads) => match self.abort_all(key, uploads.iter().filter(|upload| Some(*upload) != heard)).await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if matches!(error, BucketError::Unknown { .. }) {
+                return Err(error);
             }
-            Ok::<_, BucketError>(())
-        };
-        if let Err(error) = ended.await {
             tracing::warn!(key, %error, "uploads that were begun and answered to nobody may be left open");
+            // Where nothing at all is allowed for a while, that is waited for.
+            if let Err(unclear @ BucketError::Unknown { .. }) = self.persist(key, || self.bucket().head(key)).await {
+                return Err(unclear);
+            }
         }
+        Ok(())
+    }
+
+    async fn abort_all(&self, key: &str, uploads: impl Iterator<Item = &UploadId>) -> Result<(), BucketError> {
+        for upload in uploads {
+            self.persist(key, || self.bucket().upload_abort(key, upload)).await?;
+        }
+        Ok(())
     }
 
     /// Repeats a request also for as long as the bucket cannot be asked or forbids it: what is
@@ -238,3 +253,13 @@ impl Node {
         }
     }
 }
+
+/// Who may do everything else may still not be allowed to list uploads.
+fn final_if_forbidden(error: BucketError) -> BucketError {
+    match error {
+        BucketError::Forbidden { what } => BucketError::Refused { what },
+        other => other,
+    }
+}
+
+const MAX_REFUSED_LISTINGS: usize = 3;

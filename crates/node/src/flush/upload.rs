@@ -157,7 +157,7 @@ impl Node {
             let begun = self.ask_until_clear(key, &doubt, || self.bucket().upload_begin(key, tags.clone())).await;
             if doubt.get() && !matches!(begun, Err(BucketError::Unknown { .. })) {
                 self.outlast_doubts(key).await;
-                self.abort_unheard(key, begun.as_ref().ok()).await;
+                self.abort_unheard(key, begun.as_ref().ok()).await?;
             }
             let upload = begun?;
             let sent = self.put_parts_of(ino, key, &replaces, &upload, tags, attempt >= ATTEMPTS_WITHOUT_WAITING).await;
@@ -369,8 +369,8 @@ impl Node {
     async fn settle_until_seen(self: &Rc<Self>, ino: Ino, key: &str) {
         let mut backoff = Backoff::default();
         let is_unheard = self.replica.view().backing().upload(ino).is_some_and(|upload| upload.upload.is_none());
-        if is_unheard {
-            self.abort_unheard(key, None).await;
+        if is_unheard && self.abort_unheard(key, None).await.is_err() {
+            return;
         }
         while !self.is_stopping() {
             match self.end_to_be_seen(ino, key).await {
