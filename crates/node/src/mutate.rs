@@ -386,14 +386,19 @@ impl Node {
 
     /// Dirty blocks lose their checksums before they are overwritten in place: a crash
     /// before the command is safe would leave the sum of what is no longer there, and what
-    /// was forced long ago could not be read any more. Clean blocks would be fetched anew.
-    /// The whole chunk is taken at once, so that a file rewritten in small pieces forces
-    /// the log once per chunk.
+    /// was forced long ago could not be read any more. Clean blocks would be fetched anew: that
+    /// they are clean is forced, or a power cut would make them dirty again. The whole chunk
+    /// is taken at once, so that a file rewritten in small pieces forces the log once per chunk.
     pub(crate) async fn void_sums(&self, ino: Ino, offset: u64, len_bytes: u64) -> Result<(), RpcError> {
         if self.is_exposed(ino) {
             return Ok(());
         }
         let touched = extent::touched_blocks(offset, len_bytes);
+        let is_clean =
+            |block: u64| self.replica.view().extents().block(ino, block).is_some_and(|block| !block.dirty && block.sum.is_some());
+        if self.flusher.may_be_dirty_again(ino, self.replica.log().durable()) && touched.clone().any(is_clean) {
+            self.force_log().await?;
+        }
         let summed = |block: extent::Block| block.dirty && block.sum.is_some();
         let runs = {
             let state = self.replica.view();

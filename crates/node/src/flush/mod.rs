@@ -29,7 +29,8 @@ use futures_util::stream;
 use preserve::Preserved;
 use refused::RefusedWork;
 use rests::Rests;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 use transact::{Doubts, FlushError};
@@ -50,6 +51,8 @@ pub struct Flusher {
     doubts: Doubts,
     pub(crate) rests: Rests,
     flushed: Cell<Flushed>,
+    /// Files that were sent, and the commands that say so.
+    sent: RefCell<BTreeMap<Ino, LogIndex>>,
 }
 
 /// The way to one bucket.
@@ -94,7 +97,20 @@ impl Flusher {
             doubts: Doubts::default(),
             rests: Rests::default(),
             flushed: Cell::default(),
+            sent: RefCell::default(),
         }
+    }
+
+    /// A file is clean by the command at `index`. What is said of others by commands up to `durable` is so for good.
+    fn note_sent(&self, ino: Ino, index: LogIndex, durable: LogIndex) {
+        let mut sent = self.sent.borrow_mut();
+        sent.retain(|_, index| *index > durable);
+        sent.insert(ino, index);
+    }
+
+    /// A power cut could make what is clean of a file dirty again, when nothing but what is here will do.
+    pub fn may_be_dirty_again(&self, ino: Ino, durable: LogIndex) -> bool {
+        self.sent.borrow().get(&ino).is_some_and(|index| *index > durable)
     }
 
     fn lane(&self, side: Side) -> &Lane {

@@ -150,15 +150,27 @@ impl Node {
     pub(crate) async fn end(&self, end: BackingCommand) -> Result<(), RpcError> {
         let mut backoff = Backoff::default();
         loop {
-            match self.commit(Command::Backing(end.clone())).await {
+            match self.log_end(end.clone()).await {
                 Err(RpcError::Refused(FsError::NoSpace)) if !self.is_stopping() => {
                     self.trouble("space", Some("the node's disk is full".into()));
                     let pause = backoff.pause(self.ports.entropy.next_u64(), None);
                     self.ports.clock.sleep(pause).await;
                 }
-                ended => return ended.map(drop),
+                ended => return ended,
             }
         }
+    }
+
+    pub(super) async fn log_end(&self, end: BackingCommand) -> Result<(), RpcError> {
+        let sent = match &end {
+            BackingCommand::Uploaded { ino, .. } => Some(*ino),
+            _ => None,
+        };
+        let (index, applied) = self.replica.propose(|_| Ok(Command::Backing(end))).await?;
+        if let Some(ino) = sent {
+            self.flusher.note_sent(ino, index, self.replica.log().durable());
+        }
+        self.follow(applied, None).await
     }
 
     /// Repeats a request for as long as nobody knows whether it was carried out, which ends

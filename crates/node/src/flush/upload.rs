@@ -349,7 +349,7 @@ impl Node {
             if end.is_none() {
                 late.push((ino, key));
             }
-            self.commit(Command::Backing(end.unwrap_or(BackingCommand::UploadLate { ino }))).await?;
+            self.log_end(end.unwrap_or(BackingCommand::UploadLate { ino })).await?;
         }
         if !late.is_empty() {
             // Before anybody reads what is here.
