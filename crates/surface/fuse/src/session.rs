@@ -163,7 +163,7 @@ impl Session {
         let ring = negotiated.has(abi::init::OVER_IO_URING).then(|| Ring::start(&device)).transpose().map_err(SessionError::Ring)?;
         let lines = Lines::new(device, ring);
         let mut succession = taken_over.then(Succession::new);
-        let mut held: VecDeque<(Request, Arrival)> = VecDeque::new();
+        let mut held: VecDeque<Held> = VecDeque::new();
         let desk = Desk { interrupts: Interrupts::default(), hears_closes: negotiated.has(abi::init::POSIX_LOCKS) };
         let pool = BufferPool::default();
         let mut buffer = pool.take();
@@ -182,7 +182,11 @@ impl Session {
             for _ in 0..BATCH {
                 let next = if succession.is_none() { held.pop_front() } else { None };
                 let (line, request, arrival, unanswered) = match next {
-                    Some((request, arrival)) => {
+                    Some(Held::Interrupt(unique)) => {
+                        desk.interrupts.interrupt(unique);
+                        continue;
+                    }
+                    Some(Held::Request(request, arrival)) => {
                         in_flight_bytes -= sent_bytes(&request.operation) as u64;
                         (lines.device(), request, arrival, None)
                     }
@@ -224,7 +228,10 @@ impl Session {
                                 continue;
                             }
                             Ok(Message::Interrupt(unique)) => {
-                                desk.interrupts.interrupt(unique);
+                                match &succession {
+                                    Some(_) => held.push_back(Held::Interrupt(unique)),
+                                    None => desk.interrupts.interrupt(unique),
+                                }
                                 continue;
                             }
                             Err(Rejected::Silent) => continue,
@@ -246,7 +253,7 @@ impl Session {
                             unanswered = succession.admit(&request);
                             if unanswered.is_none() {
                                 in_flight_bytes += sent_bytes(&request.operation) as u64;
-                                held.push_back((request, arrival));
+                                held.push_back(Held::Request(request, arrival));
                                 continue;
                             }
                         }
@@ -309,6 +316,13 @@ impl Session {
         drop(point);
         Ok(ended)
     }
+}
+
+/// What is taken up in the order in which it came once a [`Succession`] is over.
+enum Held {
+    Request(Request, Arrival),
+    /// A signal to the caller of a request that came before it. What is served meanwhile heeds none.
+    Interrupt(u64),
 }
 
 /// What all requests of a connection share.

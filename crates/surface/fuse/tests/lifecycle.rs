@@ -5,7 +5,7 @@
 mod harness;
 mod memfs;
 
-use ebb_fuse::{Ended, Mount, MountError, MountOptions};
+use ebb_fuse::{Ended, LeftMount, Mount, MountError, MountOptions, Session};
 use harness::{Mounted, Point, can_mount};
 use memfs::{MemFs, Settings};
 use std::fs::{self, File};
@@ -230,7 +230,7 @@ fn serve_until_killed() {
     let mount = Mount::new(path.as_ref(), &MountOptions::default()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let session = ebb_fuse::Session::start(mount).await.unwrap();
+        let session = Session::start(mount).await.unwrap();
         let fs = MemFs::new(Settings::default());
         session.serve(&fs, std::future::pending(), Duration::from_secs(5)).await.unwrap();
     });
@@ -264,6 +264,53 @@ fn a_dead_mount_is_replaced() {
     assert_eq!(fs::read_dir(mount.root()).unwrap().count(), 1);
     assert_eq!(mount.stop(), Ended::Stopped);
     assert!(!mount.point.is_mounted());
+}
+
+/// Situation: somebody waits for a lock, the process that serves dies, and the one who waits is killed. Danger: the
+/// successor hears of the signal before it serves the request, and who waits stays until the lock is free. Expectation:
+/// it ends.
+#[test]
+fn whoever_waits_for_a_lock_can_be_killed_when_the_mount_is_taken_over() {
+    if !can_mount() {
+        return;
+    }
+    let (point, fs) = (Point::new(), MemFs::new(Settings::default()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mount = Mount::new(&point.0, &MountOptions { shared_locks: true, ..MountOptions::default() }).unwrap();
+        let path = mount.path().to_owned();
+        let session = Session::start(mount).await.unwrap();
+        let Some(device) = session.device() else {
+            println!("skipped: this kernel sends nothing again");
+            return;
+        };
+        let left = LeftMount::new(device.try_clone_to_owned().unwrap(), path.clone(), session.place(), session.negotiated());
+        let mut waiter = Command::new("flock").arg(path.join("f")).arg("true").spawn().unwrap();
+        let mut serving = Box::pin(session.serve(&fs, std::future::pending(), Duration::from_secs(5)));
+        let waits = async {
+            while fs.tree().lock().unwrap().lock_waits == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            ended = &mut serving => panic!("{ended:?}"),
+            () = waits => {}
+        }
+        // A process that dies answers nothing and takes no mount away.
+        std::mem::forget(serving);
+        waiter.kill().unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+
+        let start = Instant::now();
+        let ended = async {
+            while waiter.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(10) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let session = Session::take_over(left).await.unwrap();
+        let ended = session.serve(&fs, ended, Duration::from_secs(1)).await.unwrap();
+        assert_eq!(ended, Ended::Stopped, "who was killed still waits");
+    });
 }
 
 #[test]

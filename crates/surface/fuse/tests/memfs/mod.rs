@@ -36,6 +36,8 @@ pub struct Tree {
     pub references: BTreeMap<Ino, u64>,
     pub requests: u64,
     pub flushes: u64,
+    /// Requests that wait for a lock, or have.
+    pub lock_waits: u64,
 }
 
 struct Node {
@@ -54,7 +56,7 @@ enum Content {
 
 impl MemFs {
     pub fn new(settings: Settings) -> MemFs {
-        let mut tree = Tree { nodes: BTreeMap::new(), next: 2, references: BTreeMap::new(), requests: 0, flushes: 0 };
+        let mut tree = Tree { nodes: BTreeMap::new(), next: 2, references: BTreeMap::new(), requests: 0, flushes: 0, lock_waits: 0 };
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let root = tree.node(Ino::ROOT, 0o755, &Make::Directory, uid, gid);
         tree.nodes.insert(Ino::ROOT, root);
@@ -455,6 +457,14 @@ impl Filesystem for MemFs {
 
     async fn access(&self, _: &Context, _: Ino, _: Access) -> Result<(), Errno> {
         Ok(())
+    }
+
+    /// Somebody else has every lock.
+    async fn setlk(&self, _: &Context, _: Ino, _: LockRequest, wait: Option<Interruption>) -> Result<(), Errno> {
+        let Some(mut interruption) = wait else { return Err(FsError::WouldBlock.into()) };
+        self.lock().lock_waits += 1;
+        interruption.signalled().await;
+        Err(FsError::Interrupted.into())
     }
 }
 
