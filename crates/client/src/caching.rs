@@ -77,6 +77,12 @@ impl Caching {
         }
     }
 
+    /// Whoever had the session before may have left caches of which nothing is known: nothing is added to
+    /// them before they are dropped.
+    pub(crate) fn distrust(&self) {
+        self.dropping.set(true);
+    }
+
     /// Who is sole again is so once everything has been dropped: others may have been there since.
     pub(crate) fn rule(&self) -> CacheRule {
         match self.state.get() {
@@ -87,6 +93,7 @@ impl Caching {
 
     pub(crate) fn set_handler(&self, handler: Handler) {
         *self.handler.borrow_mut() = Some(handler);
+        self.changed.changed();
     }
 
     pub(crate) fn handler(&self) -> Option<Handler> {
@@ -139,7 +146,7 @@ impl Caching {
         self.changed.changed();
     }
 
-    fn drop_all(&self) {
+    pub(crate) fn drop_all(&self) {
         self.dropping.set(true);
         self.pending.borrow_mut().all = true;
         self.changed.changed();

@@ -45,6 +45,8 @@ pub struct Options {
     /// client for the successor of an attached one of the same name.
     pub name: String,
     pub read_only: bool,
+    /// A node in this process lets others attach too.
+    pub others: bool,
     /// The volume that is meant, if more of it is known than its name.
     pub cluster: Option<ClusterId>,
     /// How long the first attach may take. Another client that died without a word is
@@ -65,6 +67,7 @@ impl Options {
             volume: volume.into(),
             name: name.into(),
             read_only: false,
+            others: false,
             cluster: None,
             attach_timeout: Duration::from_secs(120),
             request_timeout: Duration::from_secs(120),
@@ -88,8 +91,8 @@ pub enum AttachError {
     #[error("the node broke the protocol")]
     Protocol,
     /// There is nothing left to succeed to.
-    #[error("the node does not know the session any more that the process before had")]
-    Lost,
+    #[error("nobody can succeed to the process before: {0}")]
+    Lost(&'static str),
 }
 
 /// One attached client of a volume. Clones are the same client. Once the last is dropped
@@ -108,16 +111,15 @@ impl Client {
         Client::attach_with(link, ports, options, None).await
     }
 
-    /// Attaches to a node in this process, and leaves what a successor needs in `estate`. If a
-    /// process before has left something there, this is its successor: the same session, with what
-    /// is open and what was asked for. The node has to [wait](Link::is_local) for just this client.
+    /// As [`Client::attach`], and leaves what a successor needs in `estate`. If a process before has left
+    /// something there, this is its successor: the same session, with what is open and locked, and what was
+    /// asked for. A node in this process has to wait for it.
     pub async fn attach_as_heir(
         link: Rc<dyn Link>,
         ports: ClientPorts,
         options: Options,
         estate: Rc<Estate>,
     ) -> Result<Client, AttachError> {
-        assert!(link.is_local(), "what a node elsewhere has answered is kept in the memory of this process");
         Client::attach_with(link, ports, options, Some(estate)).await
     }
 
@@ -128,13 +130,46 @@ impl Client {
         estate: Option<Rc<Estate>>,
     ) -> Result<Client, AttachError> {
         let left = estate.as_ref().and_then(|estate| estate.session());
-        let (attached, heard) = keeper::first_attach(&*link, &ports, &options, left).await?;
-        if left.is_some_and(|left| left != attached.session || attached.fresh) {
-            return Err(AttachError::Lost);
+        if let (Some(_), Some(why)) = (left, estate.as_ref().and_then(|estate| estate.unfit())) {
+            return Err(AttachError::Lost(why));
         }
+        let mut options = options;
+        if let (Some(_), Some(sure_until)) = (left, estate.as_ref().and_then(|estate| estate.sure_until())) {
+            // What the process before let be cached is to be dropped then, and its guardian waits for the end of this one.
+            let left = sure_until.saturating_sub(ports.clock.monotonic());
+            options.attach_timeout = if left.is_zero() { options.attach_timeout } else { options.attach_timeout.min(left) };
+        }
+        let (attached, heard) = keeper::first_attach(&*link, &ports, &options, left).await?;
+        let taken_up = Client::take_up(link.clone(), ports.clone(), options, estate, (attached.clone(), heard), left).await;
+        if let Err(AttachError::Lost(_)) = taken_up {
+            // Others need not wait for it until it expires.
+            let detached = link.call(Request::Detach { session: attached.session });
+            drop(select(detached, ports.clock.sleep(LAST_WORD)).await);
+        }
+        taken_up
+    }
+
+    /// Goes on under what the node answered, as of a time, to the attach of the session that was `left`, or of one of its own.
+    async fn take_up(
+        link: Rc<dyn Link>,
+        ports: ClientPorts,
+        options: Options,
+        estate: Option<Rc<Estate>>,
+        (attached, heard): (Attached, Duration),
+        left: Option<SessionId>,
+    ) -> Result<Client, AttachError> {
+        if left.is_some_and(|left| left != attached.session || attached.fresh) {
+            return Err(AttachError::Lost("the node does not know its session any more"));
+        }
+        let damaged = |_| AttachError::Lost("what it has left is damaged");
+        let locks = Locks::new(attached.session, estate.clone()).map_err(damaged)?;
+        let served = estate.as_ref().map(|estate| estate.served());
         let (slots, requests, holds) = match &estate {
             Some(estate) => {
-                estate.begin(attached.session);
+                if left.is_none() {
+                    estate.serves(attached.start, attached.incarnation);
+                    estate.begin(attached.session);
+                }
                 let (slots, requests) = Slots::left(attached.session, estate.clone());
                 (slots, requests, Holds::left(estate.opens().into_iter().map(|open| open.ino)))
             }
@@ -152,15 +187,16 @@ impl Client {
             cache_term: Cell::new(keeper::cache_term(&attached)),
             read_only: attached.read_only,
             slots: RefCell::new(slots),
+            journal: Journal::new(estate.clone()),
+            errors: Errors::new(estate.clone()),
             estate,
+            taken_up: Gate::default(),
             inherited: RefCell::new(left.map(|_| Inherited { unanswered: requests.keys().copied().collect(), all_came: false })),
             requests: RefCell::new(requests),
-            journal: Journal::default(),
             in_doubt: RefCell::default(),
             asked: Cell::new(attached.start),
             holds,
-            locks: Locks::new(attached.session),
-            errors: Errors::default(),
+            locks,
             caching: Caching::new(attached.sole),
             recalls: Recalls::default(),
             mutations: Cell::new(0),
@@ -169,9 +205,23 @@ impl Client {
             options,
         });
         let client = Client { _alive: Rc::new(Alive { shared: shared.clone() }), shared, requested: None };
-        if left.is_some() {
-            client.shared.recalls.inherited.set(true);
-            keeper::take_up(&client.shared).await?;
+        client.shared.hears_of_node(heard);
+        keeper::start_listening(&client.shared);
+        if let (Some(_), Some(served)) = (left, served) {
+            if client.shared.others() {
+                client.shared.caching.distrust();
+            }
+            let mut taking_up = pin!(keeper::take_up(&client.shared, served));
+            if client.shared.link.is_local() {
+                taking_up.await?;
+            } else {
+                // Then caches are to be dropped, which nobody does meanwhile.
+                let patience = keeper::sure_until(&client.shared).saturating_sub(client.shared.ports.clock.monotonic());
+                match select(&mut taking_up, client.shared.ports.clock.sleep(patience)).await {
+                    Either::Left((taken_up, _)) => taken_up?,
+                    Either::Right(_) => return Err(AttachError::TimedOut(patience)),
+                }
+            }
         }
         keeper::start(&client.shared);
         Ok(client)
@@ -210,6 +260,7 @@ impl Client {
         change(left);
         if left.all_came && left.unanswered.is_empty() {
             *inherited = None;
+            self.shared.taken_up.changed();
             keeper::tell_closed(&self.shared);
         }
     }
@@ -220,6 +271,7 @@ impl Client {
         self.shared.requests.borrow_mut().retain(|request, requested| {
             let comes = !requested.is_of_before() || again.contains(request);
             if !comes {
+                requested.gone();
                 gone.push(requested.clone());
             }
             comes
@@ -310,6 +362,9 @@ impl Client {
     }
 }
 
+/// How long whoever gives up a session waits for the node to hear of it.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
 /// Ends the client's tasks with its last clone.
 struct Alive {
     shared: Rc<Shared>,
@@ -351,6 +406,8 @@ pub(crate) struct Shared {
     /// Requests of the user that have asked for a change and have no answer, by number.
     pub(crate) requests: RefCell<BTreeMap<u64, Rc<Requested>>>,
     inherited: RefCell<Option<Inherited>>,
+    /// Changes when nothing of before can come again or is under way.
+    pub(crate) taken_up: Gate,
     pub(crate) journal: Journal,
     /// Mutations that were sent and have no answer.
     pub(crate) in_doubt: RefCell<BTreeMap<TxId, InDoubt>>,
@@ -468,6 +525,42 @@ impl Shared {
 
     pub(crate) fn spawn(self: &Rc<Shared>, task: impl Future<Output = ()> + 'static) {
         self.ports.spawn.spawn(Box::pin(task));
+    }
+
+    /// The node has answered what was sent then: for a term from then on it has this session.
+    pub(crate) fn hears_of_node(&self, sent: Duration) {
+        self.heard.set(sent);
+        if let Some(estate) = self.estate.as_ref().filter(|_| !self.link.is_local()) {
+            estate.set_sure_until(keeper::sure_until(self));
+        }
+    }
+
+    pub(crate) fn is_taking_up(&self) -> bool {
+        self.inherited.borrow().is_some()
+    }
+
+    /// Others may be attached to the volume too, now or later.
+    pub(crate) fn others(&self) -> bool {
+        self.options.others || !self.link.is_local()
+    }
+
+    /// A process before was asked for changes that have no answer.
+    pub(crate) fn has_inherited_requests(&self) -> bool {
+        self.inherited.borrow().as_ref().is_some_and(|left| !left.unanswered.is_empty())
+    }
+
+    /// What is left to another process is of a session that has ended.
+    pub(crate) fn unsucceedable(&self) {
+        if let Some(estate) = &self.estate {
+            estate.session_has_ended();
+        }
+    }
+
+    /// All that was answered is repeated to this run of the node.
+    pub(crate) fn succeedable(&self, start: u64, incarnation: Incarnation) {
+        if let Some(estate) = &self.estate {
+            estate.serves(start, incarnation);
+        }
     }
 
     /// Runs a task as far as it comes at once, and spawns what is left of it. Of a request to a

@@ -9,15 +9,23 @@
 //!   for until its answer has left ([`crate::Client::answered`]). So the table of the node has the
 //!   outcome for as long as the request may come again.
 //! - What is open is written here before anybody is told of it, and taken out before anybody is told
-//!   that it is closed.
+//!   that it is closed. So are inodes that the user has been told of.
+//! - Of locks what is here is what the node has granted, or less where a request of their owner has no answer yet,
+//!   which is here too.
 //! - Each of these is there once its last word is written, and not before.
+//! - Where something is not here that a successor would have to know, nobody succeeds ([`Estate::unfit`]).
 
-use ebb_model::{Ino, SESSION_SLOTS, SessionId};
+use crate::errors::INODES_WITH_ERRORS;
+use ebb_model::{FsError, Incarnation, Ino, LockMode, LockOwner, LockPiece, LockRange, SESSION_SLOTS, SessionId};
 use ebb_ports::Words;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
+use table::Table;
 use thiserror::Error;
+
+pub use table::Place;
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum EstateError {
@@ -39,50 +47,102 @@ pub struct Open {
     pub detail: u64,
 }
 
+/// A lock, or a request for one that has no answer yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lock {
+    pub(crate) ino: Ino,
+    pub(crate) owner: LockOwner,
+    /// `None` if it is not known what of the file the owner has by now.
+    pub(crate) piece: Option<LockPiece>,
+    pub(crate) pid: u32,
+}
+
+/// An owner of fcntl(2) has used an open file to ask for locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Locker {
+    pub ino: Ino,
+    pub owner: u64,
+    /// Of the open file.
+    pub handle: u64,
+}
+
+/// Which run of a node a client was attached to, and what that has answered it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Served {
+    pub(crate) start: u64,
+    pub(crate) incarnation: Incarnation,
+    /// Something was answered that need not be durable yet.
+    pub(crate) undurable: bool,
+}
+
+/// Where each table is: its first word, and for how many records it has room.
+struct Layout {
+    opens: (usize, usize),
+    locks: (usize, usize),
+    lockers: (usize, usize),
+    inodes: (usize, usize),
+    errors: (usize, usize),
+}
+
+impl Layout {
+    fn of(words: usize) -> Layout {
+        let rooms = words.saturating_sub(Estate::words_for(0)) / Estate::WORDS_PER_OPEN_FILE;
+        let errors = (TABLES, INODES_WITH_ERRORS);
+        let opens = (errors.0 + errors.1 * ERROR_WORDS, rooms);
+        let locks = (opens.0 + opens.1 * OPEN_WORDS, rooms);
+        let lockers = (locks.0 + locks.1 * LOCK_WORDS, rooms);
+        let inodes = (lockers.0 + lockers.1 * LOCKER_WORDS, rooms * INODES_PER_OPEN_FILE);
+        Layout { opens, locks, lockers, inodes, errors }
+    }
+}
+
 pub struct Estate {
     words: Rc<dyn Words>,
     /// Which of the processes that have had it this one is, from 1.
     life: u64,
-    places: RefCell<BTreeMap<u64, usize>>,
+    opens: Table<OPEN_WORDS>,
+    locks: Table<LOCK_WORDS>,
+    lockers: Table<LOCKER_WORDS>,
+    inodes: Table<INODE_WORDS>,
+    errors: Table<ERROR_WORDS>,
+    /// Of open files, by handle.
+    places: RefCell<BTreeMap<u64, Place>>,
     /// What was opened by requests of earlier lives, which may come again.
     of_before: RefCell<BTreeMap<u64, u64>>,
-    free: RefCell<Vec<usize>>,
-    used: Cell<usize>,
 }
 
 impl Estate {
     /// Takes over what the process before has left; if there was none, that is nothing.
     pub fn take(words: Rc<dyn Words>) -> Result<Estate, EstateError> {
-        assert!(words.count() >= OPENS, "too small for anything");
+        assert!(words.count() >= Estate::words_for(0), "too small for anything");
         let life = match words.load(FORM) {
             0 => 1,
             CURRENT_FORM => words.load(LIVES).checked_add(1).ok_or(EstateError::Damaged("lives"))?,
             _ => return Err(EstateError::Foreign),
         };
         words.store(LIVES, life);
-        let used = usize::try_from(words.load(USED)).map_err(|_| EstateError::Damaged("open files"))?;
-        if used > (words.count() - OPENS) / OPEN_WORDS {
-            return Err(EstateError::Damaged("open files"));
-        }
+        let layout = Layout::of(words.count());
         let estate = Estate {
+            opens: Table::take(&words, "open files", USED_OPENS, layout.opens)?,
+            locks: Table::take(&words, "locks", USED_LOCKS, layout.locks)?,
+            lockers: Table::take(&words, "owners of locks", USED_LOCKERS, layout.lockers)?,
+            inodes: Table::take(&words, "inodes", USED_INODES, layout.inodes)?,
+            errors: Table::take(&words, "errors", USED_ERRORS, layout.errors)?,
             words,
             life,
             places: RefCell::default(),
             of_before: RefCell::default(),
-            free: RefCell::default(),
-            used: Cell::new(used),
         };
-        for place in (0..used).rev() {
-            match estate.at(place) {
+        for (place, open) in estate.opens.all() {
+            let open = open_of(open);
+            if estate.of_before.borrow().contains_key(&open.request) {
                 // Opened once more for a request that came again, by a life that ended there.
-                Some(open) if estate.of_before.borrow().contains_key(&open.request) => estate.clear(place),
-                Some(open) => {
-                    estate.of_before.borrow_mut().insert(open.request, open.handle);
-                    if estate.places.borrow_mut().insert(open.handle, place).is_some() {
-                        return Err(EstateError::Damaged("two open files of one number"));
-                    }
-                }
-                None => estate.free.borrow_mut().push(place),
+                estate.opens.clear(place);
+                continue;
+            }
+            estate.of_before.borrow_mut().insert(open.request, open.handle);
+            if estate.places.borrow_mut().insert(open.handle, place).is_some() {
+                return Err(EstateError::Damaged("two open files of one number"));
             }
         }
         Ok(estate)
@@ -90,8 +150,10 @@ impl Estate {
 
     /// Words for [`Estate::take`], if this many files are to be open at one time.
     pub fn words_for(open_files: usize) -> usize {
-        OPENS + open_files * OPEN_WORDS
+        TABLES + INODES_WITH_ERRORS * ERROR_WORDS + open_files * Estate::WORDS_PER_OPEN_FILE
     }
+
+    const WORDS_PER_OPEN_FILE: usize = OPEN_WORDS + LOCK_WORDS + LOCKER_WORDS + INODES_PER_OPEN_FILE * INODE_WORDS;
 
     /// The session that was left, if one was.
     pub fn session(&self) -> Option<SessionId> {
@@ -144,29 +206,115 @@ impl Estate {
         self.words.store(slot_at(slot), 0);
     }
 
+    /// Why nobody can succeed.
+    pub(crate) fn unfit(&self) -> Option<&'static str> {
+        Estate::unfit_in(&*self.words)
+    }
+
+    /// Why nobody could succeed to the process that has these words.
+    pub fn unfit_in(words: &dyn Words) -> Option<&'static str> {
+        match words.load(UNFIT) {
+            0 => None,
+            INCOMPLETE => Some("more is in use than can be left to another process"),
+            _ => Some("its session has ended, and it has begun another one"),
+        }
+    }
+
+    /// Something found no room here.
+    fn incomplete(&self) {
+        self.set_unfit(INCOMPLETE);
+    }
+
+    /// What is here is of a session that the node does not know any more.
+    pub(crate) fn session_has_ended(&self) {
+        self.set_unfit(ENDED);
+    }
+
+    fn set_unfit(&self, why: u64) {
+        if self.words.load(UNFIT) == 0 {
+            self.words.store(UNFIT, why);
+            tracing::warn!(why = self.unfit(), "with this process the mount dies");
+        }
+    }
+
+    /// The inodes that the user of the process that has these words has been told of.
+    pub fn inodes_in(words: &dyn Words) -> Vec<Ino> {
+        let layout = Layout::of(words.count());
+        let used = (words.load(USED_INODES) as usize).min(layout.inodes.1);
+        let at = |place: usize| layout.inodes.0 + place * INODE_WORDS;
+        let known = (0..used).filter(|place| words.load(at(*place) + INODE_WORDS - 1) != 0);
+        known.map(|place| Ino(words.load(at(place)))).collect()
+    }
+
+    /// Of inodes.
+    pub(crate) fn errors(&self) -> impl Iterator<Item = (Place, Ino, FsError)> {
+        self.errors.all().filter_map(|(place, [ino, error])| Some((place, Ino(ino), error_of(error)?)))
+    }
+
+    pub(crate) fn put_error(&self, ino: Ino, error: FsError) -> Option<Place> {
+        let place = self.errors.put([ino.0, error_word(Some(error))]);
+        if place.is_none() {
+            self.incomplete();
+        }
+        place
+    }
+
+    pub(crate) fn clear_error(&self, place: Place) {
+        self.errors.clear(place);
+    }
+
+    /// Those of all inodes, and of the next sync of all.
+    pub(crate) fn general_errors(&self) -> (Option<FsError>, Option<FsError>) {
+        (error_of(self.words.load(EVERYWHERE)), error_of(self.words.load(UNSYNCED)))
+    }
+
+    pub(crate) fn set_general_errors(&self, everywhere: Option<FsError>, unsynced: Option<FsError>) {
+        self.words.store(EVERYWHERE, error_word(everywhere));
+        self.words.store(UNSYNCED, error_word(unsynced));
+    }
+
+    /// See [`Estate::sure_until_in`]. By the clock that the machine's processes share.
+    pub(crate) fn set_sure_until(&self, until: Duration) {
+        self.words.store(SURE_UNTIL, u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn sure_until(&self) -> Option<Duration> {
+        Estate::sure_until_in(&*self.words)
+    }
+
+    /// Until when others keep from what the process that has these words lets its user have cached; `None`: for ever.
+    pub fn sure_until_in(words: &dyn Words) -> Option<Duration> {
+        let until = words.load(SURE_UNTIL);
+        (until != 0).then(|| Duration::from_millis(until))
+    }
+
+    /// What was noted last of [`Estate::serves`] and what came after it.
+    pub(crate) fn served(&self) -> Served {
+        let load = |at| self.words.load(at);
+        Served { start: load(START), incarnation: Incarnation(load(INCARNATION) as u16), undurable: load(UNDURABLE) != 0 }
+    }
+
+    /// The node is this run of it, and nothing that one before has answered is missing.
+    pub(crate) fn serves(&self, start: u64, incarnation: Incarnation) {
+        self.words.store(INCARNATION, incarnation.0.into());
+        self.words.store(START, start);
+    }
+
+    /// Something was answered that need not be durable yet, or nothing is any more.
+    pub(crate) fn set_undurable(&self, undurable: bool) {
+        self.words.store(UNDURABLE, undurable.into());
+    }
+
     /// What is open. False if more is open than there is room for. If the same request has opened
     /// something before, with no answer, that is forgotten: ask [`Estate::opened_before`] first.
     #[must_use]
     pub fn opened(&self, open: Open) -> bool {
         assert_ne!(open.handle, 0);
-        let place = match self.free.borrow_mut().pop() {
-            Some(place) => place,
-            None if OPENS + (self.used.get() + 1) * OPEN_WORDS > self.words.count() => return false,
-            None => {
-                self.used.set(self.used.get() + 1);
-                self.words.store(USED, self.used.get() as u64);
-                self.used.get() - 1
-            }
-        };
-        let at = OPENS + place * OPEN_WORDS;
-        self.words.store(at, open.request);
-        self.words.store(at + 1, open.ino.0);
-        self.words.store(at + 2, open.detail);
-        self.words.store(at + HANDLE, open.handle);
+        let Some(place) = self.opens.put([open.request, open.ino.0, open.detail, open.handle]) else { return false };
         self.places.borrow_mut().insert(open.handle, place);
         let before = self.of_before.borrow_mut().remove(&open.request);
         if let Some(place) = before.and_then(|handle| self.places.borrow_mut().remove(&handle)) {
-            self.clear(place);
+            self.opens.clear(place);
         }
         true
     }
@@ -179,21 +327,16 @@ impl Estate {
 
     pub fn open(&self, handle: u64) -> Option<Open> {
         let place = *self.places.borrow().get(&handle)?;
-        self.at(place)
+        self.opens.get(place).map(open_of)
     }
 
     /// It is closed for good. `None` if it was before: the answer to that never left.
     pub fn closed(&self, handle: u64) -> Option<Open> {
         let place = self.places.borrow_mut().remove(&handle)?;
-        let open = self.at(place)?;
+        let open = self.opens.get(place).map(open_of)?;
         self.of_before.borrow_mut().remove(&open.request);
-        self.clear(place);
+        self.opens.clear(place);
         Some(open)
-    }
-
-    fn clear(&self, place: usize) {
-        self.words.store(OPENS + place * OPEN_WORDS + HANDLE, 0);
-        self.free.borrow_mut().push(place);
     }
 
     /// No request of an earlier life comes again from now on.
@@ -203,15 +346,100 @@ impl Estate {
 
     /// All that is open.
     pub fn opens(&self) -> Vec<Open> {
-        self.places.borrow().values().filter_map(|place| self.at(*place)).collect()
+        self.places.borrow().values().filter_map(|place| self.opens.get(*place).map(open_of)).collect()
     }
 
-    fn at(&self, place: usize) -> Option<Open> {
-        let at = OPENS + place * OPEN_WORDS;
-        let handle = self.words.load(at + HANDLE);
-        let (request, ino, detail) = (self.words.load(at), Ino(self.words.load(at + 1)), self.words.load(at + 2));
-        (handle != 0).then_some(Open { request, ino, handle, detail })
+    pub(crate) fn put_lock(&self, lock: Lock) -> Option<Place> {
+        let (owner, flock) = match lock.owner {
+            LockOwner::Fcntl(owner) => (owner, 0),
+            LockOwner::Flock(owner) => (owner, FLOCK),
+        };
+        let (range, mode) = match lock.piece {
+            None => (LockRange::WHOLE, IN_DOUBT),
+            Some(LockPiece { range, mode: LockMode::Shared }) => (range, 0),
+            Some(LockPiece { range, mode: LockMode::Exclusive }) => (range, EXCLUSIVE),
+        };
+        let kind = u64::from(lock.pid) << 32 | LOCK | flock | mode;
+        let place = self.locks.put([lock.ino.0, owner, range.start(), range.end(), kind]);
+        if place.is_none() {
+            self.incomplete();
+        }
+        place
     }
+
+    pub(crate) fn clear_lock(&self, place: Place) {
+        self.locks.clear(place);
+    }
+
+    pub(crate) fn locks(&self) -> Result<Vec<(Place, Lock)>, EstateError> {
+        let lock = |(place, [ino, owner, start, end, kind]): (Place, [u64; LOCK_WORDS])| {
+            let range = LockRange::new(start, end).map_err(|_| self.locks.damaged())?;
+            let owner = if kind & FLOCK == 0 { LockOwner::Fcntl(owner) } else { LockOwner::Flock(owner) };
+            let mode = if kind & EXCLUSIVE == 0 { LockMode::Shared } else { LockMode::Exclusive };
+            let piece = (kind & IN_DOUBT == 0).then_some(LockPiece { range, mode });
+            Ok((place, Lock { ino: Ino(ino), owner, piece, pid: (kind >> 32) as u32 }))
+        };
+        self.locks.all().map(lock).collect()
+    }
+
+    /// Under the place that is given back, for [`Estate::clear_locker`].
+    pub fn put_locker(&self, locker: Locker) -> Option<Place> {
+        let place = self.lockers.put([locker.ino.0, locker.owner, locker.handle]);
+        if place.is_none() {
+            self.incomplete();
+        }
+        place
+    }
+
+    pub fn clear_locker(&self, place: Place) {
+        self.lockers.clear(place);
+    }
+
+    pub fn lockers(&self) -> Vec<(Place, Locker)> {
+        let locker = |(place, [ino, owner, handle]): (Place, [u64; LOCKER_WORDS])| (place, Locker { ino: Ino(ino), owner, handle });
+        self.lockers.all().map(locker).collect()
+    }
+
+    /// The user has been told of an inode, so often. Under the place that is given back.
+    pub fn put_inode(&self, ino: Ino, count: u64) -> Option<Place> {
+        let place = self.inodes.put([ino.0, count]);
+        if place.is_none() {
+            self.incomplete();
+        }
+        place
+    }
+
+    /// How often the user has been told of it by now; 0 if it has forgotten it.
+    pub fn set_inode(&self, place: Place, count: u64) {
+        match count {
+            0 => self.inodes.clear(place),
+            count => self.inodes.set_last(place, count),
+        }
+    }
+
+    pub fn inodes(&self) -> impl Iterator<Item = (Place, Ino, u64)> {
+        self.inodes.all().map(|(place, [ino, count])| (place, Ino(ino), count))
+    }
+}
+
+fn error_word(error: Option<FsError>) -> u64 {
+    match error {
+        None => 0,
+        Some(FsError::Stale) => STALE,
+        Some(_) => IO,
+    }
+}
+
+fn error_of(word: u64) -> Option<FsError> {
+    match word {
+        0 => None,
+        STALE => Some(FsError::Stale),
+        _ => Some(FsError::Io),
+    }
+}
+
+fn open_of([request, ino, detail, handle]: [u64; OPEN_WORDS]) -> Open {
+    Open { request, ino: Ino(ino), handle, detail }
 }
 
 fn slot_at(slot: u16) -> usize {
@@ -222,19 +450,58 @@ fn slot_at(slot: u16) -> usize {
 const FORM: usize = 0;
 const SESSION: usize = 1;
 const LIVES: usize = 2;
-/// Places of open files that have been used.
-const USED: usize = 3;
-const NOTE: usize = 4;
+/// Places of each table that have been used.
+const USED_OPENS: usize = 3;
+const USED_LOCKS: usize = 4;
+const USED_LOCKERS: usize = 5;
+const USED_INODES: usize = 6;
+const USED_ERRORS: usize = 7;
+/// See [`Served`].
+const START: usize = 8;
+const INCARNATION: usize = 9;
+const UNDURABLE: usize = 10;
+/// See [`Estate::unfit`].
+const UNFIT: usize = 11;
+/// See [`Estate::general_errors`].
+const EVERYWHERE: usize = 12;
+const UNSYNCED: usize = 13;
+/// In milliseconds, or 0.
+const SURE_UNTIL: usize = 14;
+const NOTE: usize = 15;
 const NOTES: usize = 12;
 /// Of each slot: request, sequence.
 const SLOTS: usize = NOTE + NOTES;
-/// Of each open file: request, inode, detail, handle.
-const OPENS: usize = SLOTS + SESSION_SLOTS as usize * 2;
+const TABLES: usize = SLOTS + SESSION_SLOTS as usize * 2;
+/// Request, inode, detail, handle.
 const OPEN_WORDS: usize = 4;
-const HANDLE: usize = 3;
+/// Inode, owner, first and last byte, kind.
+const LOCK_WORDS: usize = 5;
+/// Inode, owner, handle.
+const LOCKER_WORDS: usize = 3;
+/// Inode, how often the user has been told of it.
+const INODE_WORDS: usize = 2;
+/// That the user may know.
+const INODES_PER_OPEN_FILE: usize = 64;
+/// Inode, error.
+const ERROR_WORDS: usize = 2;
+
+/// Why nobody can succeed.
+const INCOMPLETE: u64 = 1;
+const ENDED: u64 = 2;
+
+/// Errors that can stand.
+const IO: u64 = 1;
+const STALE: u64 = 2;
+
+/// Of the kind of a lock; the process is in its upper half.
+const LOCK: u64 = 1;
+const FLOCK: u64 = 2;
+const EXCLUSIVE: u64 = 4;
+const IN_DOUBT: u64 = 8;
 
 /// Grows with every change of what the words mean.
-const CURRENT_FORM: u64 = 0x6562_6201;
+const CURRENT_FORM: u64 = 0x6562_6202;
 
+mod table;
 #[cfg(test)]
 mod tests;

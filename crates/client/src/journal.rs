@@ -7,10 +7,12 @@
 //!   it. While a replay runs, everything in `answered` precedes it in that order.
 //! - No new mutation is sent while `lost` is not empty.
 
+use crate::estate::Estate;
 use crate::gate::Gate;
 use ebb_model::{Caller, ClientMutation, FsError, LogIndex, Mutated, Replay, TxId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
@@ -35,6 +37,10 @@ pub(crate) struct Journal {
     pub(crate) forcing: Cell<bool>,
     /// Of the last force.
     pub(crate) force_error: Cell<Option<FsError>>,
+    /// A process before may have been answered what is not durable yet.
+    of_before: Cell<bool>,
+    /// Where it is written whether there is anything of this kind.
+    estate: Option<Rc<Estate>>,
 }
 
 #[derive(Default)]
@@ -56,6 +62,23 @@ pub(crate) enum Room {
 }
 
 impl Journal {
+    pub(crate) fn new(estate: Option<Rc<Estate>>) -> Journal {
+        let of_before = Cell::new(estate.as_ref().is_some_and(|estate| estate.served().undurable));
+        Journal { of_before, estate, ..Journal::default() }
+    }
+
+    /// Everything that a process before was answered is durable.
+    pub(crate) fn begin(&self) {
+        self.of_before.set(false);
+        self.leave(&self.state.borrow());
+    }
+
+    fn leave(&self, state: &State) {
+        if let Some(estate) = &self.estate {
+            estate.set_undurable(self.of_before.get() || !state.answered.is_empty() || !state.lost.is_empty());
+        }
+    }
+
     pub(crate) fn keep(&self, operation: Operation) {
         let mut state = self.state.borrow_mut();
         if operation.kept_until > state.durable {
@@ -64,6 +87,7 @@ impl Journal {
                 state.bytes -= size(&replaced);
             }
         }
+        self.leave(&state);
     }
 
     /// What is durable once stays so: a node recovers at least that much.
@@ -77,6 +101,7 @@ impl Journal {
             std::mem::replace(&mut state.answered, rest).into_values().partition(|operation| operation.kept_until <= durable);
         state.bytes -= gone.iter().map(size).sum::<usize>();
         state.answered.extend(kept.into_iter().map(|operation| (operation.index, operation)));
+        self.leave(&state);
         drop(state);
         self.room.changed();
     }
@@ -107,6 +132,7 @@ impl Journal {
         state.bytes = 0;
         state.durable = LogIndex(0);
         let cleared = state.lost.drain(..).collect();
+        self.leave(&state);
         drop(state);
         self.room.changed();
         cleared
@@ -125,6 +151,7 @@ impl Journal {
         for operation in &mut state.lost {
             operation.tx = next();
         }
+        self.leave(&state);
         drop(state);
         self.room.changed();
         doubtful.into()
@@ -137,6 +164,7 @@ impl Journal {
             std::mem::take(&mut state.lost).into_iter().partition(condition);
         state.lost = lost;
         state.bytes -= withdrawn.iter().map(size).sum::<usize>();
+        self.leave(&state);
         drop(state);
         self.room.changed();
         withdrawn.into()
@@ -171,6 +199,7 @@ impl Journal {
     /// The first of what was lost is refused.
     pub(crate) fn first_refused(&self) {
         self.take_first();
+        self.leave(&self.state.borrow());
         self.room.changed();
     }
 

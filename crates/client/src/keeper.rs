@@ -4,6 +4,7 @@
 use crate::backoff::Backoff;
 use crate::call::Failure;
 use crate::client::{AttachError, Attachment, ClientPorts, Identity, Options, Shared};
+use crate::estate::Served;
 use crate::journal::Operation;
 use crate::link::{Link, LinkEvent};
 use crate::mutate::InDoubt;
@@ -57,20 +58,39 @@ pub(crate) fn cache_term(attached: &Attached) -> Option<Duration> {
     (attached.cache_term_ms > 0).then(|| Duration::from_millis(attached.cache_term_ms.into()))
 }
 
-/// Takes up the session of a process that has died: the node, which has started since, is told what
-/// is open.
-pub(crate) async fn take_up(shared: &Rc<Shared>) -> Result<(), AttachError> {
-    let session = shared.identity.get().session;
+/// Takes up the session of a process that has died, as it has `left` it: the node is told what is open, and what
+/// is locked if it has started since.
+pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), AttachError> {
+    let Identity { session, start, incarnation, .. } = shared.identity.get();
+    // One in this process has started since, and has what it had answered: just this process has died.
+    let restarted = shared.link.is_local() || left.start != start;
+    // What was asked for and not answered may be logged without its bytes: only who has these can ask again in time.
+    let owed = left.undurable || shared.has_inherited_requests();
+    if restarted && !shared.link.is_local() && (owed || left.incarnation != incarnation) {
+        return Err(AttachError::Lost("its node has started anew, and may have lost what it had answered"));
+    }
     let told = async {
+        insist(shared, Request::TakeUp { session }).await?;
         declare_opens(shared, session, IfRefused::Stale).await?;
+        if restarted {
+            shared.locks.forgotten();
+            reclaim_locks(shared, session).await?;
+        } else if let Reply::Forced { durable } = insist(shared, Request::SyncFs { session }).await? {
+            // What the process before was answered nobody can repeat.
+            shared.journal.durable(durable);
+            shared.journal.begin();
+        }
+        shared.succeedable(start, incarnation);
         insist(shared, Request::Renew { session }).await
     };
     match told.await {
         Ok(_) => Ok(()),
-        Err(failure) => {
-            tracing::error!(?failure, "the session of the process before cannot be taken up");
-            Err(AttachError::Lost)
+        Err(Failure::Rpc(error @ (RpcError::SessionExpired | RpcError::Denied(_)))) => {
+            tracing::error!(%error, "the session of the process before cannot be taken up");
+            Err(AttachError::Lost("the node does not let it go on"))
         }
+        Err(Failure::Silent | Failure::Rpc(RpcError::Lost)) => Err(AttachError::Unreachable(shared.link.trouble())),
+        Err(Failure::Rpc(error)) => Err(AttachError::Unreachable(error.to_string())),
     }
 }
 
@@ -79,19 +99,23 @@ pub(crate) fn tell_closed(shared: &Rc<Shared>) {
     spawn_until_ended(shared, {
         let shared = shared.clone();
         async move {
-            let session = shared.identity.get().session;
-            if let Err(failure) = insist(&shared, Request::Told { session }).await {
-                tracing::warn!(?failure, "files without a name that were being closed are kept until the mount ends");
+            let patience = Some(within_term(&shared));
+            if let Err(error) = shared.ask_patiently(patience, |session| Request::Told { session }).await {
+                tracing::warn!(%error, "files without a name that were being closed are kept until the mount ends");
             }
         }
     });
 }
 
-/// Starts the tasks of a client, which end with it.
+/// Starts to hear what the node says, behind which its answers may be.
+pub(crate) fn start_listening(shared: &Rc<Shared>) {
+    spawn_until_ended(shared, listen(shared.clone()));
+}
+
+/// Starts the other tasks of a client. All end with it.
 pub(crate) fn start(shared: &Rc<Shared>) {
     spawn_until_ended(shared, keep(shared.clone()));
-    spawn_until_ended(shared, listen(shared.clone()));
-    spawn_until_ended(shared, drop_caches(shared.clone()));
+    spawn_until_ended(shared, drop_caches(shared.clone(), shared.is_taking_up()));
     spawn_until_ended(shared, answer_recalls(shared.clone()));
     if !shared.link.is_local() {
         spawn_until_ended(shared, watch_term(shared.clone()));
@@ -125,7 +149,7 @@ async fn renew(shared: &Shared, attachment: Attachment) {
     let sent = shared.ports.clock.monotonic();
     match shared.send(Request::Renew { session: attachment.session }, Some(within_term(shared))).await {
         Ok(_) => {
-            shared.heard.set(sent);
+            shared.hears_of_node(sent);
             shared.caching.heard();
         }
         Err(Failure::Rpc(RpcError::Overloaded)) => shared.ports.clock.sleep(shared.term.get() / 12).await,
@@ -177,7 +201,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
     shared.identity.set(now);
     shared.term.set(term(&attached));
     shared.cache_term.set(cache_term(&attached));
-    shared.heard.set(sent);
+    shared.hears_of_node(sent);
 
     let mut doubtful = Vec::new();
     if now.incarnation != before.incarnation {
@@ -226,9 +250,13 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         shared.asked.set(now.start);
     }
     declare_opens(shared, now.session, IfRefused::Stale).await?;
-    if restarted {
+    if restarted && !shared.is_taking_up() {
         // It may know from its log of what was closed since.
         insist(shared, Request::Told { session: now.session }).await?;
+    }
+    match fresh {
+        true => shared.unsucceedable(),
+        false => shared.succeedable(now.start, now.incarnation),
     }
     // Others wait until everything is repeated.
     insist(shared, Request::Renew { session: now.session }).await?;
@@ -379,7 +407,18 @@ async fn listen(shared: Rc<Shared>) {
 }
 
 /// Has caches dropped, and tells a node that waits for it.
-async fn drop_caches(shared: Rc<Shared>) {
+async fn drop_caches(shared: Rc<Shared>, of_before: bool) {
+    if of_before {
+        // The user of before is answered first: what it hears of a change while it waits for the answer to it
+        // it may take for another one.
+        let answered = shared.taken_up.until(|| (!shared.is_taking_up()).then_some(()));
+        select(pin!(answered), shared.ports.clock.sleep(ANSWERS_FIRST)).await;
+        if shared.others() {
+            // It has caches, whether anybody has come by now who can have them dropped or not.
+            shared.caching.changed.until(|| shared.caching.handler()).await;
+            shared.caching.drop_all();
+        }
+    }
     loop {
         let drops = shared.caching.changed.until(|| shared.caching.take()).await;
         if let Some(handler) = shared.caching.handler() {
@@ -401,14 +440,18 @@ async fn drop_caches(shared: Rc<Shared>) {
 /// let others in from then on.
 async fn watch_term(shared: Rc<Shared>) {
     loop {
-        let term = shared.term.get();
-        let sure_until = shared.heard.get() + (term - term / DRIFT);
-        let left = sure_until.saturating_sub(shared.ports.clock.monotonic());
+        let left = sure_until(&shared).saturating_sub(shared.ports.clock.monotonic());
         if left.is_zero() {
             shared.caching.fence();
         }
-        shared.ports.clock.sleep(left.max(term / DRIFT)).await;
+        shared.ports.clock.sleep(left.max(shared.term.get() / DRIFT)).await;
     }
+}
+
+/// Until when the node lets nobody in without asking this client.
+pub(crate) fn sure_until(shared: &Shared) -> Duration {
+    let term = shared.term.get();
+    shared.heard.get() + (term - term / DRIFT)
 }
 
 fn attach_request(options: &Options, previous: Option<SessionId>, cluster: Option<ClusterId>) -> Request {
@@ -420,6 +463,9 @@ fn attach_request(options: &Options, previous: Option<SessionId>, cluster: Optio
         cluster: cluster.or(options.cluster),
     }
 }
+
+/// How long whoever takes up a session leaves caches as they are for the sake of what was asked before.
+const ANSWERS_FIRST: Duration = Duration::from_secs(1);
 
 /// How long a first attach tries to find a node at all. No attach is given up sooner.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);

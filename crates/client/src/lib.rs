@@ -30,7 +30,7 @@ mod wire;
 
 pub use caching::{CacheRule, Change};
 pub use client::{AttachError, Client, ClientPorts, Options};
-pub use estate::{Estate, EstateError, Open};
+pub use estate::{Estate, EstateError, Locker, Open, Place};
 pub use journal::{KEPT_BYTES, KEPT_OPERATIONS};
 pub use link::{Link, LinkEvent};
 pub use loan::{Held, Loan};

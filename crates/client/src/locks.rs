@@ -5,9 +5,13 @@
 //! granted: requests of one owner for one file go one at a time, and what a request gives up
 //! is crossed out before it is sent. A wait is no request: it lies at the node, under a
 //! number, and is asked about when there is news of it.
+//!
+//! What is held is left to a successor, if there may be one, and who has a request under way: of
+//! these owners the successor asks the node also where it knows of nothing that they hold.
 
 use crate::call::wrong_reply;
 use crate::client::{Attachment, Shared};
+use crate::estate::{Estate, EstateError, Lock, Place};
 use crate::gate::Gate;
 use crate::mutate::Count;
 use crate::session::{Slots, Ticket};
@@ -26,9 +30,12 @@ type Party = (Ino, LockOwner);
 
 pub(crate) struct Locks {
     held: RefCell<BTreeMap<Party, Held>>,
-    /// Those of whom a request is under way.
-    busy: RefCell<BTreeSet<Party>>,
+    /// Those of whom a request is under way, and where that is written.
+    busy: RefCell<BTreeMap<Party, Option<Place>>>,
     turn: Gate,
+    /// Those of whom a request was under way when the process before died.
+    in_doubt: RefCell<BTreeMap<Party, Place>>,
+    estate: Option<Rc<Estate>>,
     /// Of the present session.
     slots: RefCell<Rc<Slots>>,
     /// By number: whether there is news.
@@ -46,6 +53,8 @@ struct Held {
     /// The process that locked last.
     pid: u32,
     ranges: Ranges,
+    /// Where each piece is written.
+    places: BTreeMap<(LockRange, LockMode), Place>,
 }
 
 /// Locks.
@@ -131,7 +140,7 @@ impl Shared {
         if let (Some(_), Some(error)) = (ask.mode, self.errors.get(ask.ino)) {
             return Err(error);
         }
-        if ask.mode.is_none() && before.is_empty() {
+        if ask.mode.is_none() && before.is_empty() && !self.locks.is_in_doubt(party) {
             return Ok(LockAnswer::Granted);
         }
         let mut wait = wait;
@@ -150,7 +159,8 @@ impl Shared {
             tracing::error!(ino = %ask.ino, "a lock that was about to be weakened was lost when the node started anew");
             self.errors.set(ask.ino, FsError::Io);
         } else if stays && weaker {
-            self.locks.change(party, None, |ranges| before.iter().for_each(|held| ranges.set(held.range, Some(held.mode))));
+            self.locks
+                .change(party, LockRange::WHOLE, None, |ranges| before.iter().for_each(|held| ranges.set(held.range, Some(held.mode))));
         }
         answer
     }
@@ -165,11 +175,15 @@ impl Shared {
             let request = Request::Lock { tx: ticket.tx, ask: *ask, wait };
             match self.send(request, Some(self.options.request_timeout)).await {
                 Ok(Reply::Lock(answer)) => {
-                    if let (LockAnswer::Granted, Some(mode)) = (answer, ask.mode) {
-                        self.locks.change((ask.ino, ask.owner), Some(ask.pid), |ranges| match ask.keep {
-                            true => ranges.strengthen(ask.range, mode),
-                            false => ranges.set(ask.range, Some(mode)),
-                        });
+                    match (answer, ask.mode) {
+                        (LockAnswer::Granted, Some(mode)) => {
+                            self.locks.change((ask.ino, ask.owner), ask.range, Some(ask.pid), |ranges| match ask.keep {
+                                true => ranges.strengthen(ask.range, mode),
+                                false => ranges.set(ask.range, Some(mode)),
+                            });
+                        }
+                        (LockAnswer::Granted, None) if ask.range == LockRange::WHOLE => self.locks.settled((ask.ino, ask.owner)),
+                        _ => {}
                     }
                     return Ok(answer);
                 }
@@ -263,7 +277,7 @@ impl Shared {
     pub(crate) fn lose_lock(&self, party: Party, request: &Request) {
         if let Request::Reclaim { pieces, .. } = request {
             for piece in pieces {
-                self.locks.change(party, None, |ranges| ranges.set(piece.range, None));
+                self.locks.change(party, piece.range, None, |ranges| ranges.set(piece.range, None));
             }
         }
         self.errors.set(party.0, FsError::Io);
@@ -271,18 +285,49 @@ impl Shared {
 }
 
 impl Locks {
-    pub(crate) fn new(session: SessionId) -> Locks {
-        Locks {
+    /// With what a process before has left of the session, if there may be such a one.
+    pub(crate) fn new(session: SessionId, estate: Option<Rc<Estate>>) -> Result<Locks, EstateError> {
+        let used_up = estate.as_ref().map_or(0, |estate| estate.life() << LIFE_SHIFT);
+        let locks = Locks {
             held: RefCell::default(),
             busy: RefCell::default(),
             turn: Gate::default(),
-            slots: RefCell::new(Rc::new(Slots::new(session))),
+            in_doubt: RefCell::default(),
+            estate,
+            slots: RefCell::new(Rc::new(Slots::after(session, used_up))),
             waits: RefCell::default(),
             news: Gate::default(),
-            last_wait: Cell::new(0),
+            last_wait: Cell::new(used_up),
             upheavals: Cell::new(0),
             to_reclaim: Cell::new(false),
+        };
+        if let Some(estate) = &locks.estate {
+            let left = estate.locks()?;
+            let mut all = locks.held.borrow_mut();
+            for (place, Lock { ino, owner, piece, pid }) in left {
+                let party = (ino, owner);
+                let Some(piece) = piece else {
+                    if locks.in_doubt.borrow_mut().insert(party, place).is_some() {
+                        return Err(EstateError::Damaged("two requests of one owner of locks"));
+                    }
+                    continue;
+                };
+                let held = all.entry(party).or_default();
+                held.pid = pid;
+                // A change that was half written is between what was before and what is after it.
+                held.ranges.strengthen(piece.range, piece.mode);
+                if let Some(twice) = held.places.insert((piece.range, piece.mode), place) {
+                    estate.clear_lock(twice);
+                }
+            }
+            for (party, held) in &mut *all {
+                let written = held.places.keys().copied().collect();
+                let is_held = held.pieces_in(LockRange::WHOLE);
+                held.write(estate, *party, &written, &is_held);
+            }
+            drop(all);
         }
+        Ok(locks)
     }
 
     /// The node has started anew and knows of no lock.
@@ -307,13 +352,26 @@ impl Locks {
 
     /// The party holds something, or is about to.
     fn concerns(&self, party: Party) -> bool {
-        self.held.borrow().contains_key(&party) || self.busy.borrow().contains(&party)
+        self.held.borrow().contains_key(&party) || self.busy.borrow().contains_key(&party) || self.is_in_doubt(party)
+    }
+
+    fn is_in_doubt(&self, party: Party) -> bool {
+        self.in_doubt.borrow().contains_key(&party)
+    }
+
+    /// The party holds nothing, and the node has said so.
+    fn settled(&self, party: Party) {
+        if let (Some(place), Some(estate)) = (self.in_doubt.borrow_mut().remove(&party), &self.estate) {
+            estate.clear_lock(place);
+        }
     }
 
     /// Somebody here holds a lock of the file, or is about to.
     pub(crate) fn any_of(&self, ino: Ino) -> bool {
         let all = (ino, LockOwner::Fcntl(0))..=(ino, LockOwner::Flock(u64::MAX));
-        self.held.borrow().range(all.clone()).next().is_some() || self.busy.borrow().range(all).next().is_some()
+        self.held.borrow().range(all.clone()).next().is_some()
+            || self.busy.borrow().range(all.clone()).next().is_some()
+            || self.in_doubt.borrow().range(all).next().is_some()
     }
 
     fn overlapping(&self, party: Party, range: LockRange) -> Vec<LockPiece> {
@@ -331,20 +389,62 @@ impl Locks {
         let weaker = before.iter().any(stronger);
         if weaker {
             let mode = if let LockOwner::Flock(_) = ask.owner { None } else { ask.mode };
-            self.change((ask.ino, ask.owner), None, |ranges| ranges.weaken(ask.range, mode));
+            self.change((ask.ino, ask.owner), ask.range, None, |ranges| ranges.weaken(ask.range, mode));
         }
         weaker
     }
 
-    fn change(&self, party: Party, pid: Option<u32>, change: impl FnOnce(&mut Ranges)) {
+    /// Changes what a party holds of `range`.
+    fn change(&self, party: Party, range: LockRange, pid: Option<u32>, change: impl FnOnce(&mut Ranges)) {
         let mut all = self.held.borrow_mut();
         let held = all.entry(party).or_default();
         held.pid = pid.unwrap_or(held.pid);
-        change(&mut held.ranges);
+        match &self.estate {
+            None => change(&mut held.ranges),
+            Some(estate) => {
+                let concerned = with_neighbours(range);
+                let before = held.pieces_in(concerned);
+                change(&mut held.ranges);
+                let after = held.pieces_in(concerned);
+                held.write(estate, party, &before, &after);
+            }
+        }
         if held.ranges.is_empty() {
             all.remove(&party);
         }
     }
+}
+
+impl Held {
+    fn pieces_in(&self, range: LockRange) -> BTreeSet<(LockRange, LockMode)> {
+        self.ranges.overlapping(range).map(|piece| (piece.range, piece.mode)).collect()
+    }
+
+    /// Writes down what has changed: first what is new, so that nothing is missing in between.
+    fn write(
+        &mut self,
+        estate: &Estate,
+        (ino, owner): Party,
+        before: &BTreeSet<(LockRange, LockMode)>,
+        after: &BTreeSet<(LockRange, LockMode)>,
+    ) {
+        for (range, mode) in after.difference(before) {
+            let piece = Some(LockPiece { range: *range, mode: *mode });
+            if let Some(place) = estate.put_lock(Lock { ino, owner, piece, pid: self.pid }) {
+                self.places.insert((*range, *mode), place);
+            }
+        }
+        for piece in before.difference(after) {
+            if let Some(place) = self.places.remove(piece) {
+                estate.clear_lock(place);
+            }
+        }
+    }
+}
+
+/// The range with the bytes on both sides of it: pieces there may become part of one in it.
+fn with_neighbours(range: LockRange) -> LockRange {
+    LockRange::new(range.start().saturating_sub(1), range.end().saturating_add(1).min(MAX_LOCK_OFFSET)).unwrap_or(range)
 }
 
 /// Part of what is asked for is held in a stronger mode, and part of it is not held at all.
@@ -369,17 +469,30 @@ struct Turn {
 
 impl Turn {
     async fn take(shared: &Rc<Shared>, party: Party) -> Turn {
-        shared.locks.turn.until(|| shared.locks.busy.borrow_mut().insert(party).then_some(())).await;
+        let locks = &shared.locks;
+        let free = || (!locks.busy.borrow().contains_key(&party)).then_some(());
+        locks.turn.until(free).await;
+        let (ino, owner) = party;
+        let written = locks.estate.as_ref().filter(|_| !locks.is_in_doubt(party));
+        let place = written.and_then(|estate| estate.put_lock(Lock { ino, owner, piece: None, pid: 0 }));
+        locks.busy.borrow_mut().insert(party, place);
         Turn { shared: shared.clone(), party }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.shared.locks.busy.borrow_mut().remove(&self.party);
-        self.shared.locks.turn.changed();
+        let locks = &self.shared.locks;
+        let place = locks.busy.borrow_mut().remove(&self.party).flatten();
+        if let (Some(place), Some(estate)) = (place, &locks.estate) {
+            estate.clear_lock(place);
+        }
+        locks.turn.changed();
     }
 }
+
+/// Sequences and numbers of waits that one process can use up: the next one goes on behind them.
+const LIFE_SHIFT: u32 = 40;
 
 /// A number that the node may know. Unless the lock is there, the node is told when nobody
 /// waits any more.

@@ -50,6 +50,8 @@ impl Shared {
         mutation: ClientMutation,
         mut answer: oneshot::Sender<Answer>,
     ) {
+        // In an earlier life it was sent.
+        let doubt = requested.is_some_and(Requested::is_of_before);
         let result = loop {
             // Nothing has been sent under the id that is drawn here: a caller that gives up now leaves nothing behind.
             let prepared = match select(pin!(self.prepare(requested)), answer.cancellation()).await {
@@ -62,9 +64,15 @@ impl Shared {
             };
             // A session may have ended meanwhile, and with it the locks under which this was asked for.
             if let Err(error) = self.may_write(&mutation) {
+                if let Some(requested) = requested.filter(|_| !doubt) {
+                    requested.settled(ticket, false);
+                }
                 break Err(error);
             }
-            let outcome = self.drive(&ticket, attachment, caller, &mutation).await;
+            let outcome = match self.is_current(&ticket) {
+                true => self.drive(&ticket, attachment, caller, &mutation, doubt).await,
+                false => self.give_up(&mutation, doubt, FsError::Io),
+            };
             if let Some(requested) = requested {
                 requested.settled(ticket, matches!(outcome, Outcome::Known(Ok(_))));
             }
@@ -92,29 +100,38 @@ impl Shared {
         }
     }
 
-    /// Waits for room in the journal, a slot, and a node.
+    /// Waits for room in the journal, a slot, and a node. What was sent in an earlier life has no other slot than that of then.
     async fn prepare(self: &Rc<Shared>, requested: Option<&Requested>) -> Result<(Ticket, Attachment), FsError> {
         self.room().await?;
         loop {
+            // What waits for a node here has asked for nothing yet, and leaves nothing to anybody.
+            self.attached().await?;
             let slots = self.slots.borrow().clone();
             let ticket = match requested.and_then(Requested::ticket) {
                 Some(ticket) => Some(ticket),
                 None => slots.ticket(requested.map(Requested::number)).await,
             };
             let attachment = self.attached().await?;
+            let of_before = requested.is_some_and(Requested::is_of_before);
             if let Some(ticket) = ticket
-                && self.is_current(&ticket)
+                && (of_before || self.is_current(&ticket))
             {
                 return Ok((ticket, attachment));
             }
         }
     }
 
-    /// Sends one transaction until its outcome is known.
-    async fn drive(self: &Rc<Shared>, ticket: &Ticket, first: Attachment, caller: &Caller, mutation: &ClientMutation) -> Outcome {
+    /// Sends one transaction until its outcome is known. With `doubt` it was sent before.
+    async fn drive(
+        self: &Rc<Shared>,
+        ticket: &Ticket,
+        first: Attachment,
+        caller: &Caller,
+        mutation: &ClientMutation,
+        mut doubt: bool,
+    ) -> Outcome {
         let mut attachment = first;
         let mut backoff = Backoff::new();
-        let mut doubt = false;
         let _in_doubt = Doubt::new(self, ticket.tx, caller, mutation);
         loop {
             let request = Request::Mutate { tx: ticket.tx, caller: caller.clone(), mutation: mutation.clone(), replay: None };

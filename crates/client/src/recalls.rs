@@ -25,8 +25,6 @@ pub(crate) struct Recalls {
     asked: RefCell<Option<(u64, Vec<Ino>)>>,
     changed: Gate,
     handler: RefCell<Option<Handler>>,
-    /// The process before held what nobody has written down.
-    pub(crate) inherited: Cell<bool>,
     findings: Findings,
 }
 
@@ -92,7 +90,7 @@ pub(crate) async fn answer_recalls(shared: Rc<Shared>) {
 impl Shared {
     async fn still_held(&self, inos: Vec<Ino>) -> Vec<Ino> {
         let handler = self.recalls.handler.borrow().clone();
-        let Some(handler) = handler.filter(|_| !self.recalls.inherited.get()) else { return inos };
+        let Some(handler) = handler else { return inos };
         match select(pin!(self.recalls.found()), self.ports.clock.sleep(PATIENCE)).await {
             Either::Left(_) => handler(inos).await,
             Either::Right(_) => inos,

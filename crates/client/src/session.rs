@@ -22,13 +22,18 @@ pub(crate) struct Slots {
 pub(crate) struct Ticket {
     pub(crate) tx: TxId,
     pub(crate) slots: Rc<Slots>,
-    slot: Lease<u16>,
+    _slot: Lease<u16>,
 }
 
 impl Slots {
     pub(crate) fn new(session: SessionId) -> Slots {
+        Slots::after(session, 0)
+    }
+
+    /// Of a session that has had sequences up to this one.
+    pub(crate) fn after(session: SessionId, sequence: u64) -> Slots {
         let lowest_first = (0..SESSION_SLOTS).rev().collect();
-        Slots { session, free: Pool::new(lowest_first), sequences: RefCell::new(vec![0; usize::from(SESSION_SLOTS)]), estate: None }
+        Slots { session, free: Pool::new(lowest_first), sequences: RefCell::new(vec![sequence; usize::from(SESSION_SLOTS)]), estate: None }
     }
 
     /// The slots as they are in what was left, with those that requests without an answer have.
@@ -39,7 +44,7 @@ impl Slots {
         let slots = Rc::new(Slots { session, free: Pool::new(free), sequences, estate: Some(estate) });
         let asked = (0..SESSION_SLOTS).zip(&left).filter_map(|(slot, (sequence, request))| {
             let tx = TxId { session, slot, sequence: *sequence };
-            let ticket = Ticket { tx, slots: slots.clone(), slot: slots.free.lend(slot) };
+            let ticket = Ticket { tx, slots: slots.clone(), _slot: slots.free.lend(slot) };
             request.map(|request| (request, Rc::new(Requested::again(request, ticket))))
         });
         let asked = asked.collect();
@@ -50,7 +55,7 @@ impl Slots {
     pub(crate) async fn ticket(self: &Rc<Slots>, request: Option<u64>) -> Option<Ticket> {
         let slot = self.free.acquire().await?;
         let tx = self.next(slot.item()?, request);
-        Some(Ticket { tx, slots: self.clone(), slot })
+        Some(Ticket { tx, slots: self.clone(), _slot: slot })
     }
 
     /// An id for operations that are sent one after the other before any mutation with a ticket.
@@ -115,6 +120,11 @@ impl Requested {
         self.stage.get() == Stage::Again
     }
 
+    /// It does not come again.
+    pub(crate) fn gone(&self) {
+        self.stage.set(Stage::Done);
+    }
+
     pub(crate) fn number(&self) -> u64 {
         self.request
     }
@@ -128,11 +138,10 @@ impl Requested {
 
 impl Drop for Requested {
     fn drop(&mut self) {
-        if let Some(Ticket { tx, slots, slot }) = self.ticket.take() {
-            if let Some(estate) = &slots.estate {
-                estate.free(tx.slot);
-            }
-            drop(slot);
+        let Some(ticket) = self.ticket.take() else { return };
+        // One that may still come again is left to the next process, if this one could not take over.
+        if let (Some(estate), false) = (&ticket.slots.estate, self.is_of_before()) {
+            estate.free(ticket.tx.slot);
         }
     }
 }

@@ -23,6 +23,13 @@ pub struct Session {
     slots: BTreeMap<u16, Slot>,
 }
 
+impl Session {
+    /// The last of each slot.
+    pub fn answers(&self) -> impl Iterator<Item = &Result<Mutated, RpcError>> {
+        self.slots.values().map(|slot| &slot.answer)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Slot {
     sequence: u64,

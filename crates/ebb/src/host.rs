@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who serves a volume.
 pub enum Host {
-    Here(Rc<Node>),
+    /// And the port that others find it at, if they do.
+    Here(Rc<Node>, Option<u16>),
     Elsewhere(Elsewhere),
 }
 
@@ -70,10 +71,11 @@ pub async fn open(
         let (root, members) = try_join(root, try_join_all(members)).await?;
         match Node::open_side_by_side(ports, root, members, options).await {
             Ok(node) => {
+                let port = listener.as_ref().and_then(|listener| listener.address().rsplit_once(':')?.1.parse().ok());
                 if let Some(listener) = listener {
                     node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
                 }
-                Ok(Host::Here(node))
+                Ok(Host::Here(node, port))
             }
             Err(ebb_node::OpenError::Elsewhere { address, cluster, stranded, .. }) => {
                 Ok(Host::Elsewhere(Elsewhere { address, cluster, stranded }))

@@ -13,7 +13,7 @@ use crate::ward::Ward;
 use crate::{block_on, log};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
-use ebb_client::{AttachError, Client, ClientPorts, Loan, LocalLink, WireLink};
+use ebb_client::{AttachError, Client, ClientPorts, Link, Loan, LocalLink, WireLink};
 use ebb_fuse::{Consistency, Mount, MountError, MountOptions, Session, Volume};
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
@@ -150,14 +150,23 @@ impl Plan {
         let settings = settings::node(&self.node, &self.volume(), &self.data_dir, self.options.read_only);
         let mut options = ebb_node::Options { embedded: self.listen.is_none(), ..settings };
         options.heir_of = self.heir().and_then(|ward| ward.estate().session());
+        if self.heir().is_some_and(Ward::has_joined) {
+            options.take_over = TakeOver::Leave;
+        }
         let read_only = options.read_only;
-        let listen = self.listen.as_deref();
+        let listen = self.listen.as_ref().map(|address| self.heir().map_or_else(|| address.clone(), |ward| ward.address(address)));
+        let listen = listen.as_deref();
         let data_dir = DataDir { path: &self.data_dir, encryption: &self.node.encryption };
         let node = loop {
             match host::open(url, &self.bucket, &data_dir, listen, options.clone(), report, signals).await? {
-                Host::Here(node) => break node,
+                Host::Here(node, port) => {
+                    if let (Some(ward), Some(port)) = (&self.ward, port) {
+                        ward.listens(port);
+                    }
+                    break node;
+                }
                 Host::Elsewhere(there) => {
-                    if let Some(ward) = self.heir() {
+                    if let Some(ward) = self.heir().filter(|ward| !ward.has_joined()) {
                         ward.gives_up();
                         return Err(Failure::Failed(format!("{url} is served by another node now, at {}", there.address)));
                     }
@@ -167,9 +176,17 @@ impl Plan {
                         report.warn(&format!("{}: {what}", self.data_dir.display()));
                     }
                     let why = match self.join(&there, report, signals).await? {
-                        Ok((client, address)) => return self.over_client(client, &address, &[], report, signals).await,
+                        Ok((client, address)) => {
+                            if let Some(ward) = &self.ward {
+                                ward.joins();
+                            }
+                            return self.over_client(client, &address, &[], report, signals).await;
+                        }
                         Err(why) => why,
                     };
+                    if options.take_over == TakeOver::Leave {
+                        return Err(Failure::of(&there.address, why));
+                    }
                     report.note(&format!("{url} cannot be joined at {}: {why}", there.address));
                     options.take_over = TakeOver::IfAbandoned;
                 }
@@ -180,6 +197,9 @@ impl Plan {
             // Other mounts wait for a node that has what they were told: the next start of this one.
             error = node.failure(), if listen.is_some() => return Err(host::failed(&self.data_dir, &error)),
         };
+        if outcome.is_err() && self.leaves_all() {
+            return outcome.map(drop);
+        }
         let left = host::stop(&node, signals).await;
         match outcome {
             // It was never usable, or ended by itself.
@@ -236,25 +256,29 @@ impl Plan {
         });
         // After a restart it comes back under the same name, which ends its session of before.
         let name = "the mount of the node itself".to_owned();
-        let options = ebb_client::Options { read_only, ..ebb_client::Options::new(node.volume(), name) };
-        let (link, ports) = (Rc::new(link), ClientPorts::from(node.ports()));
-        let client = match &self.ward {
-            // Others would wait for what of this mount is not left to a successor.
-            Some(ward) if self.listen.is_none() => Client::attach_as_heir(link, ports, options, ward.estate().clone()).await,
-            _ => Client::attach(link, ports, options).await,
-        };
-        let client = client.map_err(|error| {
-            if let (AttachError::Lost, Some(ward)) = (&error, &self.ward) {
-                ward.gives_up();
-            }
-            Failure::of(&self.text, error)
-        })?;
+        let others = self.listen.is_some();
+        let options = ebb_client::Options { read_only, others, ..ebb_client::Options::new(node.volume(), name) };
+        let client = self.attach(Rc::new(link), ClientPorts::from(node.ports()), options).await;
+        let client = client.map_err(|error| Failure::of(&self.text, error))?;
         let record = self.record(control, true, client.is_read_only());
         let outcome = self.serve(client.clone(), Ino::ROOT, record, Some(node.clone()), report, signals).await;
+        if outcome.is_err() && self.leaves_all() {
+            return outcome;
+        }
         if let Err(error) = client.detach(DETACH_PATIENCE).await {
             tracing::error!(%error, "what was acknowledged could not be made safe from a power cut");
         }
         outcome
+    }
+
+    /// Attaches in the place of the daemon before, if there was one.
+    async fn attach(&self, link: Rc<dyn Link>, ports: ClientPorts, options: ebb_client::Options) -> Result<Client, AttachError> {
+        let Some(ward) = &self.ward else { return Client::attach(link, ports, options).await };
+        let attached = Client::attach_as_heir(link, ports, options, ward.estate().clone()).await;
+        if let Err(AttachError::Lost(_)) = attached {
+            ward.gives_up();
+        }
+        attached
     }
 
     /// A client of a node somewhere (O-4).
@@ -286,7 +310,7 @@ impl Plan {
         let name = format!("{} process {} at {}", settings::host_name(), std::process::id(), self.mountpoint.display());
         let options = ebb_client::Options { read_only: self.options.read_only, cluster, ..ebb_client::Options::new(volume, name) };
         tokio::select! {
-            client = Client::attach(Rc::new(link), ClientPorts::from(&ports), options) => Ok(client),
+            client = self.attach(Rc::new(link), ClientPorts::from(&ports), options) => Ok(client),
             () = signals.next() => Err(Failure::Failed("interrupted".into())),
         }
     }
@@ -299,13 +323,20 @@ impl Plan {
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
-        let outcome = match directory(&client, subdirectory).await {
+        let root = match self.heir() {
+            Some(ward) => Ok(ward.root()),
+            None => directory(&client, subdirectory).await,
+        };
+        let outcome = match root {
             Ok(root) => {
                 let record = self.record(address.into(), false, client.is_read_only());
                 self.serve(client.clone(), root, record, None, report, signals).await
             }
             Err(failure) => Err(failure),
         };
+        if outcome.is_err() && self.leaves_all() {
+            return outcome.map(drop);
+        }
         let detached = tokio::select! {
             detached = client.detach(DETACH_PATIENCE) => detached,
             () = signals.next() => Err(ebb_model::FsError::TimedOut),
@@ -318,6 +349,11 @@ impl Plan {
                 self.end(record, Some(Left { files: 0, bytes: 0, deletes: 0, why }))
             }
         }
+    }
+
+    /// This daemon was to take over, and could not: the next one is to find what this one found.
+    fn leaves_all(&self) -> bool {
+        self.ward.as_ref().is_some_and(Ward::waits_for_another)
     }
 
     /// If a daemon before this one has left something.
@@ -384,8 +420,8 @@ impl Plan {
             }
         };
         session.hold_at_most(settings::request_buffer_bytes(&self.node));
-        let connection = match self.ward.as_ref().filter(|_| client.estate().is_some()) {
-            Some(ward) => ward.prepare(&mut session, consistency)?,
+        let connection = match &self.ward {
+            Some(ward) => ward.prepare(&mut session, root, consistency)?,
             None => None,
         };
         let record = MountRecord { succeedable: connection.is_some(), ..record };

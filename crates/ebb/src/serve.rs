@@ -25,7 +25,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     let listen = Some(args.listen.as_str());
     let place = DataDir { path: &data_dir, encryption: &args.node.encryption };
     let node = match host::open(&args.backing, &args.bucket, &place, listen, options, &mut Report::Closed, &mut signals).await? {
-        Host::Here(node) => node,
+        Host::Here(node, _) => node,
         Host::Elsewhere(there) => return Err(Failure::Failed(format!("{} is served at {}: mount that", args.backing, there.address))),
     };
     if let Some(metrics) = metrics {

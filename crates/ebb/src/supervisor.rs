@@ -17,7 +17,8 @@ use crate::log;
 use crate::service;
 use crate::ward::{self, Word};
 use ebb_client::Estate;
-use ebb_os::SharedWords;
+use ebb_os::{OsClock, SharedWords};
+use ebb_ports::Clock;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -39,6 +40,9 @@ const FOREGROUND: &str = "EBB_SUPERVISOR_FOREGROUND";
 
 /// Where the mount is to be, for a daemon that takes over: what the path leads to then is the mount.
 pub const MOUNTPOINT: &str = "EBB_SUPERVISOR_MOUNTPOINT";
+
+/// What proc(5) calls the memory of an estate.
+const ESTATE: &[u8] = b"/memfd:ebb";
 
 /// Files and directories that can be open on a mount at one time. More than a machine lets its
 /// processes have by default; memory is taken up by those that are.
@@ -104,8 +108,19 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
     env::set_current_dir("/").map_err(failed)?;
     let signals = Signals::block().map_err(failed)?;
     let estate = SharedWords::make(Estate::words_for(OPEN_FILES)).map_err(failed)?;
-    let mut supervisor =
-        Supervisor { mode, directory, signals, estate, device: None, ending: false, told_to_end: None, binary: Binary::OfNow };
+    let words = SharedWords::of(estate.as_fd()).map_err(failed)?;
+    let mut supervisor = Supervisor {
+        mode,
+        directory,
+        signals,
+        estate,
+        words,
+        fenced: Duration::ZERO,
+        device: None,
+        ending: false,
+        told_to_end: None,
+        binary: Binary::OfNow,
+    };
     let mut report = report;
     let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
     loop {
@@ -127,6 +142,7 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
             supervisor.binary = Binary::OfBefore;
             continue;
         }
+        supervisor.fence();
         match lives.after(&life, began.elapsed()) {
             Ok(pause) => {
                 tracing::error!(status = %life.status, "the daemon has died: another one takes over, and who uses the mount waits for it");
@@ -179,8 +195,11 @@ struct Supervisor {
     directory: PathBuf,
     signals: Signals,
     estate: OwnedFd,
+    words: SharedWords,
     /// The kernel's connection, as long as somebody is to serve it.
     device: Option<OwnedFd>,
+    /// The time that what the kernel had cached was dropped for.
+    fenced: Duration,
     /// Nobody is.
     ending: bool,
     /// By this signal.
@@ -213,6 +232,23 @@ struct Life {
 }
 
 impl Supervisor {
+    /// Has the kernel drop what it has cached once others need not keep from changing it any more: nobody who could be
+    /// told of that serves the mount.
+    fn fence(&mut self) {
+        let Some(sure_until) = Estate::sure_until_in(&self.words).filter(|until| *until <= OsClock.monotonic()) else { return };
+        let (Some(device), true) = (&self.device, self.fenced != sure_until) else { return };
+        self.fenced = sure_until;
+        tracing::warn!("the node has not heard of the mount for too long: what the kernel has cached of it is dropped");
+        let inodes = Estate::inodes_in(&self.words);
+        // It waits for pages that are being read, which is for as long as nobody serves.
+        let dropped = device.try_clone().and_then(|device| {
+            std::thread::Builder::new().name("ebb-fence".into()).spawn(move || ebb_fuse::drop_everything(&device, &inodes))
+        });
+        if let Err(error) = dropped {
+            tracing::error!(%error, "the kernel keeps what it should drop");
+        }
+    }
+
     fn is_over(&self, life: &Life) -> bool {
         let by_itself = life.status.signal().is_none();
         self.ending || self.device.is_none() || by_itself && (life.served || self.told_to_end.is_some())
@@ -244,8 +280,13 @@ impl Supervisor {
                     libc::SIGCHLD => {}
                     // Who has said nothing yet is what the binary is by now, or nearly so.
                     libc::SIGHUP if heard.serves && self.device.is_some() && !self.ending && self.told_to_end.is_none() => {
-                        upgraded = true;
-                        pass_on(&daemon, libc::SIGKILL);
+                        match Estate::unfit_in(&self.words) {
+                            None => {
+                                upgraded = true;
+                                pass_on(&daemon, libc::SIGKILL);
+                            }
+                            Some(why) => tracing::error!(why, "nobody can take over from the daemon: it stays"),
+                        }
                     }
                     libc::SIGHUP => {}
                     end => {
@@ -385,6 +426,18 @@ pub fn binary_of(pid: u32) -> io::Result<(PathBuf, bool)> {
 /// The binary that this process runs, whatever has become of its name.
 fn own() -> PathBuf {
     "/proc/self/exe".into()
+}
+
+/// Why nobody could take over from the daemon of this supervisor, as far as can be seen.
+pub fn unfit(supervisor: u32) -> io::Result<Option<&'static str>> {
+    for entry in fs::read_dir(format!("/proc/{supervisor}/fd"))? {
+        let path = entry?.path();
+        if fs::read_link(&path).is_ok_and(|what| what.as_os_str().as_bytes().starts_with(ESTATE)) {
+            let estate = fs::OpenOptions::new().read(true).write(true).open(&path)?;
+            return Ok(Estate::unfit_in(&SharedWords::of(estate.as_fd())?));
+        }
+    }
+    Ok(None)
 }
 
 fn pass_on(daemon: &Child, signal: i32) {

@@ -63,6 +63,9 @@ fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, Strin
     if !record.succeedable {
         return Err(Failure::Failed(format!("{shown} cannot be upgraded while it is mounted: nobody can take it over from its daemon")));
     }
+    if let Some(why) = supervisor::unfit(supervisor.pid).map_err(|error| Failure::of("what the mount's daemon leaves", error))? {
+        return Err(Failure::Failed(format!("{shown} cannot be upgraded while it is mounted: {why}")));
+    }
     let (binary, _) = supervisor::binary_of(supervisor.pid).map_err(|error| Failure::of("the binary of the mount", error))?;
     let version = version(&binary)?;
     let began = Instant::now();

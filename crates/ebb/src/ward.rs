@@ -4,8 +4,9 @@ use crate::failure::Failure;
 use ebb_cli::places::Process;
 use ebb_client::Estate;
 use ebb_fuse::{Consistency, LeftMount, Negotiated, Session};
+use ebb_model::Ino;
 use ebb_os::SharedWords;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::env;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -56,6 +57,9 @@ pub struct Ward {
     estate: Rc<Estate>,
     device: RefCell<Option<OwnedFd>>,
     supervisor: Option<Process>,
+    /// Another daemon takes over if this one ends without a word.
+    succeeds: Cell<bool>,
+    serves: Cell<bool>,
 }
 
 impl Ward {
@@ -69,7 +73,9 @@ impl Ward {
         let estate = Estate::take(Rc::new(memory)).map_err(|error| failed(&error))?;
         let pid = env::var(SUPERVISOR).ok().and_then(|pid| pid.parse().ok()).filter(|pid| *pid == parent_id());
         let supervisor = pid.and_then(Process::of);
-        Ok(Some(Ward { words, estate: Rc::new(estate), device: RefCell::new(inherited(DEVICE)), supervisor }))
+        let device = inherited(DEVICE);
+        let (succeeds, serves) = (Cell::new(device.is_some()), Cell::default());
+        Ok(Some(Ward { words, estate: Rc::new(estate), device: RefCell::new(device), supervisor, succeeds, serves }))
     }
 
     /// A daemon before this one has died.
@@ -79,6 +85,11 @@ impl Ward {
 
     pub fn estate(&self) -> &Rc<Estate> {
         &self.estate
+    }
+
+    /// This daemon is an heir that does not serve: if it ends by itself the next one tries.
+    pub fn waits_for_another(&self) -> bool {
+        self.succeeds.get() && !self.serves.get()
     }
 
     pub fn supervisor(&self) -> Option<Process> {
@@ -93,6 +104,32 @@ impl Ward {
         self.say(Word::Ready, None);
     }
 
+    /// An address to listen at: with the port that others know, where it was left to the system.
+    pub fn address(&self, given: &str) -> String {
+        match (given.rsplit_once(':'), self.estate.note(PORT)) {
+            (Some((host, _)), port) if port != 0 => format!("{host}:{port}"),
+            _ => given.to_owned(),
+        }
+    }
+
+    pub fn listens(&self, port: u16) {
+        self.estate.set_note(PORT, port.into());
+    }
+
+    /// The mount is one of a node elsewhere that serves the storage.
+    pub fn has_joined(&self) -> bool {
+        self.estate.note(JOINED) != 0
+    }
+
+    pub fn joins(&self) {
+        self.estate.set_note(JOINED, 1);
+    }
+
+    /// The directory that is mounted, wherever it is by now.
+    pub fn root(&self) -> Ino {
+        Ino(self.estate.note(ROOT))
+    }
+
     /// The mount that the daemon before has left, once.
     pub fn left(&self, path: PathBuf) -> Option<(LeftMount, Consistency)> {
         let device = self.device.take()?;
@@ -104,7 +141,7 @@ impl Ward {
 
     /// Leaves what a successor has to know of the mount. Gives its connection for
     /// [`Ward::serves`], if the kernel lets anybody take it over.
-    pub fn prepare(&self, session: &mut Session, consistency: Consistency) -> Result<Option<OwnedFd>, Failure> {
+    pub fn prepare(&self, session: &mut Session, root: Ino, consistency: Consistency) -> Result<Option<OwnedFd>, Failure> {
         let Some(device) = session.device() else {
             tracing::info!("nothing that is lost is sent again: with the daemon the mount dies");
             return Ok(None);
@@ -112,9 +149,13 @@ impl Ward {
         let device = device.try_clone_to_owned().map_err(|error| Failure::of("the connection to the kernel", error))?;
         let agreed = session.negotiated();
         let close_to_open = u64::from(consistency == Consistency::CloseToOpen);
-        for (at, word) in
-            [(MINOR, u64::from(agreed.minor)), (FLAGS, agreed.flags), (PLACE, session.place()), (CLOSE_TO_OPEN, close_to_open)]
-        {
+        for (at, word) in [
+            (MINOR, u64::from(agreed.minor)),
+            (FLAGS, agreed.flags),
+            (PLACE, session.place()),
+            (CLOSE_TO_OPEN, close_to_open),
+            (ROOT, root.0),
+        ] {
             self.estate.set_note(at, word);
         }
         let words = self.words.clone();
@@ -124,11 +165,13 @@ impl Ward {
 
     /// From now on another daemon takes over if this one dies.
     pub fn serves(&self, device: OwnedFd) {
+        self.serves.set(true);
         self.say(Word::Serves, Some(device.as_fd()));
     }
 
     /// Nobody can take over: who uses the mount gets errors from now on.
     pub fn gives_up(&self) {
+        self.succeeds.set(false);
         self.say(Word::Ends, None);
     }
 
@@ -163,3 +206,6 @@ const MINOR: usize = 0;
 const FLAGS: usize = 1;
 const PLACE: usize = 2;
 const CLOSE_TO_OPEN: usize = 3;
+const PORT: usize = 4;
+const JOINED: usize = 5;
+const ROOT: usize = 6;

@@ -145,6 +145,11 @@ pub enum Request {
         recall: u64,
         held: Vec<Ino>,
     },
+    /// Another process has the session, for the one that had it has died. What that waited for is over, and of what
+    /// it had open only that counts which is opened again before [`Request::Told`].
+    TakeUp {
+        session: SessionId,
+    },
 }
 
 impl Request {
@@ -153,6 +158,7 @@ impl Request {
         match *self {
             Request::Detach { session }
             | Request::Renew { session }
+            | Request::TakeUp { session }
             | Request::Told { session }
             | Request::Shared { session }
             | Request::Recalled { session, .. }
@@ -174,6 +180,7 @@ impl Request {
             Request::Attach { .. } => "attach",
             Request::Detach { .. } => "detach",
             Request::Renew { .. } => "renew",
+            Request::TakeUp { .. } => "take-up",
             Request::Told { .. } => "told",
             Request::Shared { .. } => "shared",
             Request::Recalled { .. } => "recalled",
@@ -222,6 +229,7 @@ impl Request {
             Request::Attach { .. }
             | Request::Detach { .. }
             | Request::Renew { .. }
+            | Request::TakeUp { .. }
             | Request::Told { .. }
             | Request::Shared { .. }
             | Request::Recalled { .. }

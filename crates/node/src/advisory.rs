@@ -30,6 +30,12 @@ impl Node {
         Ok(Reply::Done)
     }
 
+    /// Whoever waited in the session has died.
+    pub(crate) fn end_waits(&self, session: SessionId) {
+        self.advisory.borrow_mut().end_waits(session);
+        self.tell_of_locks();
+    }
+
     pub(crate) fn test_lock(&self, session: SessionId, ino: Ino, owner: LockOwner, piece: LockPiece) -> Result<Reply, RpcError> {
         self.expect_to_stay(session)?;
         if self.attachments.awaits_any() {

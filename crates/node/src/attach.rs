@@ -1,6 +1,7 @@
 //! Attach, renew, share, detach.
 
 use crate::Node;
+use ebb_core::session::Session;
 use ebb_model::*;
 use std::time::Duration;
 
@@ -152,6 +153,30 @@ impl Node {
         let held = self.replica.view().namespace().holders(ino).any(|holder| holder == session);
         if held && !self.attachments.holds(session, ino) {
             self.commit(Command::Release { session, ino }).await?;
+        }
+        Ok(())
+    }
+
+    /// See [`Request::TakeUp`].
+    pub(crate) fn take_up(&self, session: SessionId) -> Result<Reply, RpcError> {
+        self.expect_attached(session)?;
+        // It would open something, or write, behind the back of the process that comes now.
+        if self.under_way.borrow().iter().any(|tx| tx.session == session) {
+            return Err(RpcError::Overloaded);
+        }
+        let state = self.replica.view();
+        let answers = state.sessions().get(session).into_iter().flat_map(Session::answers);
+        let made = answers.filter_map(|answer| Some(answer.as_ref().ok()?.attr.as_ref()?.ino));
+        self.attachments.take_up(session, made.filter(|ino| state.namespace().attr(*ino).is_ok()));
+        self.end_waits(session);
+        Ok(Reply::Done)
+    }
+
+    /// See [`Request::TakeUp`].
+    pub(crate) async fn close_untold(&self, session: SessionId) -> Result<(), RpcError> {
+        let life = self.attachments.lives(session);
+        while let Some(ino) = self.attachments.next_untold(session, life) {
+            self.close(session, ino, u32::MAX).await?;
         }
         Ok(())
     }

@@ -33,6 +33,8 @@ pub enum TakeOver {
     Now,
     /// Leave it to its owner where that listens for other mounts; otherwise as `IfAbandoned`.
     Join,
+    /// Leave it to whoever has it, had it, or comes to have it again.
+    Leave,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -146,9 +148,10 @@ impl Tenure {
                     released &= found.released || (found.node, found.run) == (node, run);
                     // Not before the answer: its owner may have renewed while the question was on its way.
                     let seen_at = ports.clock.monotonic();
+                    let joins = take_over == TakeOver::Join && !found.released && !found.address.is_empty();
                     let incarnation = if found.node == node {
                         found.incarnation
-                    } else if take_over == TakeOver::Join && !found.released && !found.address.is_empty() {
+                    } else if joins || take_over == TakeOver::Leave {
                         return Err(HeadError::Held { backing, owner: found.owner, address: found.address, cluster: found.cluster });
                     } else {
                         let abandoned = found.released

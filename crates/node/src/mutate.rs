@@ -33,10 +33,8 @@ impl Node {
         match verdict {
             Verdict::New => {}
             Verdict::Done(answer) => {
-                if let (true, Ok(Mutated { attr: Some(attr), .. })) = (mutation.opens(), &answer)
-                    && !self.attachments.holds(tx.session, attr.ino)
-                {
-                    self.attachments.open(tx.session, attr.ino);
+                if let (true, Ok(Mutated { attr: Some(attr), .. })) = (mutation.opens(), &answer) {
+                    self.attachments.open_again(tx.session, attr.ino);
                 }
                 let mut answer = answer;
                 if let Ok(mutated) = &mut answer

@@ -135,7 +135,9 @@ impl Node {
         };
         let tenure = match Tenure::acquire(root.clone(), ports.clone(), candidate.clone(), options.take_over).await {
             Ok(tenure) => Rc::new(tenure),
-            Err(HeadError::Held { owner, address, cluster, .. }) if options.take_over == TakeOver::Join && !address.is_empty() => {
+            Err(HeadError::Held { owner, address, cluster, .. })
+                if matches!(options.take_over, TakeOver::Join | TakeOver::Leave) && !address.is_empty() =>
+            {
                 let stranded = match identity.serves.as_ref().filter(|before| before.cluster == cluster) {
                     Some(before) => unwritten(&ports, before).await?,
                     None => 0,

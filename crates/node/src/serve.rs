@@ -97,7 +97,9 @@ impl Node {
                     Err(RpcError::SessionExpired)
                 }
             }
+            Request::TakeUp { session } => self.take_up(session),
             Request::Told { session } => {
+                self.close_untold(session).await?;
                 self.release_closed(session).await?;
                 Ok(Reply::Done)
             }
@@ -143,10 +145,14 @@ impl Node {
             Request::StatFs { ino } => Ok(Reply::Stat(self.stat(ino))),
 
             Request::Open { session, ino } => {
+                let life = self.attachments.lives(session);
                 self.revalidate_file(ino).await;
                 // A removal under way has been told who has the inode open: it is no longer to be had.
                 let _turn = self.replica.settled().await;
                 self.expect_attached(session)?;
+                if self.attachments.lives(session) != life {
+                    return Err(RpcError::SessionExpired);
+                }
                 {
                     // Without a name it lives as long as those who had it open by then.
                     let state = self.replica.view();
@@ -207,7 +213,7 @@ impl Node {
         Attr { nlink, hole_bytes, ..attr }
     }
 
-    fn expect_attached(&self, session: SessionId) -> Result<(), RpcError> {
+    pub(crate) fn expect_attached(&self, session: SessionId) -> Result<(), RpcError> {
         if self.attachments.contains(session) { Ok(()) } else { Err(RpcError::SessionExpired) }
     }
 

@@ -36,6 +36,10 @@ struct Attachment {
     connection: Option<ConnectionId>,
     mailbox: Mailbox,
     listener: Option<oneshot::Sender<()>>,
+    /// Processes that have taken up the session.
+    lives: u64,
+    /// What the process before had open, which the one that took up the session has not told of yet.
+    untold: BTreeSet<Ino>,
 }
 
 /// What waits to be told, each thing once: it is bounded by the inodes there are and the locks waited for.
@@ -86,8 +90,20 @@ impl Mailbox {
 
 impl Attachment {
     fn new(renewed: Duration, read_only: bool, shares: bool) -> Attachment {
-        let (connection, mailbox, listener) = (None, Mailbox::default(), None);
-        Attachment { renewed, read_only, shares, asked_to_share: None, awaited: false, ending: false, connection, mailbox, listener }
+        let (connection, mailbox, listener, untold) = (None, Mailbox::default(), None, BTreeSet::new());
+        Attachment {
+            renewed,
+            read_only,
+            shares,
+            asked_to_share: None,
+            awaited: false,
+            ending: false,
+            connection,
+            mailbox,
+            listener,
+            lives: 0,
+            untold,
+        }
     }
 }
 
@@ -124,6 +140,7 @@ impl Attachments {
         let mut table = self.table.borrow_mut();
         if let Some(before) = table.remove(&session) {
             attachment.mailbox = before.mailbox;
+            (attachment.lives, attachment.untold) = (before.lives, before.untold);
             attachment.awaited |= before.awaited;
         }
         table.insert(session, attachment);
@@ -323,12 +340,48 @@ impl Attachments {
         }
     }
 
+    /// Another process has taken up the session, and tells what is open. It may be told only now of what was `made` open.
+    pub fn take_up(&self, session: SessionId, made: impl Iterator<Item = Ino>) {
+        if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
+            let mut opens = self.opens.borrow_mut();
+            for ino in made {
+                opens.entry(ino).or_default().entry(session).or_insert(1);
+            }
+            attachment.untold = opens.iter().filter(|(_, holders)| holders.contains_key(&session)).map(|(ino, _)| *ino).collect();
+            attachment.lives += 1;
+        }
+    }
+
+    /// Processes that have taken up the session.
+    pub fn lives(&self, session: SessionId) -> u64 {
+        self.table.borrow().get(&session).map_or(0, |attachment| attachment.lives)
+    }
+
+    /// Something that this life of the session has not told of, after it has told everything.
+    pub fn next_untold(&self, session: SessionId, life: u64) -> Option<Ino> {
+        let mut table = self.table.borrow_mut();
+        let attachment = table.get_mut(&session).filter(|attachment| attachment.lives == life)?;
+        attachment.untold.pop_first()
+    }
+
+    /// As [`Attachments::open`], by an opening that may have been counted before.
+    pub fn open_again(&self, session: SessionId, ino: Ino) {
+        if !self.holds(session, ino) || self.is_untold(session, ino) {
+            self.open(session, ino);
+        }
+    }
+
+    fn is_untold(&self, session: SessionId, ino: Ino) -> bool {
+        self.table.borrow().get(&session).is_some_and(|attachment| attachment.untold.contains(&ino))
+    }
+
     /// Nothing if the session has ended: nobody would take it back.
     pub fn open(&self, session: SessionId, ino: Ino) {
-        if self.contains(session) {
+        if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             let mut opens = self.opens.borrow_mut();
             let count = opens.entry(ino).or_default().entry(session).or_insert(0);
-            *count = count.saturating_add(1);
+            // What the process before had opened counts no more.
+            *count = if attachment.untold.remove(&ino) { 1 } else { count.saturating_add(1) };
         }
     }
 

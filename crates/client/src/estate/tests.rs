@@ -1,4 +1,7 @@
 use super::*;
+use crate::errors::Errors;
+use crate::journal::{Journal, Operation};
+use ebb_model::{Caller, ClientMutation, LogIndex, Name, Replay, Stamp, Time, TxId, Version};
 
 /// Memory that remembers every store.
 struct Recorded {
@@ -151,13 +154,104 @@ fn what_is_not_an_estate_is_refused() {
         Estate::take(memory).err()
     };
     assert_eq!(damaged(FORM, 1), Some(EstateError::Foreign));
-    assert_eq!(damaged(USED, 3), Some(EstateError::Damaged("open files")));
-    assert_eq!(damaged(USED, u64::MAX), Some(EstateError::Damaged("open files")));
+    assert_eq!(damaged(USED_OPENS, 3), Some(EstateError::Damaged("open files")));
+    assert_eq!(damaged(USED_OPENS, u64::MAX), Some(EstateError::Damaged("open files")));
     assert_eq!(damaged(LIVES, u64::MAX), Some(EstateError::Damaged("lives")));
     let memory = Recorded::new(2);
     let estate = Estate::take(memory.clone()).unwrap();
     estate.begin(SessionId(1));
     assert!(estate.opened(open(1, 1)) && estate.opened(open(2, 2)));
-    memory.store(OPENS + OPEN_WORDS + HANDLE, 1);
+    memory.store(Estate::words_for(0) + 2 * OPEN_WORDS - 1, 1);
     assert_eq!(Estate::take(memory).err(), Some(EstateError::Damaged("two open files of one number")));
+}
+
+fn lock(owner: u64, start: u64, end: u64, mode: LockMode) -> Lock {
+    let piece = Some(LockPiece { range: LockRange::new(start, end).unwrap(), mode });
+    Lock { ino: Ino(9), owner: LockOwner::Flock(owner), piece, pid: 77 }
+}
+
+#[test]
+fn a_successor_has_locks_and_what_the_user_knows() {
+    let memory = Recorded::new(2);
+    let estate = Estate::take(memory.clone()).unwrap();
+    estate.begin(SessionId(7));
+    let held = lock(1, 5, 9, LockMode::Exclusive);
+    let in_doubt = Lock { ino: Ino(4), owner: LockOwner::Fcntl(u64::MAX), piece: None, pid: 0 };
+    let first = estate.put_lock(held).unwrap();
+    estate.put_lock(in_doubt).unwrap();
+    let locker = Locker { ino: Ino(9), owner: 3, handle: 8 };
+    let noted = estate.put_locker(locker).unwrap();
+    let (known, other) = (estate.put_inode(Ino(9), 1).unwrap(), estate.put_inode(Ino(10), 1).unwrap());
+    estate.set_inode(known, 3);
+    estate.set_inode(other, 0);
+    assert_eq!(other, estate.put_inode(Ino(11), 1).unwrap(), "places are used again");
+
+    let next = heir(memory.words.borrow().clone());
+    let locks = |estate: &Estate| estate.locks().unwrap().into_iter().map(|(_, lock)| lock).collect::<Vec<_>>();
+    assert_eq!(locks(&next), [held, in_doubt]);
+    assert_eq!(next.lockers(), [(noted, locker)]);
+    assert_eq!(next.inodes().map(|(_, ino, count)| (ino, count)).collect::<Vec<_>>(), [(Ino(9), 3), (Ino(11), 1)]);
+    next.clear_lock(first);
+    next.clear_locker(noted);
+    assert_eq!((locks(&next), next.lockers()), (vec![in_doubt], vec![]));
+    assert_eq!(next.unfit(), None);
+    assert!(next.put_lock(held).is_some() && next.put_lock(held).is_none());
+    assert!(next.unfit().is_some(), "a lock that found no room is not held by a successor");
+}
+
+/// What programs were still to be told of they are told by the successor.
+#[test]
+fn a_successor_has_errors_that_stand() {
+    let memory = Recorded::new(2);
+    let estate = Rc::new(Estate::take(memory.clone()).unwrap());
+    estate.begin(SessionId(7));
+    let errors = Errors::new(Some(estate));
+    errors.set(Ino(3), FsError::Io);
+    errors.set(Ino(4), FsError::Stale);
+    errors.set(Ino(5), FsError::Io);
+    errors.forget(Ino(5));
+    let next = Errors::new(Some(Rc::new(heir(memory.words.borrow().clone()))));
+    assert_eq!([3, 4, 5].map(|ino| next.take(Ino(ino))), [Some(FsError::Io), Some(FsError::Stale), None]);
+    assert_eq!((next.take_unsynced(), next.take_unsynced()), (Some(FsError::Io), None));
+    (0..=INODES_WITH_ERRORS as u64).for_each(|ino| errors.set(Ino(ino), FsError::Io));
+    let estate = Rc::new(heir(memory.words.borrow().clone()));
+    assert_eq!((estate.unfit(), Errors::new(Some(estate.clone())).get(Ino(u64::MAX))), (None, Some(FsError::Io)));
+}
+
+/// What was answered may be missing in another run of the node until the log is durable that far; the successor of a
+/// successor knows that too, whatever the node tells of its log meanwhile.
+#[test]
+fn a_successor_knows_what_was_answered_and_not_forced() {
+    let memory = Recorded::new(2);
+    let estate = Rc::new(Estate::take(memory.clone()).unwrap());
+    estate.serves(5, Incarnation(3));
+    let journal = Journal::new(Some(estate));
+    let left = || Rc::new(heir(memory.words.borrow().clone()));
+    assert_eq!(left().served(), Served { start: 5, incarnation: Incarnation(3), undurable: false });
+    journal.keep(operation(LogIndex(10)));
+    journal.durable(LogIndex(9));
+    let (first, second) = (left(), left());
+    assert!(first.served().undurable);
+    let next = Journal::new(Some(second.clone()));
+    next.durable(LogIndex(10));
+    assert!(second.served().undurable);
+    next.begin();
+    assert!(!second.served().undurable);
+    journal.durable(LogIndex(10));
+    assert!(!left().served().undurable);
+}
+
+fn operation(index: LogIndex) -> Operation {
+    let mutation = ClientMutation::Unlink { parent: Ino::ROOT, name: Name::new(b"name").unwrap() };
+    let replay = Replay { stamp: Stamp { time: Time::default(), version: Version(1) }, ino: None, offset: None, len_bytes: None };
+    let tx = TxId { session: SessionId(7), slot: 0, sequence: 1 };
+    Operation {
+        tx,
+        caller: Caller { uid: 0, gid: 0, groups: vec![], checked: false },
+        mutation,
+        locked: false,
+        replay,
+        index,
+        kept_until: index,
+    }
 }

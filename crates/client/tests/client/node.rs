@@ -55,15 +55,24 @@ pub struct Node {
     /// Of what is in `log`.
     table: RefCell<Table>,
     pub opens: RefCell<BTreeMap<Ino, u32>>,
+    /// What a process that has died had open, and its successor has not told of yet.
+    untold: RefCell<BTreeSet<Ino>>,
     pub locks: RefCell<LockTable>,
+    /// Sessions of before the start that may reclaim locks.
+    awaited: RefCell<BTreeSet<SessionId>>,
     pub sole: Cell<bool>,
+    pub incarnation: Cell<u16>,
+    /// It lives in the process of its client.
+    pub local: Cell<bool>,
     /// All requests that arrived.
     pub seen: RefCell<Vec<Request>>,
     /// Fates of mutations, and of requests for locks.
     pub fates: RefCell<VecDeque<Fate>>,
+    /// Fates of one kind of request, by its name in `kind_of`.
+    pub fates_of: RefCell<BTreeMap<&'static str, VecDeque<Fate>>>,
     /// One in so many requests meets a fault.
     pub chaos: Cell<Option<u64>>,
-    /// What is refused, by name of the request's kind in `refuse_key`.
+    /// What is refused, by name of the request's kind in `kind_of`.
     pub refuse: RefCell<BTreeMap<&'static str, RpcError>>,
     pub refuse_replays: Cell<bool>,
     /// No request is answered.
@@ -89,10 +98,15 @@ impl Node {
             recovered: Cell::new(0),
             table: RefCell::default(),
             opens: RefCell::default(),
+            untold: RefCell::default(),
             locks: RefCell::default(),
+            awaited: RefCell::default(),
             sole: Cell::new(true),
+            incarnation: Cell::new(1),
+            local: Cell::new(false),
             seen: RefCell::default(),
             fates: RefCell::default(),
+            fates_of: RefCell::default(),
             chaos: Cell::new(None),
             refuse: RefCell::default(),
             refuse_replays: Cell::new(false),
@@ -139,6 +153,7 @@ impl Node {
     pub fn kill(&self) {
         self.up.set(false);
         self.opens.borrow_mut().clear();
+        self.untold.take();
         self.locks.take();
         self.disconnect();
     }
@@ -156,6 +171,7 @@ impl Node {
         for record in self.log.borrow().iter() {
             note(&mut table, record);
         }
+        self.awaited.replace(table.keys().copied().collect());
         self.table.replace(table);
         self.up.set(true);
     }
@@ -187,6 +203,11 @@ impl Node {
         done.collect()
     }
 
+    /// The next request of a kind meets this.
+    pub fn meet(&self, kind: &'static str, fate: Fate) {
+        self.fates_of.borrow_mut().entry(kind).or_default().push_back(fate);
+    }
+
     pub fn count(&self, kind: &str) -> usize {
         self.seen.borrow().iter().filter(|request| kind_of(request) == kind).count()
     }
@@ -211,7 +232,7 @@ impl Node {
                 Ok(Reply::Attached(Attached {
                     session,
                     cluster: ClusterId(7),
-                    incarnation: Incarnation(1),
+                    incarnation: Incarnation(self.incarnation.get()),
                     start: self.start.get(),
                     fresh: old.is_none(),
                     recovered: LogIndex(self.recovered.get()),
@@ -221,12 +242,32 @@ impl Node {
                     session_term_ms: TERM.as_millis() as u32,
                 }))
             }
-            Request::Renew { session } | Request::Shared { session } | Request::Recalled { session, .. } | Request::Detach { session } => {
+            Request::Shared { session } | Request::Recalled { session, .. } | Request::Detach { session } => {
                 known(session).map(|()| Reply::Done)
+            }
+            Request::Renew { session } => {
+                known(session)?;
+                self.awaited.borrow_mut().remove(&session);
+                Ok(Reply::Done)
+            }
+            Request::TakeUp { session } => {
+                known(session)?;
+                self.untold.replace(self.opens.borrow().keys().copied().collect());
+                self.locks.borrow_mut().end_waits(session);
+                self.tell_of_locks();
+                Ok(Reply::Done)
+            }
+            Request::Told { session } => {
+                known(session)?;
+                for ino in self.untold.take() {
+                    self.opens.borrow_mut().remove(&ino);
+                }
+                Ok(Reply::Done)
             }
             Request::Open { session, ino } => {
                 known(session)?;
-                *self.opens.borrow_mut().entry(ino).or_default() += 1;
+                let counted = if self.untold.borrow_mut().remove(&ino) { 0 } else { self.opens.borrow().get(&ino).copied().unwrap_or(0) };
+                self.opens.borrow_mut().insert(ino, counted + 1);
                 Ok(Reply::Done)
             }
             Request::Close { session, ino, count } => {
@@ -259,6 +300,9 @@ impl Node {
             }
             Request::Reclaim { session, ino, owner, pid, pieces } => {
                 known(session)?;
+                if !self.awaited.borrow().contains(&session) {
+                    return Err(FsError::Stale.into());
+                }
                 self.locks.borrow_mut().reclaim(session, ino, owner, pid, &pieces)?;
                 Ok(Reply::Done)
             }
@@ -323,7 +367,9 @@ impl Node {
     }
 
     fn fate(&self, request: &Request) -> Fate {
+        let of_its_kind = self.fates_of.borrow_mut().get_mut(kind_of(request)).and_then(VecDeque::pop_front);
         let scripted = match request {
+            _ if of_its_kind.is_some() => of_its_kind,
             Request::Mutate { .. } | Request::Lock { .. } => self.fates.borrow_mut().pop_front(),
             _ => None,
         };
@@ -413,7 +459,7 @@ impl Link for Node {
     }
 
     fn is_local(&self) -> bool {
-        false
+        self.local.get()
     }
 
     fn trouble(&self) -> String {
@@ -450,6 +496,8 @@ fn kind_of(request: &Request) -> &'static str {
         Request::EndWait { .. } => "end-wait",
         Request::Reclaim { .. } => "reclaim",
         Request::Recalled { .. } => "recalled",
+        Request::TakeUp { .. } => "take-up",
+        Request::Told { .. } => "told",
         _ => "other",
     }
 }

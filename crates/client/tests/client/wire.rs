@@ -1,5 +1,7 @@
 //! The link over a connection, against a peer that speaks as told.
 
+use crate::node::{Node, TERM};
+use crate::process::{Process, nothing_left};
 use crate::world::World;
 use bytes::{Bytes, BytesMut};
 use ebb_client::{EVENTS_WAITING, Link, LinkEvent, REQUESTS_UNDER_WAY, WireLink};
@@ -101,6 +103,10 @@ impl Peer {
     fn say(&self, frame: Frame) {
         // A connection that the client has given up hears nothing.
         drop(self.connections.borrow().last().expect("a connection").say.unbounded_send(frame));
+    }
+
+    fn notice(&self, notice: &Notice) {
+        self.say(Ok(Some(join(rpc::encode_notice(notice).expect("encodes")))));
     }
 
     fn reply(&self, id: RequestId, reply: Reply) {
@@ -279,11 +285,11 @@ fn an_unreachable_node_is_told_with_its_reason() {
 fn a_new_connection_starts_with_a_clean_slate() {
     let setting = Setting::new();
     let notice = Notice::Durable { durable: LogIndex(7) };
-    setting.peer.say(Ok(Some(join(rpc::encode_notice(&notice).expect("encodes")))));
+    setting.peer.notice(&notice);
     setting.settle();
     setting.attach();
     assert_eq!(setting.events(), []);
-    setting.peer.say(Ok(Some(join(rpc::encode_notice(&notice).expect("encodes")))));
+    setting.peer.notice(&notice);
     setting.settle();
     assert_eq!(setting.events(), [LinkEvent::Notice(notice)]);
 }
@@ -296,7 +302,7 @@ fn notices_that_nobody_hears_are_bounded() {
     let all = EVENTS_WAITING as u64 * 3;
     for ino in 0..all {
         let notice = Notice::Invalidate { ino: Ino(ino) };
-        setting.peer.say(Ok(Some(join(rpc::encode_notice(&notice).expect("encodes")))));
+        setting.peer.notice(&notice);
     }
     let behind = setting.call(Request::StatFs { ino: Ino::ROOT });
     let (id, _) = setting.peer.requests().pop().expect("sent");
@@ -310,6 +316,56 @@ fn notices_that_nobody_hears_are_bounded() {
         heard += events.len() as u64;
     }
     assert_eq!(behind.take(), Some(Ok(Reply::Done)));
+}
+
+/// Situation: a process dies, and the node has more to tell its session than a link keeps; it says so as soon as the heir
+/// is attached.
+/// Danger: the answers to the take-over lie behind the notices, and nobody listens before the take-over is done.
+/// Expectation: it takes over at once.
+#[test]
+fn an_heir_hears_answers_behind_notices() {
+    let world = World::new(9);
+    let (peer, left) = (Rc::new(Peer::default()), nothing_left());
+    for fresh in [true, false] {
+        let link = WireLink::new(peer.clone(), world.ports(), "node:1".into());
+        let process = Process::new(&world, Rc::new(link), &left);
+        let attached = process.start_attach(Node::options());
+        for _ in 0..20 {
+            world.pass(Duration::from_millis(1));
+            for (id, request) in peer.requests() {
+                let is_attach = matches!(request, Request::Attach { .. });
+                peer.reply(id, answer(request, fresh));
+                if is_attach && !fresh {
+                    (0..EVENTS_WAITING as u64 * 3).for_each(|ino| peer.notice(&Notice::Invalidate { ino: Ino(ino) }));
+                }
+            }
+        }
+        match attached.take() {
+            Some(Ok(_)) => {}
+            other => panic!("fresh: {fresh}: {:?}", other.map(|attached| attached.map(drop))),
+        }
+        process.kill();
+    }
+}
+
+/// Of a node of which nothing is interesting.
+fn answer(request: Request, fresh: bool) -> Reply {
+    match request {
+        Request::Attach { .. } => Reply::Attached(Attached {
+            session: SessionId(7),
+            cluster: ClusterId(7),
+            incarnation: Incarnation(1),
+            start: 1,
+            fresh,
+            recovered: LogIndex(0),
+            sole: true,
+            read_only: false,
+            cache_term_ms: 0,
+            session_term_ms: TERM.as_millis() as u32,
+        }),
+        Request::SyncFs { .. } => Reply::Forced { durable: LogIndex(0) },
+        _ => Reply::Done,
+    }
 }
 
 /// The link is dropped: its tasks end, and the peer sees the connection end.

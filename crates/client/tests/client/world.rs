@@ -71,6 +71,11 @@ impl World {
     /// Runs until the future ends; a future that never does is a failed test.
     pub fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
         let result = self.start(future);
+        self.await_result(&result)
+    }
+
+    /// Runs until a result has appeared.
+    pub fn await_result<T>(&self, result: &RefCell<Option<T>>) -> T {
         let limit = self.now() + Duration::from_secs(100_000);
         while result.borrow().is_none() {
             assert!(self.step(limit), "nothing can run any more, and the test has not ended");
@@ -101,7 +106,7 @@ impl World {
     }
 
     /// Polls one task or moves the clock to the next timer. False if there is none up to `limit`.
-    fn step(&self, limit: Duration) -> bool {
+    pub fn step(&self, limit: Duration) -> bool {
         let next = self.inner.woken.0.lock().unwrap().pop_front();
         let Some(id) = next else {
             let first = self.inner.timers.borrow().keys().next().copied();

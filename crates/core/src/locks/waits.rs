@@ -33,6 +33,12 @@ impl LockTable {
         }
     }
 
+    /// Nobody of the session waits any more.
+    pub fn end_waits(&mut self, session: SessionId) {
+        let waits: Vec<u64> = self.sessions.get(&session).into_iter().flat_map(|session| session.waits.keys().copied()).collect();
+        waits.into_iter().for_each(|wait| self.end_wait(session, wait));
+    }
+
     /// When a wait that is asked for again came.
     pub(super) fn waiting(&self, party: Party, id: u64, ino: Ino, piece: LockPiece) -> Result<Option<u64>, FsError> {
         let Some((of, arrival)) = self.sessions.get(&party.0).and_then(|session| session.waits.get(&id)) else { return Ok(None) };

@@ -5,9 +5,13 @@ use std::fs;
 
 /// Gives the child and the address that it serves at.
 pub fn serve(place: &mut Place, listen: &str) -> (usize, String) {
+    serve_with(place, &["--listen", listen])
+}
+
+pub fn serve_with(place: &mut Place, more: &[&str]) -> (usize, String) {
     let url = place.url().to_owned();
-    let (child, line) =
-        place.start(&["serve", "--data", "node", "--backing", &url, "--name", "volume", "--listen", listen, "--flush-interval", "1h"]);
+    let serve = ["serve", "--data", "node", "--backing", &url, "--name", "volume", "--flush-interval", "1h"];
+    let (child, line) = place.start(&[&serve, more].concat());
     let address = line.split("ebb://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_else(|| panic!("{line:?}"));
     (child, address.to_owned())
 }

@@ -222,6 +222,65 @@ fn whoever_has_lost_a_lock_is_told() {
     assert_eq!(read, "here");
 }
 
+/// The daemons of mounts die: whoever had a lock has it still, whoever waited goes on waiting, and each is
+/// given up when it would have been. So it is where the node is elsewhere, and where it dies with one of them.
+#[test]
+fn locks_outlive_the_daemons() {
+    let mut place = Place::new();
+    let (node, address) = serve(&mut place, "127.0.0.1:0");
+    for (mountpoint, data) in [("mnt", "client"), ("mnt2", "client2")] {
+        place.ebb(&["mount", &format!("ebb://{address}/volume"), mountpoint, "--data", data]).good();
+    }
+    locks_stay_while_daemons_die(&place);
+    for mountpoint in ["mnt", "mnt2"] {
+        place.ebb(&["umount", mountpoint]).good();
+    }
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
+    locks_stay_while_daemons_die(&joined());
+}
+
+fn locks_stay_while_daemons_die(place: &Place) {
+    let another_serves = |mountpoint: &str| {
+        let daemon = place.record(mountpoint).daemon;
+        kill(daemon.pid, libc::SIGKILL);
+        until("another one serves", || place.record(mountpoint).daemon != daemon);
+    };
+    File::create(place.path("mnt/file")).unwrap();
+    let (here, there) = both(place);
+    let (whole, description) = (open(&place.path("mnt/file")), open(&place.path("mnt/file")));
+    set(&here, WRITE, 0, 10).unwrap();
+    set(&here, READ, 20, 5).unwrap();
+    set(&here, NONE, 5, 2).unwrap();
+    flock(&whole, libc::LOCK_SH).unwrap();
+    record(description.as_raw_fd(), libc::F_OFD_SETLK, WRITE, 50, 5).unwrap();
+    let is_kept = || {
+        let refused = [set(&there, READ, 9, 1), set(&there, WRITE, 24, 1), set(&there, READ, 50, 1)];
+        assert_eq!(refused, [Err(libc::EAGAIN); 3]);
+        assert_eq!(flock(&there, libc::LOCK_EX | libc::LOCK_NB), Err(libc::EAGAIN));
+        assert_eq!((set(&there, WRITE, 5, 2), set(&there, READ, 24, 1)), (Ok(()), Ok(())));
+    };
+    for mountpoint in ["mnt", "mnt2", "mnt"] {
+        another_serves(mountpoint);
+        is_kept();
+    }
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| lock_waiting(&there, WRITE, 0, 1));
+        let blocked = scope.spawn(|| flock(&there, libc::LOCK_EX));
+        std::thread::sleep(Duration::from_millis(200));
+        another_serves("mnt2");
+        another_serves("mnt");
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!waiting.is_finished() && !blocked.is_finished());
+        set(&here, NONE, 0, 1).unwrap();
+        drop(whole);
+        assert_eq!((waiting.join().unwrap(), blocked.join().unwrap()), (Ok(()), Ok(())));
+    });
+    drop(description);
+    until("it goes with the last close", || set(&there, WRITE, 50, 5).is_ok());
+    drop(here);
+    until("they go with the last close", || set(&there, WRITE, 0, 0).is_ok());
+}
+
 /// The node dies and starts anew: whoever had a lock has it still, whoever waited goes on
 /// waiting, and whoever comes first afterwards is not let in between.
 #[test]

@@ -32,6 +32,7 @@ mod place;
 mod quota;
 mod refused;
 mod session;
+mod shared_succession;
 mod side_by_side;
 mod stats;
 mod succession;

@@ -1,7 +1,7 @@
 //! The daemon of a mount dies, and another one takes over (O-6): who uses the mount waits, and sees
 //! no error, and what was asked for is done once.
 
-use crate::joining::free_address;
+use crate::detached::serve;
 use crate::place::{Place, kill, until};
 use crate::switch::Switch;
 use std::collections::BTreeSet;
@@ -135,6 +135,45 @@ fn prepare(root: &Path) {
 fn who_works_on_a_mount_does_not_notice_that_daemons_die() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "2s"]);
+    let check = work_while_daemons_die(&place);
+    place.umount();
+    check(&place.path("backing"));
+}
+
+/// The same where another mount has joined: locks are the node's, and nothing is cached for longer than an answer takes.
+#[test]
+fn who_works_on_a_mount_that_others_joined_does_not_notice_either() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "2s", "--listen", "127.0.0.1:0"]);
+    place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--take-over", "join"]).good();
+    let check = work_while_daemons_die(&place);
+    fs::write(place.path("mnt2/there"), "and the other works too").unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt/there")).unwrap(), "and the other works too");
+    place.ebb(&["umount", "mnt2"]).good();
+    place.umount();
+    check(&place.path("backing"));
+}
+
+/// The same where the node is elsewhere, and lives: of a mount of its own directory, next to another one.
+#[test]
+fn who_works_on_a_node_elsewhere_does_not_notice_that_daemons_of_mounts_die() {
+    let mut place = Place::new();
+    let (node, address) = serve(&mut place, "127.0.0.1:0");
+    place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt2", "--data", "client2"]).good();
+    fs::create_dir_all(place.path("mnt2/a/b")).unwrap();
+    place.ebb(&["mount", &format!("ebb://{address}/volume/a/b"), "mnt", "--data", "client"]).good();
+    // The mount is of the directory, whatever that is called.
+    fs::rename(place.path("mnt2/a"), place.path("mnt2/c")).unwrap();
+    let check = work_while_daemons_die(&place);
+    check(&place.path("mnt2/c/b"));
+    place.umount();
+    place.ebb(&["umount", "mnt2"]).good();
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
+    check(&place.path("backing/c/b"));
+}
+
+/// Gives what finds all of the work in a directory.
+fn work_while_daemons_die(place: &Place) -> impl Fn(&Path) + use<> {
     let root = place.path("mnt");
     prepare(&root);
     let held = OpenOptions::new().read(true).write(true).create_new(true).open(root.join("held")).unwrap();
@@ -170,7 +209,7 @@ fn who_works_on_a_mount_does_not_notice_that_daemons_die() {
     assert_eq!(names.len(), MANY);
     drop((held, locked));
 
-    let check = |root: &Path| {
+    let check = move |root: &Path| {
         assert_eq!(fs::read_dir(root.join("created")).unwrap().count() as u64, rounds[0]);
         for round in 0..rounds[0] {
             assert_eq!(fs::read_to_string(root.join(format!("created/{round}"))).unwrap(), format!("content {round}"));
@@ -182,8 +221,7 @@ fn who_works_on_a_mount_does_not_notice_that_daemons_die() {
     };
     check(&root);
     place.ebb(&["fsck", "mnt"]).good();
-    place.umount();
-    check(&place.path("backing"));
+    check
 }
 
 /// Fewer in a row than are taken for daemons that die of themselves.
@@ -282,13 +320,8 @@ fn a_mount_whose_daemons_all_die_is_given_up() {
     fs::write(place.path("mnt/file"), "content").unwrap();
     let supervisor = place.record("mnt").supervisor.unwrap();
     let open = File::open(place.path("mnt/file")).unwrap();
-    let children = PathBuf::from(format!("/proc/{0}/task/{0}/children", supervisor.pid));
     until("it is given up", || {
-        let daemon = fs::read_to_string(&children).unwrap_or_default();
-        if let Ok(daemon) = daemon.trim().parse() {
-            // SAFETY: takes plain integers. It may have just ended.
-            unsafe { libc::kill(daemon, libc::SIGKILL) };
-        }
+        kill_children_of(supervisor.pid);
         !supervisor.is_alive()
     });
     assert_eq!(open.metadata().and_then(|_| (&open).read(&mut [0; 10])).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
@@ -299,6 +332,14 @@ fn a_mount_whose_daemons_all_die_is_given_up() {
     place.mount();
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     place.umount();
+}
+
+fn kill_children_of(supervisor: u32) {
+    let daemon = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap_or_default();
+    if let Ok(daemon) = daemon.trim().parse() {
+        // SAFETY: takes plain integers. It may have just ended.
+        unsafe { libc::kill(daemon, libc::SIGKILL) };
+    }
 }
 
 /// Situation: the binary of a mount is replaced, and replaced by what does not work. Expectation:
@@ -342,17 +383,6 @@ fn a_mount_is_upgraded_while_it_is_used() {
     assert_eq!((&told[0]["mountpoint"], &told[0]["daemon"]), (&place.text("mnt").into(), &place.record("mnt").daemon.pid.into()));
     assert_eq!(served_by(), binary);
     drop(open);
-    place.umount();
-}
-
-/// What nobody can take over says so, and goes on.
-#[test]
-fn a_mount_that_others_can_join_is_not_upgraded() {
-    let place = Place::new();
-    place.mount_with(&["--listen", "127.0.0.1:0"]);
-    place.ebb(&["upgrade", "mnt"]).refused(1, "nobody can take it over");
-    place.ebb(&["upgrade", "backing"]).refused(2, "is no mount of ebb");
-    fs::write(place.path("mnt/file"), "content").unwrap();
     place.umount();
 }
 
@@ -483,13 +513,17 @@ fn a_command_that_is_told_to_end_starts_no_more_daemons() {
 #[test]
 fn a_command_says_that_its_daemon_was_killed() {
     let mut place = Place::new();
-    let (url, address) = (place.url().to_owned(), free_address());
-    let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--foreground", "--listen", &address]);
-    until("it is mounted", || place.is_mounted("mnt") && place.find_record("mnt").is_some());
-    kill(place.record("mnt").daemon.pid, libc::SIGKILL);
+    let url = place.url().to_owned();
+    let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--foreground"]);
+    until("it is mounted", || place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable));
+    let supervisor = place.record("mnt").supervisor.unwrap();
+    until("it is given up", || {
+        kill_children_of(supervisor.pid);
+        !supervisor.is_alive()
+    });
     assert_eq!(place.ended(child), 128 + libc::SIGKILL);
     let log = fs::read_to_string(place.path("started.log")).unwrap();
-    assert!(log.contains("nobody takes over"), "{log}");
+    assert!(log.contains("the mount is given up"), "{log}");
 }
 
 /// Situation: a mount is in the foreground of a terminal, which goes. Danger: that is taken for what asks for an upgrade, or

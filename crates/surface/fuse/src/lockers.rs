@@ -6,26 +6,50 @@
 //! has used this open file and no other, and has not been flushed since.
 
 use crate::Handle;
+use ebb_client::{Estate, Locker, Place};
 use ebb_model::Ino;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 #[derive(Default)]
 pub(crate) struct Lockers {
-    used: BTreeMap<(Ino, u64), BTreeSet<Handle>>,
+    /// And where that is left to a successor.
+    used: BTreeMap<(Ino, u64), BTreeMap<Handle, Option<Place>>>,
     by_handle: BTreeMap<Handle, BTreeSet<(Ino, u64)>>,
+    estate: Option<Rc<Estate>>,
 }
 
 impl Lockers {
+    /// With what a process before has left.
+    pub fn new(estate: Option<Rc<Estate>>) -> Lockers {
+        let mut lockers = Lockers::default();
+        for (place, Locker { ino, owner, handle }) in estate.iter().flat_map(|estate| estate.lockers()) {
+            lockers.note(ino, owner, Handle(handle), || Some(place));
+        }
+        Lockers { estate, ..lockers }
+    }
+
     /// The owner asks for a lock over `handle`.
     pub fn used(&mut self, ino: Ino, owner: u64, handle: Handle) {
-        if self.used.entry((ino, owner)).or_default().insert(handle) {
-            self.by_handle.entry(handle).or_default().insert((ino, owner));
+        let estate = self.estate.clone();
+        self.note(ino, owner, handle, || estate?.put_locker(Locker { ino, owner, handle: handle.0 }));
+    }
+
+    fn note(&mut self, ino: Ino, owner: u64, handle: Handle, place: impl FnOnce() -> Option<Place>) {
+        self.used.entry((ino, owner)).or_default().entry(handle).or_insert_with(place);
+        self.by_handle.entry(handle).or_default().insert((ino, owner));
+    }
+
+    fn cross_out(&self, place: Option<Place>) {
+        if let (Some(estate), Some(place)) = (&self.estate, place) {
+            estate.clear_locker(place);
         }
     }
 
     /// The owner has no locks of the file any more.
     pub fn flushed(&mut self, ino: Ino, owner: u64) {
-        for handle in self.used.remove(&(ino, owner)).into_iter().flatten() {
+        for (handle, place) in self.used.remove(&(ino, owner)).into_iter().flatten() {
+            self.cross_out(place);
             if let Some(owners) = self.by_handle.get_mut(&handle) {
                 owners.remove(&(ino, owner));
                 if owners.is_empty() {
@@ -35,20 +59,23 @@ impl Lockers {
         }
     }
 
-    /// The open file is closed for good. Gives the owners that have used no other: their locks
-    /// go with it.
-    pub fn released(&mut self, handle: Handle) -> Vec<(Ino, u64)> {
-        let mut over = Vec::new();
+    /// Owners that have used no other open file: their locks go with it.
+    pub fn end_with(&self, handle: Handle) -> Vec<(Ino, u64)> {
+        let owners = self.by_handle.get(&handle).into_iter().flatten();
+        owners.filter(|owner| self.used.get(owner).is_some_and(|handles| handles.len() == 1)).copied().collect()
+    }
+
+    /// The open file is closed for good, and what has ended with it is unlocked.
+    pub fn released(&mut self, handle: Handle) {
         for owner in self.by_handle.remove(&handle).into_iter().flatten() {
             if let Some(handles) = self.used.get_mut(&owner) {
-                handles.remove(&handle);
+                let place = handles.remove(&handle).flatten();
                 if handles.is_empty() {
                     self.used.remove(&owner);
-                    over.push(owner);
                 }
+                self.cross_out(place);
             }
         }
-        over
     }
 }
 
@@ -69,11 +96,16 @@ mod tests {
         lockers.used(FILE, description, Handle(1));
         lockers.flushed(FILE, process);
         lockers.used(FILE, process, Handle(2));
-        assert_eq!(lockers.released(Handle(1)), [(FILE, description)]);
+        let released = |lockers: &mut Lockers, handle| {
+            let ended = lockers.end_with(handle);
+            lockers.released(handle);
+            ended
+        };
+        assert_eq!(released(&mut lockers, Handle(1)), [(FILE, description)]);
         lockers.used(FILE, process, Handle(3));
-        assert_eq!(lockers.released(Handle(2)), []);
-        assert_eq!(lockers.released(Handle(3)), [(FILE, process)]);
+        assert_eq!(released(&mut lockers, Handle(2)), []);
+        assert_eq!(released(&mut lockers, Handle(3)), [(FILE, process)]);
         assert!(lockers.used.is_empty() && lockers.by_handle.is_empty());
-        assert_eq!(lockers.released(Handle(3)), []);
+        assert_eq!(released(&mut lockers, Handle(3)), []);
     }
 }

@@ -82,6 +82,21 @@ impl Notifier {
     }
 }
 
+/// Drops what the kernel has cached of these inodes, and of all names. Waits for what is under way: to be called where
+/// nobody waits for the caller.
+pub fn drop_everything(device: &OwnedFd, inos: &[Ino]) {
+    let attributes = inos.iter().map(|ino| Notification::Inode { ino: *ino, bytes: 0..0 });
+    let pages = inos.iter().map(|ino| Notification::Inode { ino: *ino, bytes: 0..u64::MAX });
+    for notification in std::iter::once(Notification::AllEntries).chain(attributes).chain(pages) {
+        match write(device, &notification) {
+            // Names are then cached for no longer than a second.
+            Ok(()) | Err(NotifyError::Unsupported) => {}
+            Err(NotifyError::Ended) => return,
+            Err(error) => tracing::error!(?notification, %error, "the kernel keeps what it should drop"),
+        }
+    }
+}
+
 fn write(device: &OwnedFd, notification: &Notification) -> Result<(), NotifyError> {
     let written = match notification {
         Notification::Inode { ino, bytes } => {

@@ -1,6 +1,7 @@
 //! A volume as the kernel sees it: the client library's answers with the right to cache them.
 
 use crate::access_times::Readings;
+use crate::known::Known;
 use crate::lockers::Lockers;
 use crate::native::Native;
 use crate::pages::Pages;
@@ -77,9 +78,6 @@ pub struct Volume {
     lost: Cell<Option<Instant>>,
 }
 
-/// Inodes that the kernel has references to, and how many.
-type Known = BTreeMap<Ino, u64>;
-
 impl Volume {
     /// Serves what is at and below the directory `root`. With `passthrough` the kernel reads
     /// what the node lends.
@@ -93,7 +91,7 @@ impl Volume {
         passthrough: Option<Passthrough>,
     ) -> Volume {
         let name_ttl = if kernel.epoch() { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
-        let known = Rc::new(RefCell::new(Known::from([(Ino::ROOT, 1)])));
+        let known = Rc::new(RefCell::new(Known::new(client.estate().cloned())));
         let pages = Rc::new(Pages::default());
         let (told, of_before, telling) = (known.clone(), pages.clone(), notifier.clone());
         client.on_change(move |change, rule| {
@@ -115,7 +113,8 @@ impl Volume {
             Box::pin(async move { recall::give_up(inos, root, &known, &notifier).await })
         });
         let life = client.estate().map_or(0, |estate| estate.life());
-        let (mappable, opens, lockers) = (RefCell::default(), Cell::new(life * OPENS_PER_LIFE), RefCell::default());
+        let lockers = RefCell::new(Lockers::new(client.estate().cloned()));
+        let (mappable, opens) = (RefCell::default(), Cell::new(life * OPENS_PER_LIFE));
         let (readings, set_id) = (Readings::new(access), RefCell::default());
         let native = passthrough.map(Native::new);
         let lost = Cell::default();
@@ -251,15 +250,10 @@ impl Filesystem for Volume {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let mut known = self.known.borrow_mut();
-        if let Some(references) = known.get_mut(&ino) {
-            *references = references.saturating_sub(count);
-            if *references == 0 {
-                known.remove(&ino);
-                self.pages.forget(ino);
-                self.readings.forget(ino);
-                self.set_id.borrow_mut().remove(&ino);
-            }
+        if self.known.borrow_mut().forget(ino, count) {
+            self.pages.forget(ino);
+            self.readings.forget(ino);
+            self.set_id.borrow_mut().remove(&ino);
         }
     }
 
@@ -412,13 +406,14 @@ impl Filesystem for Volume {
     }
 
     async fn release(&self, _cx: &Context, ino: Ino, handle: Handle, flags: OpenFlags) -> Result<(), Errno> {
-        let over = self.lockers.borrow_mut().released(handle);
+        let over = self.lockers.borrow().end_with(handle);
         let over = over.into_iter().map(|(ino, owner)| (ino, LockOwner::Fcntl(owner)));
         for (ino, owner) in over.chain([(ino, LockOwner::Flock(handle.0))]) {
             if let Err(error) = self.client.unlock_all(ino, owner).await {
                 tracing::error!(%ino, %error, "a lock of a closed file stays until the mount ends");
             }
         }
+        self.lockers.borrow_mut().released(handle);
         if self.is_left_no_more(handle) {
             self.let_go(ino, flags.reads() && flags.writes());
         }
@@ -496,7 +491,7 @@ impl Filesystem for Volume {
             let page = self.client.readdir(self.real(ino), after, limit).await?;
             for (entry, attr) in &page.entries {
                 match entries.push(&entry.name, entry.cookie, &self.entry(attr.clone())) {
-                    Pushed::Added { referenced: true } => *self.known.borrow_mut().entry(attr.ino).or_default() += 1,
+                    Pushed::Added { referenced: true } => self.known.borrow_mut().refer(attr.ino),
                     Pushed::Added { referenced: false } => {}
                     Pushed::Full => return Ok(()),
                 }

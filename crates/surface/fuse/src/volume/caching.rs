@@ -1,6 +1,7 @@
 //! What the kernel may keep of what it is told, and how it is told that it may not any more.
 
-use super::{DIRECT, Known, SET_ID, Volume};
+use super::{DIRECT, SET_ID, Volume};
+use crate::known::Known;
 use crate::{AttrReply, Consistency, EntryReply, Errno, Handle, Notification, Notifier, NotifyError, OpenFlags};
 use ebb_client::{CacheRule, Change};
 use ebb_model::{Attr, FileKind, Ino};
@@ -59,7 +60,7 @@ impl Volume {
 
     /// An entry that the kernel takes a reference with.
     pub(super) fn referenced(&self, attr: Attr) -> EntryReply {
-        *self.known.borrow_mut().entry(attr.ino).or_default() += 1;
+        self.known.borrow_mut().refer(attr.ino);
         self.seen(&attr);
         self.entry(attr)
     }
@@ -119,7 +120,7 @@ pub(super) async fn drop_cached(change: Change, root: Ino, known: &RefCell<Known
             if notifier.send(Notification::AllEntries).await == Err(NotifyError::Unsupported) {
                 tokio::time::sleep(name_ttl).await;
             }
-            known.borrow().keys().copied().collect()
+            known.borrow().all()
         }
     };
     for ino in inodes {

@@ -1,8 +1,8 @@
 //! What a volume leaves to the process that takes over from it, and what that makes of it (O-6).
 //!
-//! Of what the kernel knows nothing is left: inodes have their ids for ever, and what the kernel
-//! has cached is so as long as it is not told otherwise. Where others may have changed a file in the
-//! bucket its pages go with the next open.
+//! What the kernel has cached is so as long as it is not told otherwise. Where others may have changed a file in the
+//! bucket its pages go with the next open; where others are attached everything that it has cached goes, once what
+//! was asked before is answered.
 
 use super::Volume;
 use crate::{Context, Errno, Handle};
@@ -47,6 +47,10 @@ impl Volume {
     /// Takes up what an earlier process has left open. To be called before anything is served.
     pub async fn take_up(&self) {
         let Some(estate) = self.client.estate() else { return };
+        // The kernel may have pages of whatever it knows. At which version is forgotten.
+        for (_, ino, _) in estate.inodes() {
+            self.pages.opened(ino, Handle(0), None);
+        }
         let mut left: BTreeMap<Ino, (u64, Option<i32>)> = BTreeMap::new();
         for open in estate.opens() {
             let (ino, detail) = (self.shown(open.ino), Detail::of(open.detail));

@@ -1,0 +1,149 @@
+//! The daemon of a mount dies whose volume others use too: its session with the node, and what that keeps for it, is
+//! taken over (O-6).
+
+use crate::detached::{serve, serve_with};
+use crate::joining::free_address;
+use crate::place::{Place, kill, until};
+use std::fs::{self, File};
+use std::time::Duration;
+
+/// Others find the node at the address that they know.
+#[test]
+fn a_mount_that_others_have_joined_is_upgraded() {
+    let place = Place::new();
+    place.mount_with(&["--listen", "127.0.0.1:0"]);
+    place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--take-over", "join"]).good();
+    for (written, read) in [("mnt", "mnt2"), ("mnt2", "mnt")] {
+        fs::write(place.path(written).join("file"), written).unwrap();
+        let before = place.record(written).daemon;
+        place.ebb(&["upgrade", written]).good();
+        assert_ne!(place.record(written).daemon, before);
+        assert_eq!(fs::read_to_string(place.path(read).join("file")).unwrap(), written);
+    }
+    place.ebb(&["upgrade", "backing"]).refused(2, "is no mount of ebb");
+    place.ebb(&["umount", "mnt2"]).good();
+    place.umount();
+}
+
+/// Situation: mount and node die together, and the node is back first; what the mount had been answered need not
+/// have been forced. Expectation: the mount goes on if it was, and else says that it cannot.
+#[test]
+fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
+    for forced in [true, false] {
+        let mut place = Place::new();
+        let (node, address) = serve(&mut place, "127.0.0.1:0");
+        place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt", "--data", "client"]).good();
+        // What is open would be closed by the processes that are started here, which nobody answers meanwhile.
+        fs::write(place.path("mnt/file"), "content").unwrap();
+        match forced {
+            true => File::open(place.path("mnt")).unwrap().sync_all().unwrap(),
+            false => fs::write(place.path("mnt/file"), "not forced").unwrap(),
+        }
+        // Nobody starts another one meanwhile.
+        let supervisor = place.record("mnt").supervisor.unwrap();
+        let held = Held::stop(supervisor.pid);
+        kill(place.record("mnt").daemon.pid, libc::SIGKILL);
+        place.signal(node, libc::SIGKILL);
+        let (node, _) = serve(&mut place, &address);
+        drop(held);
+        match forced {
+            true => {
+                fs::write(place.path("mnt/file"), "goes on").unwrap();
+                assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "goes on");
+                place.umount();
+            }
+            false => {
+                until("the mount is given up", || !supervisor.is_alive());
+                assert!(fs::read_to_string(place.path("client/ebb.log")).unwrap().contains("may have lost what it had answered"));
+                place.ebb(&["umount", "--lazy", "--no-wait", "mnt"]);
+            }
+        }
+        assert_eq!(place.signal(node, libc::SIGTERM), 0);
+    }
+}
+
+/// A process that does not run meanwhile. It does again where a test fails, or its mount would keep that from ending.
+struct Held(u32);
+
+impl Held {
+    fn stop(pid: u32) -> Held {
+        kill(pid, libc::SIGSTOP);
+        Held(pid)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: takes plain integers. It may have been killed.
+        unsafe { libc::kill(self.0 as i32, libc::SIGCONT) };
+    }
+}
+
+/// Situation: nobody can take over from the daemon for longer than its session lasts, and somebody else changes what the
+/// mount's kernel has cached. Danger: programs go on with that. Expectation: they see nothing of it, and errors once it is
+/// clear that the session is gone.
+#[test]
+fn what_the_kernel_has_cached_goes_with_the_session() {
+    let mut place = Place::new();
+    let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "3s"]);
+    let volume = format!("ebb://{address}/volume");
+    place.ebb(&["mount", &volume, "mnt", "--data", "client"]).good();
+    fs::write(place.path("mnt/file"), "old").unwrap();
+    let length = |mountpoint: &str| fs::metadata(place.path(mountpoint).join("file")).map(|file| file.len());
+    assert_eq!(length("mnt").unwrap(), 3);
+    let supervisor = place.record("mnt").supervisor.unwrap();
+    fs::rename(place.path("client"), place.path("client away")).unwrap();
+    place.kill_daemon("mnt");
+    assert_eq!(length("mnt").unwrap(), 3, "the kernel answers by itself");
+    until("the other is let in", || place.ebb(&["mount", &volume, "mnt2", "--data", "client2"]).status == 0);
+    fs::write(place.path("mnt2/file"), "new, and longer").unwrap();
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| length("mnt"));
+        std::thread::sleep(Duration::from_millis(300));
+        fs::rename(place.path("client away"), place.path("client")).unwrap();
+        let errno = looking.join().unwrap().unwrap_err().raw_os_error().unwrap();
+        assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
+    });
+    until("the mount is given up", || !supervisor.is_alive());
+    place.ebb(&["umount", "mnt2"]).good();
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
+}
+
+/// Situation: a daemon was stopped for so long that its session has ended, and has begun another one. Danger: an upgrade
+/// kills it, and nobody can take over what the first session had. Expectation: the upgrade is refused, and the mount goes on.
+#[test]
+fn who_has_begun_another_session_is_not_upgraded() {
+    let mut place = Place::new();
+    let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "3s"]);
+    let volume = format!("ebb://{address}/volume");
+    place.ebb(&["mount", &volume, "mnt", "--data", "client"]).good();
+    let held = Held::stop(place.record("mnt").daemon.pid);
+    std::thread::sleep(Duration::from_secs(5));
+    drop(held);
+    until("it goes on", || fs::write(place.path("mnt/file"), "content").is_ok());
+    place.ebb(&["upgrade", "mnt"]).refused(1, "it has begun another one");
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    place.umount();
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
+}
+
+/// Situation: the mount that serves is unmounted, and the daemon of one that has joined dies before the first one is back.
+/// Danger: its successor takes the volume for itself, and the mount is lost. Expectation: it waits, as the daemon would have.
+#[test]
+fn who_has_joined_waits_for_the_one_that_serves() {
+    let place = Place::new();
+    let (url, address) = (place.url().to_owned(), free_address());
+    let first = ["mount", &url, "mnt", "--data", "data", "--listen", &address, "--head-term", "3s"];
+    place.ebb(&first).good();
+    place.ebb(&["mount", &url, "mnt2", "--data", "data2", "--take-over", "join"]).good();
+    fs::write(place.path("mnt2/file"), "content").unwrap();
+    place.umount();
+    place.kill_daemon("mnt2");
+    std::thread::sleep(Duration::from_secs(1));
+    place.ebb(&first).good();
+    assert_eq!(fs::read_to_string(place.path("mnt2/file")).unwrap(), "content");
+    fs::write(place.path("mnt2/more"), "more").unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt/more")).unwrap(), "more");
+    place.ebb(&["umount", "mnt2"]).good();
+    place.umount();
+}

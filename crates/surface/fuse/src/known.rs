@@ -1,0 +1,64 @@
+//! Inodes that the kernel has references to, and how many.
+//!
+//! A successor has at least what there was: a reference is written down before the kernel is told of it, and crossed
+//! out after the kernel has given it up.
+
+use ebb_client::{Estate, Place};
+use ebb_model::Ino;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+pub(crate) struct Known {
+    inodes: BTreeMap<Ino, References>,
+    estate: Option<Rc<Estate>>,
+}
+
+struct References {
+    count: u64,
+    /// Where they are written down.
+    place: Option<Place>,
+}
+
+impl Known {
+    /// With what a process before has left. The kernel has the root in any case.
+    pub fn new(estate: Option<Rc<Estate>>) -> Known {
+        let mut inodes = BTreeMap::from([(Ino::ROOT, References { count: 1, place: None })]);
+        for (place, ino, count) in estate.iter().flat_map(|estate| estate.inodes()) {
+            inodes.insert(ino, References { count, place: Some(place) });
+        }
+        Known { inodes, estate }
+    }
+
+    /// The kernel is about to be told of it once more.
+    pub fn refer(&mut self, ino: Ino) {
+        let references = self.inodes.entry(ino).or_insert(References { count: 0, place: None });
+        references.count = references.count.saturating_add(1);
+        match (&self.estate, references.place) {
+            (Some(estate), Some(place)) => estate.set_inode(place, references.count),
+            (Some(estate), None) => references.place = estate.put_inode(ino, references.count),
+            (None, _) => {}
+        }
+    }
+
+    /// The kernel has given up so many references. True if it has none any more.
+    pub fn forget(&mut self, ino: Ino, count: u64) -> bool {
+        let Some(references) = self.inodes.get_mut(&ino) else { return false };
+        references.count = references.count.saturating_sub(count);
+        let left = references.count;
+        if let (Some(estate), Some(place)) = (&self.estate, references.place) {
+            estate.set_inode(place, left);
+        }
+        if left == 0 {
+            self.inodes.remove(&ino);
+        }
+        left == 0
+    }
+
+    pub fn has(&self, ino: Ino) -> bool {
+        self.inodes.contains_key(&ino)
+    }
+
+    pub fn all(&self) -> Vec<Ino> {
+        self.inodes.keys().copied().collect()
+    }
+}
