@@ -1,8 +1,11 @@
 //! Processes that die and are succeeded, while their users go on.
 
-use ebb_sim::volume::{Amnesia, Broken, nameless, run_succession};
+use ebb_sim::volume::{Amnesia, Broken, Fates, nameless, run_succession, run_succession_elsewhere};
 
 const SEEDS: u64 = 120;
+
+/// Their nodes are waited for, and other clients.
+const SEEDS_ELSEWHERE: u64 = 150;
 
 /// A planted mistake shows in few of them.
 const PLANTED_SEEDS: u64 = 1000;
@@ -22,20 +25,46 @@ fn users_do_not_notice_that_a_process_dies() {
     println!("{operations} operations");
 }
 
-fn finds(amnesia: Amnesia) {
-    let broken = (1..=PLANTED_SEEDS).find_map(|seed| run_succession(seed, Some(amnesia)).err());
+/// The same of a node elsewhere, whatever another client of it does meanwhile. Where the node dies too it may be that
+/// nobody can take over: then the mount has ended, and what it had answered is there, unless power was cut.
+#[test]
+fn users_do_not_notice_that_a_client_of_a_node_elsewhere_dies() {
+    let mut all = Fates::default();
+    for seed in 1..=SEEDS_ELSEWHERE {
+        let (report, fates) = run_succession_elsewhere(seed, None).unwrap_or_else(|broken| panic!("{broken}"));
+        all.taken_over += fates.taken_over;
+        all.lost += fates.lost;
+        if seed % 20 == 0 {
+            let again = run_succession_elsewhere(seed, None).map_err(|broken| broken.to_string());
+            assert_eq!(again, Ok((report, fates)));
+        }
+    }
+    println!("{all:?}");
+    assert!(all.lost > 0 && all.taken_over > all.lost, "{all:?}");
+}
+
+fn finds<T>(run: fn(u64, Option<Amnesia>) -> Result<T, Broken>, amnesia: Amnesia) {
+    let broken = (1..=PLANTED_SEEDS).find_map(|seed| run(seed, Some(amnesia)).err());
     let Some(Broken { seed, what, .. }) = broken else { panic!("{amnesia:?} breaks none of {PLANTED_SEEDS} seeds") };
     println!("{amnesia:?} is found by seed {seed}: {what}");
 }
 
 #[test]
 fn finds_a_successor_that_makes_changes_twice() {
-    finds(Amnesia::Requests);
+    finds(run_succession, Amnesia::Requests);
+    finds(run_succession_elsewhere, Amnesia::Requests);
 }
 
 #[test]
 fn finds_a_successor_that_forgets_what_is_open() {
-    finds(Amnesia::Opens);
+    finds(run_succession, Amnesia::Opens);
+    finds(run_succession_elsewhere, Amnesia::Opens);
+}
+
+/// Only of a node elsewhere: one in the process has all that it has answered, or its disk does.
+#[test]
+fn finds_a_successor_that_goes_on_without_what_its_node_has_lost() {
+    finds(run_succession_elsewhere, Amnesia::Undurable);
 }
 
 /// Danger: the successor takes what nobody told it of for closed, and lets it go before the request

@@ -85,11 +85,12 @@ pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), Att
     };
     match told.await {
         Ok(_) => Ok(()),
-        Err(Failure::Rpc(error @ (RpcError::SessionExpired | RpcError::Denied(_)))) => {
+        Err(Failure::Rpc(error @ RpcError::Denied(_))) => {
             tracing::error!(%error, "the session of the process before cannot be taken up");
             Err(AttachError::Lost("the node does not let it go on"))
         }
         Err(Failure::Silent | Failure::Rpc(RpcError::Lost)) => Err(AttachError::Unreachable(shared.link.trouble())),
+        // Among these that the session is gone, or that another connection has it by now: who attaches again is told which.
         Err(Failure::Rpc(error)) => Err(AttachError::Unreachable(error.to_string())),
     }
 }

@@ -28,8 +28,8 @@ impl Node {
         if self.read_only() && !read_only {
             return Err(RpcError::Denied(format!("volume {volume:?} is served read-only here: attach it read-only")));
         }
-        let lives = |id: &SessionId| self.replica.view().sessions().get(*id).is_some() && !self.attachments.is_ending(*id);
-        let known = previous.filter(lives);
+        let known = |id: &SessionId| self.replica.view().sessions().get(*id).is_some() && !self.attachments.is_ending(*id);
+        let known = previous.filter(known);
         let session = match known {
             Some(session) => session,
             None => {
@@ -45,13 +45,14 @@ impl Node {
         // A client that comes back was let in before, and whoever else was let in then has given
         // up caching for it. Two that waited for each other would wait until both expire.
         let returns = known.is_some() && self.attachments.contains(session);
+        let lives = || self.replica.view().sessions().get(session).is_some();
         // Ends at the latest when those who do not answer expire.
-        while !returns && self.attachments.ask_to_share(session, self.ports.clock.monotonic()) {
+        while !returns && lives() && self.attachments.ask_to_share(session, self.ports.clock.monotonic()) {
             self.ports.clock.sleep(SHARE_POLL).await;
-            // The client has come again under its name meanwhile, or left.
-            if self.replica.view().sessions().get(session).is_none() {
-                return Err(RpcError::SessionExpired);
-            }
+        }
+        // The client has come again under its name while this was made safe or waited for, or has left.
+        if !lives() {
+            return Err(RpcError::SessionExpired);
         }
         let sole = self.attachments.is_alone(session);
         let shares = !sole && (!returns || self.attachments.shares(session));

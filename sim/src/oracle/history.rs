@@ -124,6 +124,10 @@ pub struct SeenNode {
 /// By path from the root, which is the empty path. Names are separated by `/`.
 pub type SeenTree = BTreeMap<Vec<u8>, SeenNode>;
 
+/// A place in the record of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position(usize);
+
 /// The record of a run, which its tasks share.
 #[derive(Clone)]
 pub struct History {
@@ -138,6 +142,18 @@ impl History {
 
     pub fn add(&self, event: Event) {
         self.shared.borrow_mut().push((self.executor.now(), event));
+    }
+
+    /// Where the next event will stand.
+    pub fn position(&self) -> Position {
+        Position(self.shared.borrow().len())
+    }
+
+    /// For what is found out later.
+    pub fn add_at(&self, position: Position, event: Event) {
+        let mut shared = self.shared.borrow_mut();
+        let at = shared[..position.0].last().map_or(Duration::ZERO, |(at, _)| *at);
+        shared.insert(position.0, (at, event));
     }
 
     pub fn note(&self, what: impl Into<String>) {

@@ -48,35 +48,43 @@ async fn encrypted(ports: Ports) -> Result<Ports, DiskError> {
 
 /// A client in the node's own process.
 pub async fn attach_embedded(process: &Process, node: &Rc<Node>) -> Option<Result<Client, AttachError>> {
-    attach(process, Rc::new(local_link(node)), "embedded".into()).await
+    attach(process, local_link(node), "embedded".into(), None).await
 }
 
-/// One that leaves what a successor needs, and may be one.
-pub async fn attach_heir(process: &Process, node: &Rc<Node>, estate: Rc<Estate>) -> Option<Result<Client, AttachError>> {
-    let (link, ports) = (Rc::new(local_link(node)), ClientPorts::from(&process.ports));
-    process.call(async move { Client::attach_as_heir(link, ports, ClientOptions::new(VOLUME, "embedded"), estate).await }).await
+/// A client in a process of its own.
+pub async fn attach_wire(process: &Process, server: &str) -> Option<Result<Client, AttachError>> {
+    attach(process, wire_link(process, server), process.name().to_owned(), None).await
 }
 
-fn local_link(node: &Rc<Node>) -> LocalLink {
+/// One that leaves what a successor needs in the estate, and may be one.
+pub async fn attach_heir(process: &Process, link: Rc<dyn Link>, estate: Rc<Estate>) -> Option<Result<Client, AttachError>> {
+    attach(process, link, process.name().to_owned(), Some(estate)).await
+}
+
+async fn attach(process: &Process, link: Rc<dyn Link>, name: String, estate: Option<Rc<Estate>>) -> Option<Result<Client, AttachError>> {
+    let (ports, options) = (ClientPorts::from(&process.ports), ClientOptions::new(VOLUME, name));
+    let attaching = async move {
+        match estate {
+            Some(estate) => Client::attach_as_heir(link, ports, options, estate).await,
+            None => Client::attach(link, ports, options).await,
+        }
+    };
+    process.call(attaching).await
+}
+
+pub fn local_link(node: &Rc<Node>) -> Rc<dyn Link> {
     let (handle, notices) = (node.clone(), node.clone());
-    LocalLink::new(
+    Rc::new(LocalLink::new(
         move |request| handle.handle(request),
         move |session| {
             let node = notices.clone();
             Box::pin(async move { node.next_notice(session).await })
         },
-    )
+    ))
 }
 
-/// A client in a process of its own.
-pub async fn attach_wire(process: &Process, server: &str) -> Option<Result<Client, AttachError>> {
-    let link = WireLink::new(process.ports.net.clone(), ClientPorts::from(&process.ports), format!("{server}:{PORT}"));
-    attach(process, Rc::new(link), process.name().to_owned()).await
-}
-
-async fn attach(process: &Process, link: Rc<dyn Link>, name: String) -> Option<Result<Client, AttachError>> {
-    let ports = ClientPorts::from(&process.ports);
-    process.call(async move { Client::attach(link, ports, ClientOptions::new(VOLUME, name)).await }).await
+pub fn wire_link(process: &Process, server: &str) -> Rc<dyn Link> {
+    Rc::new(WireLink::new(process.ports.net.clone(), ClientPorts::from(&process.ports), format!("{server}:{PORT}")))
 }
 
 /// Serves clients over the network until the process ends, which it does by itself if the

@@ -1,5 +1,6 @@
 //! A node and its clients on machines of their own.
 
+mod attaching;
 mod failing;
 mod power;
 mod sharing;

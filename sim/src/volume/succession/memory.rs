@@ -1,0 +1,40 @@
+//! The memory that outlives processes, as one of them has it.
+
+use ebb_ports::Words;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+pub struct Memory {
+    words: Rc<RefCell<Vec<u64>>>,
+    /// What a dead process tidies up here nobody sees.
+    dead: Cell<bool>,
+    /// This word reads as 0.
+    forgotten: Option<usize>,
+}
+
+impl Words for Memory {
+    fn count(&self) -> usize {
+        self.words.borrow().len()
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        if self.forgotten == Some(at) { 0 } else { self.words.borrow()[at] }
+    }
+
+    fn store(&self, at: usize, word: u64) {
+        if !self.dead.get() {
+            self.words.borrow_mut()[at] = word;
+        }
+    }
+}
+
+impl Memory {
+    pub fn of(words: &Rc<RefCell<Vec<u64>>>, forgotten: Option<usize>) -> Rc<Memory> {
+        Rc::new(Memory { words: words.clone(), dead: Cell::new(false), forgotten })
+    }
+
+    /// The process that has it so has died.
+    pub fn dies(&self) {
+        self.dead.set(true);
+    }
+}
