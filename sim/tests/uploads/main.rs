@@ -55,6 +55,30 @@ async fn make(client: &Client, file: &str, mib: usize) -> Ino {
     made.ino
 }
 
+/// Situation: each part of a large file takes a while, all of them many times as long as one request may take. Danger: a
+/// flush, and with it an unmount, gives up though the bucket takes part after part. Expectation: it ends when all are there.
+#[test]
+fn a_flush_waits_as_long_as_parts_arrive() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let slow = Slowness { rate: Rate(1_000_000), limit: Duration::from_secs(8) };
+    world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+    let process = world.machine("a").process("node");
+    let port = process.bucket(&bucket);
+    let (inner, clock) = (process.clone(), process.ports.clock.clone());
+    let done = world.run(process.call(async move {
+        let options = Options { part_bytes: 1 << 20, bucket_timeout: Duration::from_secs(10), ..Options::default() };
+        let (node, client) = start_with(inner, port, options).await;
+        make(&client, "file", 60).await;
+        let began = clock.monotonic();
+        client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        assert!(clock.monotonic() - began > Duration::from_secs(25), "{:?}", clock.monotonic() - began);
+        end(node, client).await;
+    }));
+    done.unwrap().unwrap();
+    assert_eq!(bucket.objects()["file"].body.len(), 60 * MIB);
+}
+
 /// More content than uploads may hold in memory, in files each of which takes a part of it:
 /// none waits for memory that another holds and does not give back.
 #[test]

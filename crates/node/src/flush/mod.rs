@@ -51,6 +51,8 @@ pub struct Flusher {
     doubts: Doubts,
     pub(crate) rests: Rests,
     flushed: Cell<Flushed>,
+    /// Of files that are being sent in parts: how many the bucket has taken.
+    parts: RefCell<BTreeMap<Ino, u64>>,
     /// Files that were sent, and the commands that say so.
     sent: RefCell<BTreeMap<Ino, LogIndex>>,
 }
@@ -97,6 +99,7 @@ impl Flusher {
             doubts: Doubts::default(),
             rests: Rests::default(),
             flushed: Cell::default(),
+            parts: RefCell::default(),
             sent: RefCell::default(),
         }
     }
@@ -190,14 +193,16 @@ impl Node {
         let before = self.flusher.flushed.get();
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
+        let mut most_parts = BTreeMap::new();
         loop {
             self.move_renamed().await;
             let remaining = self.dirty_below(root);
             if remaining == 0 {
                 break;
             }
-            if remaining < left {
-                left = remaining;
+            let gets_on = self.sends_more_of(root, &mut most_parts);
+            if remaining < left || gets_on {
+                left = left.min(remaining);
                 deadline = self.ports.clock.monotonic() + self.flush_patience();
             } else if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
@@ -224,7 +229,20 @@ impl Node {
         Ok((after.files - before.files, after.bytes - before.bytes))
     }
 
-    /// How long a flush waits for the next file to be there: beside the usual time what all files
+    /// The bucket has taken more of a file below an inode than ever since these numbers were begun. One that begins again
+    /// because it changes does not count until it is as far as it was.
+    fn sends_more_of(&self, root: Ino, most: &mut BTreeMap<Ino, u64>) -> bool {
+        let parts = self.flusher.parts.borrow();
+        let below = parts.iter().filter(|(ino, _)| self.is_below(**ino, root));
+        below.fold(false, |more, (ino, sent)| {
+            let before = most.entry(*ino).or_default();
+            let exceeds = *sent > *before;
+            *before = (*sent).max(*before);
+            more || exceeds
+        })
+    }
+
+    /// How long a flush waits for the next file, or the next part of one, to be there: beside the usual time what all files
     /// take that are to be sent, if that is limited.
     pub(crate) fn flush_patience(&self) -> Duration {
         let patience = self.upload_patience();
@@ -372,7 +390,10 @@ impl Node {
     fn conclude(&self, side: Side, work: Work, ended: Result<(), FlushError>) -> Round {
         self.flusher.progress.raise();
         let what = match &work {
-            Work::Inode(ino) => self.name_of(*ino),
+            Work::Inode(ino) => {
+                self.flusher.parts.borrow_mut().remove(ino);
+                self.name_of(*ino)
+            }
             Work::Key(key) => key.clone(),
         };
         match ended {

@@ -205,6 +205,7 @@ impl Node {
             return Err(FlushError::Later);
         }
         self.flusher.preserved.begin(ino, content.size_bytes);
+        self.flusher.parts.borrow_mut().remove(&ino);
         let frozen = waits.then_some(guard);
         let sent = self.send_parts(ino, key, upload, &content, frozen.is_some()).await;
         drop(frozen);
@@ -273,7 +274,9 @@ impl Node {
                 }
                 Part::Read(body, _room) => self.insist(key, || self.bucket().upload_part(key, upload, number, body.clone())).await,
             };
-            Ok(sent?)
+            let sent = sent?;
+            *self.flusher.parts.borrow_mut().entry(ino).or_default() += 1;
+            Ok(sent)
         });
         sent.try_buffered(PARTS_AT_ONCE).try_collect().await
     }
