@@ -1,6 +1,6 @@
 //! What went wrong behind an answer that had been given.
 
-use crate::estate::{Estate, Place};
+use crate::estate::{Estate, INODES_WITH_ERRORS, Place};
 use ebb_model::{FsError, Ino};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -80,6 +80,3 @@ impl Errors {
         }
     }
 }
-
-/// Inodes whose errors are told apart.
-pub(crate) const INODES_WITH_ERRORS: usize = 4096;

@@ -15,9 +15,9 @@
 //! - Each of these is there once its last word is written, and not before.
 //! - Where something is not here that a successor would have to know, nobody succeeds ([`Estate::unfit`]).
 
-use crate::errors::INODES_WITH_ERRORS;
-use ebb_model::{FsError, Incarnation, Ino, LockMode, LockOwner, LockPiece, LockRange, SESSION_SLOTS, SessionId};
+use ebb_model::{FsError, Incarnation, Ino, LockMode, LockOwner, LockPiece, LockRange, SessionId};
 use ebb_ports::Words;
+use layout::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,6 +25,7 @@ use std::time::Duration;
 use table::Table;
 use thiserror::Error;
 
+pub(crate) use layout::INODES_WITH_ERRORS;
 pub use table::Place;
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -73,27 +74,6 @@ pub(crate) struct Served {
     pub(crate) incarnation: Incarnation,
     /// Something was answered that need not be durable yet.
     pub(crate) undurable: bool,
-}
-
-/// Where each table is: its first word, and for how many records it has room.
-struct Layout {
-    opens: (usize, usize),
-    locks: (usize, usize),
-    lockers: (usize, usize),
-    inodes: (usize, usize),
-    errors: (usize, usize),
-}
-
-impl Layout {
-    fn of(words: usize) -> Layout {
-        let rooms = words.saturating_sub(Estate::words_for(0)) / Estate::WORDS_PER_OPEN_FILE;
-        let errors = (TABLES, INODES_WITH_ERRORS);
-        let opens = (errors.0 + errors.1 * ERROR_WORDS, rooms);
-        let locks = (opens.0 + opens.1 * OPEN_WORDS, rooms);
-        let lockers = (locks.0 + locks.1 * LOCK_WORDS, rooms);
-        let inodes = (lockers.0 + lockers.1 * LOCKER_WORDS, rooms * INODES_PER_OPEN_FILE);
-        Layout { opens, locks, lockers, inodes, errors }
-    }
 }
 
 pub struct Estate {
@@ -150,10 +130,8 @@ impl Estate {
 
     /// Words for [`Estate::take`], if this many files are to be open at one time.
     pub fn words_for(open_files: usize) -> usize {
-        TABLES + INODES_WITH_ERRORS * ERROR_WORDS + open_files * Estate::WORDS_PER_OPEN_FILE
+        Layout::words_for(open_files)
     }
-
-    const WORDS_PER_OPEN_FILE: usize = OPEN_WORDS + LOCK_WORDS + LOCKER_WORDS + INODES_PER_OPEN_FILE * INODE_WORDS;
 
     /// The session that was left, if one was.
     pub fn session(&self) -> Option<SessionId> {
@@ -442,66 +420,7 @@ fn open_of([request, ino, detail, handle]: [u64; OPEN_WORDS]) -> Open {
     Open { request, ino: Ino(ino), handle, detail }
 }
 
-fn slot_at(slot: u16) -> usize {
-    assert!(slot < SESSION_SLOTS);
-    SLOTS + usize::from(slot) * 2
-}
-
-const FORM: usize = 0;
-const SESSION: usize = 1;
-const LIVES: usize = 2;
-/// Places of each table that have been used.
-const USED_OPENS: usize = 3;
-const USED_LOCKS: usize = 4;
-const USED_LOCKERS: usize = 5;
-const USED_INODES: usize = 6;
-const USED_ERRORS: usize = 7;
-/// See [`Served`].
-const START: usize = 8;
-const INCARNATION: usize = 9;
-const UNDURABLE: usize = 10;
-/// See [`Estate::unfit`].
-const UNFIT: usize = 11;
-/// See [`Estate::general_errors`].
-const EVERYWHERE: usize = 12;
-const UNSYNCED: usize = 13;
-/// In milliseconds, or 0.
-const SURE_UNTIL: usize = 14;
-const NOTE: usize = 15;
-const NOTES: usize = 12;
-/// Of each slot: request, sequence.
-const SLOTS: usize = NOTE + NOTES;
-const TABLES: usize = SLOTS + SESSION_SLOTS as usize * 2;
-/// Request, inode, detail, handle.
-const OPEN_WORDS: usize = 4;
-/// Inode, owner, first and last byte, kind.
-const LOCK_WORDS: usize = 5;
-/// Inode, owner, handle.
-const LOCKER_WORDS: usize = 3;
-/// Inode, how often the user has been told of it.
-const INODE_WORDS: usize = 2;
-/// That the user may know.
-const INODES_PER_OPEN_FILE: usize = 64;
-/// Inode, error.
-const ERROR_WORDS: usize = 2;
-
-/// Why nobody can succeed.
-const INCOMPLETE: u64 = 1;
-const ENDED: u64 = 2;
-
-/// Errors that can stand.
-const IO: u64 = 1;
-const STALE: u64 = 2;
-
-/// Of the kind of a lock; the process is in its upper half.
-const LOCK: u64 = 1;
-const FLOCK: u64 = 2;
-const EXCLUSIVE: u64 = 4;
-const IN_DOUBT: u64 = 8;
-
-/// Grows with every change of what the words mean.
-const CURRENT_FORM: u64 = 0x6562_6202;
-
+mod layout;
 mod table;
 #[cfg(test)]
 mod tests;
