@@ -133,14 +133,8 @@ impl Client {
         if let (Some(_), Some(why)) = (left, estate.as_ref().and_then(|estate| estate.unfit())) {
             return Err(AttachError::Lost(why));
         }
-        let mut options = options;
-        if let (Some(_), Some(sure_until)) = (left, estate.as_ref().and_then(|estate| estate.sure_until())) {
-            // What the process before let be cached is to be dropped then, and its guardian waits for the end of this one.
-            let left = sure_until.saturating_sub(ports.clock.monotonic());
-            options.attach_timeout = if left.is_zero() { options.attach_timeout } else { options.attach_timeout.min(left) };
-        }
         let (attached, heard) = keeper::first_attach(&*link, &ports, &options, left).await?;
-        let taken_up = Client::take_up(link.clone(), ports.clone(), options, estate, (attached.clone(), heard), left).await;
+        let taken_up = Client::go_on(link.clone(), ports.clone(), options, estate, (attached.clone(), heard), left).await;
         if let Err(AttachError::Lost(_)) = taken_up {
             // Others need not wait for it until it expires.
             let detached = link.call(Request::Detach { session: attached.session });
@@ -150,7 +144,7 @@ impl Client {
     }
 
     /// Goes on under what the node answered, as of a time, to the attach of the session that was `left`, or of one of its own.
-    async fn take_up(
+    async fn go_on(
         link: Rc<dyn Link>,
         ports: ClientPorts,
         options: Options,
@@ -211,17 +205,7 @@ impl Client {
             if client.shared.others() {
                 client.shared.caching.distrust();
             }
-            let mut taking_up = pin!(keeper::take_up(&client.shared, served));
-            if client.shared.link.is_local() {
-                taking_up.await?;
-            } else {
-                // Then caches are to be dropped, which nobody does meanwhile.
-                let patience = keeper::sure_until(&client.shared).saturating_sub(client.shared.ports.clock.monotonic());
-                match select(&mut taking_up, client.shared.ports.clock.sleep(patience)).await {
-                    Either::Left((taken_up, _)) => taken_up?,
-                    Either::Right(_) => return Err(AttachError::TimedOut(patience)),
-                }
-            }
+            keeper::take_up(&client.shared, served).await?;
         }
         keeper::start(&client.shared);
         Ok(client)
@@ -247,7 +231,9 @@ impl Client {
     /// The request has its answer, and does not come again.
     pub fn answered(&self, request: u64) {
         let requested = self.shared.requests.borrow_mut().remove(&request);
-        drop(requested);
+        if let Some(requested) = requested {
+            requested.is_answered();
+        }
         self.inherit(|inherited| {
             inherited.unanswered.remove(&request);
         });
@@ -255,11 +241,12 @@ impl Client {
 
     /// Once nothing of before can come again or is under way, what is not open is closed.
     fn inherit(&self, change: impl FnOnce(&mut Inherited)) {
-        let mut inherited = self.shared.inherited.borrow_mut();
-        let Some(left) = &mut *inherited else { return };
-        change(left);
-        if left.all_came && left.unanswered.is_empty() {
-            *inherited = None;
+        let is_over = |left: &mut Inherited| {
+            change(left);
+            left.all_came && left.unanswered.is_empty()
+        };
+        if self.shared.inherited.borrow_mut().as_mut().is_some_and(is_over) {
+            self.shared.inherited.take();
             self.shared.taken_up.changed();
             keeper::tell_closed(&self.shared);
         }

@@ -146,8 +146,13 @@ impl Estate {
 
     /// A word of the user's own. 0 at first.
     pub fn note(&self, at: usize) -> u64 {
+        Estate::note_in(&*self.words, at)
+    }
+
+    /// That of the process that has these words.
+    pub fn note_in(words: &dyn Words, at: usize) -> u64 {
         assert!(at < NOTES);
-        self.words.load(NOTE + at)
+        words.load(NOTE + at)
     }
 
     pub fn set_note(&self, at: usize, word: u64) {
@@ -198,9 +203,12 @@ impl Estate {
         }
     }
 
-    /// Something found no room here.
-    fn incomplete(&self) {
-        self.set_unfit(INCOMPLETE);
+    fn put<const N: usize>(&self, table: &Table<N>, record: [u64; N]) -> Option<Place> {
+        let place = table.put(record);
+        if place.is_none() {
+            self.set_unfit(INCOMPLETE);
+        }
+        place
     }
 
     /// What is here is of a session that the node does not know any more.
@@ -230,11 +238,7 @@ impl Estate {
     }
 
     pub(crate) fn put_error(&self, ino: Ino, error: FsError) -> Option<Place> {
-        let place = self.errors.put([ino.0, error_word(Some(error))]);
-        if place.is_none() {
-            self.incomplete();
-        }
-        place
+        self.put(&self.errors, [ino.0, error_word(Some(error))])
     }
 
     pub(crate) fn clear_error(&self, place: Place) {
@@ -254,10 +258,6 @@ impl Estate {
     /// See [`Estate::sure_until_in`]. By the clock that the machine's processes share.
     pub(crate) fn set_sure_until(&self, until: Duration) {
         self.words.store(SURE_UNTIL, u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
-    }
-
-    pub(crate) fn sure_until(&self) -> Option<Duration> {
-        Estate::sure_until_in(&*self.words)
     }
 
     /// Until when others keep from what the process that has these words lets its user have cached; `None`: for ever.
@@ -338,11 +338,7 @@ impl Estate {
             Some(LockPiece { range, mode: LockMode::Exclusive }) => (range, EXCLUSIVE),
         };
         let kind = u64::from(lock.pid) << 32 | LOCK | flock | mode;
-        let place = self.locks.put([lock.ino.0, owner, range.start(), range.end(), kind]);
-        if place.is_none() {
-            self.incomplete();
-        }
-        place
+        self.put(&self.locks, [lock.ino.0, owner, range.start(), range.end(), kind])
     }
 
     pub(crate) fn clear_lock(&self, place: Place) {
@@ -362,11 +358,7 @@ impl Estate {
 
     /// Under the place that is given back, for [`Estate::clear_locker`].
     pub fn put_locker(&self, locker: Locker) -> Option<Place> {
-        let place = self.lockers.put([locker.ino.0, locker.owner, locker.handle]);
-        if place.is_none() {
-            self.incomplete();
-        }
-        place
+        self.put(&self.lockers, [locker.ino.0, locker.owner, locker.handle])
     }
 
     pub fn clear_locker(&self, place: Place) {
@@ -380,11 +372,7 @@ impl Estate {
 
     /// The user has been told of an inode, so often. Under the place that is given back.
     pub fn put_inode(&self, ino: Ino, count: u64) -> Option<Place> {
-        let place = self.inodes.put([ino.0, count]);
-        if place.is_none() {
-            self.incomplete();
-        }
-        place
+        self.put(&self.inodes, [ino.0, count])
     }
 
     /// How often the user has been told of it by now; 0 if it has forgotten it.

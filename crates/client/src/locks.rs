@@ -248,6 +248,7 @@ impl Shared {
         self.locks.slots.replace(Rc::new(Slots::new(session))).end();
         self.locks.upheavals.set(self.locks.upheavals.get() + 1);
         self.locks.to_reclaim.set(false);
+        self.locks.in_doubt.take();
         let lost: BTreeSet<Ino> = self.locks.held.take().into_keys().map(|(ino, _)| ino).collect();
         for ino in &lost {
             tracing::error!(%ino, "a lock is lost: its session has ended");

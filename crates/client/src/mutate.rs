@@ -50,7 +50,7 @@ impl Shared {
         mutation: ClientMutation,
         mut answer: oneshot::Sender<Answer>,
     ) {
-        // In an earlier life it was sent.
+        // In an earlier life it may have been sent.
         let doubt = requested.is_some_and(Requested::is_of_before);
         let result = loop {
             // Nothing has been sent under the id that is drawn here: a caller that gives up now leaves nothing behind.

@@ -115,7 +115,7 @@ impl Requested {
         Some(ticket)
     }
 
-    /// It was asked in an earlier life, and has not come again yet.
+    /// It was asked for in an earlier life, and what came of that is not known yet.
     pub(crate) fn is_of_before(&self) -> bool {
         self.stage.get() == Stage::Again
     }
@@ -123,6 +123,13 @@ impl Requested {
     /// It does not come again.
     pub(crate) fn gone(&self) {
         self.stage.set(Stage::Done);
+    }
+
+    /// Nor does this, though it may be without an answer of the node.
+    pub(crate) fn is_answered(&self) {
+        if self.is_of_before() {
+            self.stage.set(Stage::Refused);
+        }
     }
 
     pub(crate) fn number(&self) -> u64 {

@@ -353,7 +353,7 @@ impl Plan {
 
     /// This daemon was to take over, and could not: the next one is to find what this one found.
     fn leaves_all(&self) -> bool {
-        self.ward.as_ref().is_some_and(Ward::waits_for_another)
+        self.ward.as_ref().is_some_and(Ward::takes_over)
     }
 
     /// If a daemon before this one has left something.

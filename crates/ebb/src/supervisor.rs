@@ -29,6 +29,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tracing::Level;
 
@@ -115,7 +116,8 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
         signals,
         estate,
         words,
-        fenced: Duration::ZERO,
+        fenced: None,
+        dropping: Vec::new(),
         device: None,
         ending: false,
         told_to_end: None,
@@ -142,7 +144,6 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
             supervisor.binary = Binary::OfBefore;
             continue;
         }
-        supervisor.fence();
         match lives.after(&life, began.elapsed()) {
             Ok(pause) => {
                 tracing::error!(status = %life.status, "the daemon has died: another one takes over, and who uses the mount waits for it");
@@ -199,7 +200,9 @@ struct Supervisor {
     /// The kernel's connection, as long as somebody is to serve it.
     device: Option<OwnedFd>,
     /// The time that what the kernel had cached was dropped for.
-    fenced: Duration,
+    fenced: Option<Duration>,
+    /// What drops it waits for pages that are being read, as long as nobody serves.
+    dropping: Vec<JoinHandle<()>>,
     /// Nobody is.
     ending: bool,
     /// By this signal.
@@ -232,21 +235,25 @@ struct Life {
 }
 
 impl Supervisor {
-    /// Has the kernel drop what it has cached once others need not keep from changing it any more: nobody who could be
-    /// told of that serves the mount.
-    fn fence(&mut self) {
-        let Some(sure_until) = Estate::sure_until_in(&self.words).filter(|until| *until <= OsClock.monotonic()) else { return };
-        let (Some(device), true) = (&self.device, self.fenced != sure_until) else { return };
-        self.fenced = sure_until;
+    /// While nobody serves the mount: has the kernel drop what it has cached once others need not keep from changing that any
+    /// more. Gives how long they still have to.
+    fn fence(&mut self) -> Option<Duration> {
+        let (Some(device), Some(sure_until)) = (&self.device, Estate::sure_until_in(&self.words)) else { return None };
+        let left = sure_until.saturating_sub(OsClock.monotonic());
+        if !left.is_zero() || self.fenced == Some(sure_until) {
+            return Some(left).filter(|left| !left.is_zero());
+        }
+        self.fenced = Some(sure_until);
         tracing::warn!("the node has not heard of the mount for too long: what the kernel has cached of it is dropped");
         let inodes = Estate::inodes_in(&self.words);
-        // It waits for pages that are being read, which is for as long as nobody serves.
-        let dropped = device.try_clone().and_then(|device| {
+        let dropping = device.try_clone().and_then(|device| {
             std::thread::Builder::new().name("ebb-fence".into()).spawn(move || ebb_fuse::drop_everything(&device, &inodes))
         });
-        if let Err(error) = dropped {
-            tracing::error!(%error, "the kernel keeps what it should drop");
+        match dropping {
+            Ok(dropping) => self.dropping.push(dropping),
+            Err(error) => tracing::error!(%error, "the kernel keeps what it should drop"),
         }
+        None
     }
 
     fn is_over(&self, life: &Life) -> bool {
@@ -255,6 +262,8 @@ impl Supervisor {
     }
 
     fn live(&mut self, report: Option<RawFd>) -> io::Result<Life> {
+        // Perhaps no daemon can be started.
+        self.fence();
         let started = UnixStream::pair().and_then(|(words, theirs)| Ok((words, self.start(&theirs, report)?)));
         let (words, mut daemon) = match started {
             // As where memory is short, which is what the one before may have died of.
@@ -272,7 +281,8 @@ impl Supervisor {
         words.set_nonblocking(true)?;
         let (mut heard, mut upgraded) = (Heard::default(), false);
         let status = loop {
-            let gone_silent = wait(&[self.signals.fd.as_raw_fd(), words.as_raw_fd()])?;
+            let timeout = if heard.serves { None } else { self.fence() };
+            let gone_silent = wait(&[self.signals.fd.as_raw_fd(), words.as_raw_fd()], timeout)?;
             // What it has said before it ended comes first.
             self.hear(&words, &daemon, &mut heard)?;
             for signal in self.signals.take()? {
@@ -393,6 +403,17 @@ impl Supervisor {
             });
         }
         command.spawn()
+    }
+}
+
+impl Drop for Supervisor {
+    /// Nobody serves any more. Who waits inside the kernel for an answer keeps the connection, and so waits for ever.
+    fn drop(&mut self) {
+        if self.dropping.iter().any(|dropping| !dropping.is_finished())
+            && let Err(error) = ebb_fuse::cut_off(ward::place(&self.words))
+        {
+            tracing::error!(%error, "the mount cannot be ended: who uses it waits until it is unmounted by force");
+        }
     }
 }
 
@@ -519,10 +540,11 @@ fn unblock() -> io::Result<()> {
 
 /// Until one of these descriptors has something. True if the last of them has been closed by the
 /// other side.
-fn wait(fds: &[RawFd]) -> io::Result<bool> {
+fn wait(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<bool> {
+    let timeout_ms = timeout.map_or(-1, |timeout| timeout.as_millis().saturating_add(1).try_into().unwrap_or(i32::MAX));
     let mut polled: Vec<libc::pollfd> = fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
     // SAFETY: as many entries as are said, valid to write to.
-    match unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) } {
+    match unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) } {
         -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => Err(io::Error::last_os_error()),
         _ => Ok(polled.last().is_some_and(|last| last.revents & libc::POLLHUP != 0)),
     }

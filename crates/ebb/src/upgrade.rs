@@ -12,6 +12,7 @@ use serde_json::json;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// How often the mount is looked at.
@@ -66,6 +67,9 @@ fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, Strin
     if let Some(why) = supervisor::unfit(supervisor.pid).map_err(|error| Failure::of("what the mount's daemon leaves", error))? {
         return Err(Failure::Failed(format!("{shown} cannot be upgraded while it is mounted: {why}")));
     }
+    if !record.embedded {
+        force(&record.mountpoint).map_err(|why| Failure::Failed(format!("{shown} cannot be upgraded while it is mounted: {why}")))?;
+    }
     let (binary, _) = supervisor::binary_of(supervisor.pid).map_err(|error| Failure::of("the binary of the mount", error))?;
     let version = version(&binary)?;
     let began = Instant::now();
@@ -85,6 +89,17 @@ fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, Strin
         };
     }
     Err(Failure::Failed(format!("nobody has taken {shown} over: the log says why")))
+}
+
+/// Has the mount's node force what it has answered. If that starts anew, only the daemon that was answered can send it again.
+fn force(mountpoint: &Path) -> Result<(), String> {
+    let (done, outcome) = mpsc::channel();
+    let mountpoint = mountpoint.to_owned();
+    std::thread::spawn(move || done.send(fs::File::open(mountpoint).and_then(|directory| directory.sync_all())));
+    match outcome.recv_timeout(PATIENCE) {
+        Ok(forced) => forced.map_err(|error| format!("its node could not force what it has answered: {error}")),
+        Err(_) => Err("its node does not answer".into()),
+    }
 }
 
 fn is_of(process: Process, binary: &Path) -> bool {

@@ -6,6 +6,7 @@ use ebb_client::Estate;
 use ebb_fuse::{Consistency, LeftMount, Negotiated, Session};
 use ebb_model::Ino;
 use ebb_os::SharedWords;
+use ebb_ports::Words;
 use std::cell::{Cell, RefCell};
 use std::env;
 use std::io;
@@ -57,9 +58,16 @@ pub struct Ward {
     estate: Rc<Estate>,
     device: RefCell<Option<OwnedFd>>,
     supervisor: Option<Process>,
-    /// Another daemon takes over if this one ends without a word.
-    succeeds: Cell<bool>,
-    serves: Cell<bool>,
+    stage: Rc<Cell<Stage>>,
+}
+
+/// What the end of this daemon means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// There is no mount yet, or this one serves it, or nobody is to serve it any more.
+    Usual,
+    /// It was to take over: if it ends by itself the next one tries.
+    TakesOver,
 }
 
 impl Ward {
@@ -74,8 +82,8 @@ impl Ward {
         let pid = env::var(SUPERVISOR).ok().and_then(|pid| pid.parse().ok()).filter(|pid| *pid == parent_id());
         let supervisor = pid.and_then(Process::of);
         let device = inherited(DEVICE);
-        let (succeeds, serves) = (Cell::new(device.is_some()), Cell::default());
-        Ok(Some(Ward { words, estate: Rc::new(estate), device: RefCell::new(device), supervisor, succeeds, serves }))
+        let stage = Rc::new(Cell::new(if device.is_some() { Stage::TakesOver } else { Stage::Usual }));
+        Ok(Some(Ward { words, estate: Rc::new(estate), device: RefCell::new(device), supervisor, stage }))
     }
 
     /// A daemon before this one has died.
@@ -87,9 +95,9 @@ impl Ward {
         &self.estate
     }
 
-    /// This daemon is an heir that does not serve: if it ends by itself the next one tries.
-    pub fn waits_for_another(&self) -> bool {
-        self.succeeds.get() && !self.serves.get()
+    /// This daemon was to take over and has not: if it ends by itself the next one tries.
+    pub fn takes_over(&self) -> bool {
+        self.stage.get() == Stage::TakesOver
     }
 
     pub fn supervisor(&self) -> Option<Process> {
@@ -104,7 +112,7 @@ impl Ward {
         self.say(Word::Ready, None);
     }
 
-    /// An address to listen at: with the port that others know, where it was left to the system.
+    /// An address to listen at: with the port that others know.
     pub fn address(&self, given: &str) -> String {
         match (given.rsplit_once(':'), self.estate.note(PORT)) {
             (Some((host, _)), port) if port != 0 => format!("{host}:{port}"),
@@ -158,26 +166,34 @@ impl Ward {
         ] {
             self.estate.set_note(at, word);
         }
-        let words = self.words.clone();
-        session.at_end(move || say(&words, Word::Ends, None));
+        let (words, stage) = (self.words.clone(), self.stage.clone());
+        session.at_end(move || {
+            stage.set(Stage::Usual);
+            say(&words, Word::Ends, None);
+        });
         Ok(Some(device))
     }
 
     /// From now on another daemon takes over if this one dies.
     pub fn serves(&self, device: OwnedFd) {
-        self.serves.set(true);
+        self.stage.set(Stage::Usual);
         self.say(Word::Serves, Some(device.as_fd()));
     }
 
     /// Nobody can take over: who uses the mount gets errors from now on.
     pub fn gives_up(&self) {
-        self.succeeds.set(false);
+        self.stage.set(Stage::Usual);
         self.say(Word::Ends, None);
     }
 
     fn say(&self, word: Word, device: Option<BorrowedFd<'_>>) {
         say(&self.words, word, device);
     }
+}
+
+/// Which mount it is that the daemons with this memory serve: see [`Session::place`].
+pub fn place(words: &dyn Words) -> u64 {
+    Estate::note_in(words, PLACE)
 }
 
 fn say(words: &UnixStream, word: Word, device: Option<BorrowedFd<'_>>) {

@@ -28,8 +28,8 @@ impl Node {
         if self.read_only() && !read_only {
             return Err(RpcError::Denied(format!("volume {volume:?} is served read-only here: attach it read-only")));
         }
-        let known = |id: &SessionId| self.replica.view().sessions().get(*id).is_some() && !self.attachments.is_ending(*id);
-        let known = previous.filter(known);
+        let goes_on = |id: &SessionId| self.replica.view().sessions().get(*id).is_some() && !self.attachments.is_ending(*id);
+        let known = previous.filter(goes_on);
         let session = match known {
             Some(session) => session,
             None => {

@@ -5,6 +5,7 @@ use crate::detached::{serve, serve_with};
 use crate::joining::free_address;
 use crate::place::{Place, kill, until};
 use std::fs::{self, File};
+use std::io::Read;
 use std::time::Duration;
 
 /// Others find the node at the address that they know.
@@ -106,6 +107,31 @@ fn what_the_kernel_has_cached_goes_with_the_session() {
     });
     until("the mount is given up", || !supervisor.is_alive());
     place.ebb(&["umount", "mnt2"]).good();
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
+}
+
+/// Situation: the node does not answer, a daemon dies while it is to fill a page, nobody takes over until others could be let
+/// in, and then the mount is ended. Danger: what drops caches waits for the page, and keeps the connection that whoever reads
+/// it waits for, for ever. Expectation: the mount ends, and who reads gets an error.
+#[test]
+fn a_mount_ends_though_its_caches_cannot_be_dropped() {
+    let mut place = Place::new();
+    fs::write(place.path("backing/file"), vec![1; 1 << 20]).unwrap();
+    let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "3s"]);
+    place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt", "--data", "client"]).good();
+    let file = File::open(place.path("mnt/file")).unwrap();
+    let supervisor = place.record("mnt").supervisor.unwrap();
+    let silent = Held::stop(place.pid(node));
+    let reader = std::thread::spawn(move || (&file).read(&mut [0; 4096]).map(|_| ()));
+    std::thread::sleep(Duration::from_millis(300));
+    kill(place.record("mnt").daemon.pid, libc::SIGKILL);
+    let log = place.path("client/ebb.log");
+    until("caches are dropped", || fs::read_to_string(&log).unwrap().contains("what the kernel has cached of it is dropped"));
+    kill(supervisor.pid, libc::SIGTERM);
+    until("who reads is told", || reader.is_finished());
+    assert!(reader.join().unwrap().is_err());
+    until("the supervisor ends", || !supervisor.is_alive());
+    drop(silent);
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 

@@ -193,14 +193,14 @@ impl Node {
         let before = self.flusher.flushed.get();
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
-        let mut most_parts = BTreeMap::new();
+        let mut parts = BTreeMap::new();
         loop {
             self.move_renamed().await;
             let remaining = self.dirty_below(root);
             if remaining == 0 {
                 break;
             }
-            let gets_on = self.sends_more_of(root, &mut most_parts);
+            let gets_on = self.sends_more_of(root, &mut parts);
             if remaining < left || gets_on {
                 left = left.min(remaining);
                 deadline = self.ports.clock.monotonic() + self.flush_patience();
@@ -229,15 +229,15 @@ impl Node {
         Ok((after.files - before.files, after.bytes - before.bytes))
     }
 
-    /// The bucket has taken more of a file below an inode than ever since these numbers were begun. One that begins again
-    /// because it changes does not count until it is as far as it was.
-    fn sends_more_of(&self, root: Ino, most: &mut BTreeMap<Ino, u64>) -> bool {
+    /// The bucket has taken more of a file below an inode than when these numbers were written. One that began again, as it
+    /// does if it changes, counts no more: it may do so for ever.
+    fn sends_more_of(&self, root: Ino, before: &mut BTreeMap<Ino, Option<u64>>) -> bool {
         let parts = self.flusher.parts.borrow();
         let below = parts.iter().filter(|(ino, _)| self.is_below(**ino, root));
         below.fold(false, |more, (ino, sent)| {
-            let before = most.entry(*ino).or_default();
-            let exceeds = *sent > *before;
-            *before = (*sent).max(*before);
+            let before = before.entry(*ino).or_insert(Some(0));
+            let exceeds = before.is_some_and(|before| *sent > before);
+            *before = before.filter(|before| sent >= before).map(|_| *sent);
             more || exceeds
         })
     }

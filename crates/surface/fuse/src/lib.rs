@@ -44,7 +44,7 @@ pub use errno::Errno;
 pub use filesystem::{AttrReply, Caching, EntryReply, Filesystem, Lookup, OpenReply};
 pub use init::Negotiated;
 pub use interrupt::Interruption;
-pub use mount::{LeftMount, Mount, MountError, RemountError};
+pub use mount::{LeftMount, Mount, MountError, RemountError, cut_off};
 pub use mount_options::{Consistency, MountOptions, MountOptionsError};
 pub use notify::{Notification, Notifier, NotifyError, drop_everything};
 pub use passing::{receive_with_fd, send_with_fd};

@@ -235,6 +235,12 @@ impl Place {
     }
 }
 
+/// Ends the connection of the mount that has this [place](crate::Session::place), whoever waits for an answer, and unmounts it.
+pub fn cut_off(place: u64) -> io::Result<()> {
+    let mounts = mountinfo::of_device(DeviceId::of_number(place))?;
+    mounts.iter().filter(|mounted| mounted.kind == KIND).try_for_each(|mounted| detach(&mounted.point, libc::MNT_FORCE | libc::MNT_DETACH))
+}
+
 /// Gives the mount point's path, free of symbolic links, once a mount can be put there.
 fn clear(point: &Path) -> Result<PathBuf, MountError> {
     let unusable = |source: io::Error| match source.kind() {

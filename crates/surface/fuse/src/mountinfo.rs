@@ -38,6 +38,12 @@ pub(crate) fn topmost(point: &Path) -> io::Result<Option<Mounted>> {
     Ok(table.split(|&byte| byte == b'\n').rev().filter_map(parse).find(|mounted| mounted.point == point))
 }
 
+/// All mounts of a file system.
+pub(crate) fn of_device(device: DeviceId) -> io::Result<Vec<Mounted>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|&byte| byte == b'\n').filter_map(parse).filter(|mounted| mounted.device == device).collect())
+}
+
 /// `id parent major:minor root point options [tags…] - kind source options`
 fn parse(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|&byte| byte == b' ');

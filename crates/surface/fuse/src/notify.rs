@@ -82,11 +82,13 @@ impl Notifier {
     }
 }
 
-/// Drops what the kernel has cached of these inodes, and of all names. Waits for what is under way: to be called where
-/// nobody waits for the caller.
+/// Drops what the kernel has cached of names and attributes, and then of pages, of the root and of these inodes. Waits for
+/// pages that are being read: to be called where nobody waits for the caller, and by who can [cut off](crate::cut_off) a mount
+/// that nobody serves.
 pub fn drop_everything(device: &OwnedFd, inos: &[Ino]) {
-    let attributes = inos.iter().map(|ino| Notification::Inode { ino: *ino, bytes: 0..0 });
-    let pages = inos.iter().map(|ino| Notification::Inode { ino: *ino, bytes: 0..u64::MAX });
+    let inos = || [Ino::ROOT].into_iter().chain(inos.iter().copied());
+    let attributes = inos().map(|ino| Notification::Inode { ino, bytes: 0..0 });
+    let pages = inos().map(|ino| Notification::Inode { ino, bytes: 0..u64::MAX });
     for notification in std::iter::once(Notification::AllEntries).chain(attributes).chain(pages) {
         match write(device, &notification) {
             // Names are then cached for no longer than a second.

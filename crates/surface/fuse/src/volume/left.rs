@@ -47,9 +47,11 @@ impl Volume {
     /// Takes up what an earlier process has left open. To be called before anything is served.
     pub async fn take_up(&self) {
         let Some(estate) = self.client.estate() else { return };
-        // The kernel may have pages of whatever it knows. At which version is forgotten.
-        for (_, ino, _) in estate.inodes() {
-            self.pages.opened(ino, Handle(0), None);
+        if !self.is_told() {
+            // The kernel may have pages of whatever it knows. At which version is forgotten.
+            for (_, ino, _) in estate.inodes() {
+                self.pages.opened(ino, Handle(0), None);
+            }
         }
         let mut left: BTreeMap<Ino, (u64, Option<i32>)> = BTreeMap::new();
         for open in estate.opens() {
