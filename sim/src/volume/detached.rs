@@ -41,10 +41,7 @@ pub fn run(seed: u64, bug: Option<Planted>) -> Result<Report, Broken> {
     if trouble == Trouble::Cuts {
         // A session that cannot come back within its term takes what it had not made
         // durable with it: that is the other kind of trouble.
-        plan.options.session_term = 60 * SECOND;
-        plan.faults.net.partition = Rate::NEVER;
-        plan.faults.bucket.gone = Rate::NEVER;
-        plan.faults.bucket.forbidden = Rate::NEVER;
+        plan.keep_sessions();
     }
     let world = World::with_faults(seed, plan.faults);
     let initial = plan.fill(&world.bucket());

@@ -82,6 +82,14 @@ impl Plan {
         }
     }
 
+    /// Nobody is kept from the node, nor the node from its bucket, for so long that a session ends.
+    pub fn keep_sessions(&mut self) {
+        self.options.session_term = Duration::from_secs(60);
+        self.faults.net.partition = Rate::NEVER;
+        self.faults.bucket.gone = Rate::NEVER;
+        self.faults.bucket.forbidden = Rate::NEVER;
+    }
+
     pub fn permitted(&self) -> Permitted {
         let bucket = self.faults.bucket != Default::default() || self.options.cache_bytes < 1 << 30 || self.options.dirty_bytes < 1 << 30;
         Permitted { io: self.disk_fails(), bucket, expiry: false, durable_answers: self.options.ack_durable }

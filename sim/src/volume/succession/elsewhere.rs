@@ -56,11 +56,7 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<(Report, Fates), Broke
     plan.faults.disk = Default::default();
     plan.faults.disk.slow = slow;
     if trouble != Trouble::Isolation {
-        // No session is to expire.
-        plan.options.session_term = 60 * SECOND;
-        plan.faults.net.partition = Rate::NEVER;
-        plan.faults.bucket.gone = Rate::NEVER;
-        plan.faults.bucket.forbidden = Rate::NEVER;
+        plan.keep_sessions();
     }
     let world = World::with_faults(seed, plan.faults);
     let initial = plan.fill(&world.bucket());
