@@ -32,7 +32,8 @@ fn a_mount_that_others_have_joined_is_upgraded() {
 fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
     for forced in [true, false] {
         let mut place = Place::new();
-        let (node, address) = serve(&mut place, "127.0.0.1:0");
+        // Nothing is forced unless it is asked for.
+        let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--commit-interval", "1h"]);
         place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt", "--data", "client"]).good();
         // What is open would be closed by the processes that are started here, which nobody answers meanwhile.
         fs::write(place.path("mnt/file"), "content").unwrap();
@@ -86,7 +87,7 @@ impl Drop for Held {
 #[test]
 fn what_the_kernel_has_cached_goes_with_the_session() {
     let mut place = Place::new();
-    let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "3s"]);
+    let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "10s"]);
     let volume = format!("ebb://{address}/volume");
     place.ebb(&["mount", &volume, "mnt", "--data", "client"]).good();
     fs::write(place.path("mnt/file"), "old").unwrap();
