@@ -1,4 +1,4 @@
-//! Seeds of embedded volumes that once broke a promise and are no scenario of their own.
+//! Seeds of volumes that once broke a promise, or the oracle's rules of it, and are no scenario of their own.
 
 use ebb_sim::volume::run;
 
@@ -6,4 +6,11 @@ use ebb_sim::volume::run;
 #[test]
 fn an_upload_whose_abort_is_forbidden_is_not_forgotten() {
     run(298).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// A node ended because of its disk, and others read the bytes of a copy under way: what may be seen of it when a node dies
+/// of a signal (semantics 4) may be seen then too.
+#[test]
+fn bytes_of_a_copy_are_seen_before_the_node_ends_of_its_disk() {
+    run(40569).unwrap_or_else(|broken| panic!("{broken}"));
 }

@@ -115,7 +115,7 @@ impl Detached<'_> {
     /// A node whose disk has failed ends by itself, and is started again.
     async fn supervise(&mut self) -> Result<(), String> {
         if !self.server.is_alive() {
-            self.history.note("the node has ended");
+            self.history.add(Event::NodeDied { of: "its disk" });
             self.restart().await?;
         }
         Ok(())
