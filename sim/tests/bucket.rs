@@ -166,7 +166,7 @@ fn uploads_appear_whole_or_not_at_all() {
             assert!(refused(complete(vec![], Condition::Always).await));
             assert!(refused(complete(vec![two.clone(), one.clone()], Condition::Always).await));
             assert!(refused(complete(vec![one.clone(), two.clone(), three.clone()], Condition::Always).await), "a short part amid");
-            assert!(precondition(complete(vec![one.clone()], Condition::Match(ETag(one.etag.clone()))).await));
+            assert!(precondition(complete(vec![one.clone()], Condition::Match(ETag(one.receipt.clone()))).await));
             part(2, 6000).await.unwrap();
             assert!(refused(complete(vec![one.clone(), two], Condition::Always).await), "replaced by now");
             assert_eq!(world.bucket().unfinished_uploads().len(), 1);

@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
+use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Mutex;
@@ -21,7 +22,11 @@ pub const BUCKET: &str = "bucket";
 pub const ACCESS_KEY: &str = "test-access";
 pub const SECRET_KEY: &str = "test-secret";
 
-pub(crate) struct Server(Mutex<Memory>);
+pub(crate) struct Server {
+    objects: Mutex<Memory>,
+    /// Of the uploads that were begun with CRC-32C: that of each part.
+    checked: Mutex<HashMap<String, HashMap<i32, String>>>,
+}
 
 /// Serves from a thread of its own until the process ends; gives its address.
 pub fn start() -> io::Result<String> {
@@ -47,7 +52,7 @@ pub fn filled(prefix: &str, count: u64) -> Memory {
 
 /// Serves for as long as connections can be accepted.
 pub fn run(listener: TcpListener, bucket: Memory) -> io::Result<()> {
-    let mut builder = S3ServiceBuilder::new(Server(Mutex::new(bucket)));
+    let mut builder = S3ServiceBuilder::new(Server { objects: Mutex::new(bucket), checked: Mutex::default() });
     builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
     let service = builder.build();
     listener.set_nonblocking(true)?;

@@ -4,8 +4,11 @@ use super::{BUCKET, Server};
 use bytes::{Bytes, BytesMut};
 use ebb_ports::{Bucket, BucketError, Condition, ListEntry, ListRequest, PartTag, Piece, PortFuture, UploadId};
 use futures_util::{FutureExt, StreamExt};
+use s3s::checksum::ChecksumHasher;
+use s3s::crypto::{Checksum as _, Crc32c};
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
@@ -19,12 +22,26 @@ impl Server {
         if bucket != BUCKET {
             return Err(s3_error!(NoSuchBucket));
         }
-        question(&self.0.lock().unwrap()).now_or_never().expect("memory does not wait").map_err(|error| match error {
+        question(&self.objects.lock().unwrap()).now_or_never().expect("memory does not wait").map_err(|error| match error {
             BucketError::NotFound { .. } => s3_error!(NoSuchKey),
             BucketError::Precondition { .. } => s3_error!(PreconditionFailed),
             BucketError::Refused { what } => S3Error::with_message(S3ErrorCode::InvalidArgument, what),
             other => S3Error::with_message(S3ErrorCode::InternalError, other.to_string()),
         })
+    }
+}
+
+impl Server {
+    /// Takes down the checksum of a part where its upload asks for it; as Amazon's, it is refused where the two do not agree on that.
+    fn checked_part(&self, upload: &UploadId, number: i32, said: Option<String>) -> S3Result<()> {
+        match (self.checked.lock().unwrap().get_mut(&upload.0), said) {
+            (Some(parts), Some(crc)) => {
+                parts.insert(number, crc);
+                Ok(())
+            }
+            (None, None) => Ok(()),
+            _ => Err(s3_error!(InvalidRequest)),
+        }
     }
 }
 
@@ -79,6 +96,20 @@ async fn whole(body: Option<StreamingBlob>) -> S3Result<Bytes> {
     Ok(bytes.freeze())
 }
 
+fn crc32c(body: &[u8]) -> Option<String> {
+    let mut hasher = ChecksumHasher { crc32c: Some(Crc32c::new()), ..ChecksumHasher::default() };
+    hasher.update(body);
+    hasher.finalize().checksum_crc32c
+}
+
+/// Refuses a body that is not the one that was sent.
+fn check(body: &[u8], said: &Option<String>) -> S3Result<()> {
+    match said {
+        Some(_) if *said != crc32c(body) => Err(s3_error!(BadDigest)),
+        _ => Ok(()),
+    }
+}
+
 /// `bytes=FIRST-LAST`, both of which are meant.
 fn byte_range(text: &str) -> S3Result<Range<u64>> {
     let ends = text.strip_prefix("bytes=").and_then(|ends| ends.split_once('-'));
@@ -124,9 +155,10 @@ impl S3 for Server {
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         let input = req.input;
         let body = whole(input.body).await?;
+        check(&body, &input.checksum_crc32c)?;
         let condition = condition(&input.if_match, &input.if_none_match);
         let put = self.ask(&input.bucket, |bucket| bucket.put(&input.key, body, condition, tags(input.metadata, input.content_type)))?;
-        Ok(S3Response::new(PutObjectOutput { e_tag: etag(put), ..PutObjectOutput::default() }))
+        Ok(S3Response::new(PutObjectOutput { e_tag: etag(put), checksum_crc32c: input.checksum_crc32c, ..PutObjectOutput::default() }))
     }
 
     async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
@@ -196,14 +228,28 @@ impl S3 for Server {
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let input = req.input;
         let upload = self.ask(&input.bucket, |bucket| bucket.upload_begin(&input.key, tags(input.metadata, input.content_type)))?;
-        Ok(S3Response::new(CreateMultipartUploadOutput { upload_id: Some(upload.0), ..CreateMultipartUploadOutput::default() }))
+        let checksum_algorithm = input.checksum_algorithm.filter(|algorithm| algorithm.as_str() == ChecksumAlgorithm::CRC32C);
+        if checksum_algorithm.is_some() {
+            self.checked.lock().unwrap().insert(upload.0.clone(), HashMap::new());
+        }
+        Ok(S3Response::new(CreateMultipartUploadOutput {
+            upload_id: Some(upload.0),
+            checksum_algorithm,
+            ..CreateMultipartUploadOutput::default()
+        }))
     }
 
     async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
         let input = req.input;
         let (body, upload) = (whole(input.body).await?, UploadId(input.upload_id));
+        check(&body, &input.checksum_crc32c)?;
+        self.checked_part(&upload, input.part_number, input.checksum_crc32c.clone())?;
         let part = self.ask(&input.bucket, |bucket| bucket.upload_part(&input.key, &upload, input.part_number as u32, body))?;
-        Ok(S3Response::new(UploadPartOutput { e_tag: Some(ETag::Strong(part.etag)), ..UploadPartOutput::default() }))
+        Ok(S3Response::new(UploadPartOutput {
+            e_tag: Some(ETag::Strong(part.receipt)),
+            checksum_crc32c: input.checksum_crc32c,
+            ..UploadPartOutput::default()
+        }))
     }
 
     async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> S3Result<S3Response<UploadPartCopyOutput>> {
@@ -214,8 +260,17 @@ impl S3 for Server {
         let range = input.copy_source_range.as_deref().map(byte_range).transpose()?.unwrap_or(0..source.len_bytes);
         let from = Piece { key: key.to_string(), etag: guard.unwrap_or(source.etag), range };
         let upload = UploadId(input.upload_id);
+        let is_checked = self.checked.lock().unwrap().contains_key(&upload.0);
+        let checksum_crc32c = match is_checked {
+            true => {
+                let piece = self.ask(&input.bucket, |bucket| bucket.get(key, Some(from.range.clone()), Some(&from.etag)))?;
+                crc32c(&piece.body)
+            }
+            false => None,
+        };
+        self.checked_part(&upload, input.part_number, checksum_crc32c.clone())?;
         let part = self.ask(&input.bucket, |bucket| bucket.upload_part_copy(&input.key, &upload, input.part_number as u32, from))?;
-        let result = CopyPartResult { e_tag: Some(ETag::Strong(part.etag)), ..CopyPartResult::default() };
+        let result = CopyPartResult { e_tag: Some(ETag::Strong(part.receipt)), checksum_crc32c, ..CopyPartResult::default() };
         Ok(S3Response::new(UploadPartCopyOutput { copy_part_result: Some(result), ..UploadPartCopyOutput::default() }))
     }
 
@@ -226,9 +281,17 @@ impl S3 for Server {
         let input = req.input;
         let condition = condition(&input.if_match, &input.if_none_match);
         let listed = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
-        let part = |part: CompletedPart| Some(PartTag { number: part.part_number? as u32, etag: part.e_tag?.value().into() });
-        let (parts, upload) = (listed.into_iter().filter_map(part).collect(), UploadId(input.upload_id));
+        let upload = UploadId(input.upload_id);
+        if let Some(checked) = self.checked.lock().unwrap().get(&upload.0) {
+            let is_right = |part: &CompletedPart| part.checksum_crc32c.as_ref() == part.part_number.and_then(|number| checked.get(&number));
+            if !listed.iter().all(is_right) {
+                return Err(s3_error!(InvalidPart));
+            }
+        }
+        let part = |part: CompletedPart| Some(PartTag { number: part.part_number? as u32, receipt: part.e_tag?.value().into() });
+        let parts = listed.into_iter().filter_map(part).collect();
         let done = self.ask(&input.bucket, |bucket| bucket.upload_complete(&input.key, &upload, parts, condition))?;
+        self.checked.lock().unwrap().remove(&upload.0);
         Ok(S3Response::new(CompleteMultipartUploadOutput { e_tag: etag(done), ..CompleteMultipartUploadOutput::default() }))
     }
 
@@ -252,6 +315,7 @@ impl S3 for Server {
     async fn abort_multipart_upload(&self, req: S3Request<AbortMultipartUploadInput>) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let upload = UploadId(req.input.upload_id);
         self.ask(&req.input.bucket, |bucket| bucket.upload_abort(&req.input.key, &upload))?;
+        self.checked.lock().unwrap().remove(&upload.0);
         Ok(S3Response::new(AbortMultipartUploadOutput::default()))
     }
 }

@@ -70,11 +70,11 @@ impl fmt::Display for ETag {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct UploadId(pub String);
 
-/// The store's receipt of one part.
+/// The store's receipt of one part. What is in it is for the store that gave it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PartTag {
     pub number: u32,
-    pub etag: String,
+    pub receipt: String,
 }
 
 /// Some bytes of one object: `range` is not empty, and not beyond its end.

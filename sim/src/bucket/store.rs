@@ -200,7 +200,7 @@ impl Store {
         let upload = self.uploads.get_mut(&upload.0).filter(|upload| upload.key == key).ok_or_else(|| not_found(key))?;
         let etag = content_tag(&body).0;
         upload.parts.insert(number, (etag.clone(), body));
-        Ok(PartTag { number, etag })
+        Ok(PartTag { number, receipt: etag })
     }
 
     pub(crate) fn upload_part_copy(&mut self, key: &str, upload: &UploadId, number: u32, from: &Piece) -> Result<PartTag, BucketError> {
@@ -231,8 +231,11 @@ impl Store {
         let mut body = BytesMut::new();
         let mut tags = String::new();
         for (position, part) in parts.iter().enumerate() {
-            let (etag, bytes) =
-                upload.parts.get(&part.number).filter(|(etag, _)| *etag == part.etag).ok_or_else(|| refused(key, "a part is not there"))?;
+            let (etag, bytes) = upload
+                .parts
+                .get(&part.number)
+                .filter(|(etag, _)| *etag == part.receipt)
+                .ok_or_else(|| refused(key, "a part is not there"))?;
             if position + 1 < parts.len() && (bytes.len() as u64) < self.capabilities.min_part_bytes {
                 return Err(refused(key, "a part is too short"));
             }

@@ -189,14 +189,14 @@ impl Bucket for Memory {
         let mut state = self.state.borrow_mut();
         let etag = format!("p{}", state.serial());
         let stored = state.upload(key, upload).map(|upload| upload.parts.insert(number, (etag.clone(), body)));
-        answer(stored.map(|_| PartTag { number, etag }))
+        answer(stored.map(|_| PartTag { number, receipt: etag }))
     }
 
     fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let mut state = self.state.borrow_mut();
         let etag = format!("p{}", state.serial());
         let copied = state.piece(&from).and_then(|body| Ok(state.upload(key, upload)?.parts.insert(number, (etag.clone(), body))));
-        answer(copied.map(|_| PartTag { number, etag }))
+        answer(copied.map(|_| PartTag { number, receipt: etag }))
     }
 
     fn upload_complete(
@@ -254,7 +254,7 @@ impl Upload {
             return Err(BucketError::Refused { what: format!("{}: the parts of an upload are given once each, in order", self.key) });
         }
         let sent = parts.iter().map(|part| match self.parts.get(&part.number) {
-            Some((etag, bytes)) if *etag == part.etag => Ok(bytes.clone()),
+            Some((etag, bytes)) if *etag == part.receipt => Ok(bytes.clone()),
             _ => Err(BucketError::Refused { what: format!("{}: part {} was not sent", self.key, part.number) }),
         });
         sent.collect()

@@ -88,7 +88,7 @@ impl Operations for Blobs {
         self.call(&call).await.map_err(|error| of_upload(key, error))?;
         // A block makes no blob, nor does it need one: an upload that is gone is seen only now.
         self.head(&place).await.map_err(|error| of_upload(key, error))?;
-        Ok(PartTag { number, etag: block })
+        Ok(PartTag { number, receipt: block })
     }
 
     async fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
@@ -101,10 +101,10 @@ impl Operations for Blobs {
         let mut list = String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>");
         for (position, part) in parts.iter().enumerate() {
             let in_order = position == 0 || parts[position - 1].number < part.number;
-            if !in_order || !part.etag.starts_with(&block(part.number, "")) {
+            if !in_order || !part.receipt.starts_with(&block(part.number, "")) {
                 return refused(format!("part {} is not what was uploaded", part.number));
             }
-            list += &format!("<Latest>{}</Latest>", escape(&base64::encode(part.etag.as_bytes())));
+            list += &format!("<Latest>{}</Latest>", escape(&base64::encode(part.receipt.as_bytes())));
         }
         list += "</BlockList>";
         let call = self.mutation("PUT", &place, list.into()).slow().query("comp", "blocklist").header("if-match", quoted(&begun.etag));

@@ -73,7 +73,7 @@ impl Store {
         }
         let etag = placed.map_err(|error| upload_fault(key, &error))?;
         folder.sync_all().map_err(|error| BucketError::Unknown { what: format!("upload part of {key:?}: {error}") })?;
-        Ok(PartTag { number, etag: etag.0 })
+        Ok(PartTag { number, receipt: etag.0 })
     }
 
     pub fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
@@ -90,7 +90,7 @@ impl Store {
                 Err(error) => return Err(fault("read a part of", key, &error)),
             };
             let stat = sys::stat(&file).map_err(|error| fault("read a part of", key, &error))?;
-            if etag_of(&stat).0 != tag.etag {
+            if etag_of(&stat).0 != tag.receipt {
                 return Err(refused(format!("part {} was replaced", tag.number)));
             }
             files.push(file);

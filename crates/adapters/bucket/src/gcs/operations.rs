@@ -48,8 +48,7 @@ impl Operations for Gcs {
     }
 
     async fn put(&self, key: &str, body: Bytes, condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
-        let crc = crc_fast::crc32_iscsi(&body);
-        let about = json!({ "name": key, "metadata": metadata(tags), "crc32c": base64::encode(&crc.to_be_bytes()) });
+        let about = json!({ "name": key, "metadata": metadata(tags), "crc32c": base64::crc32c(&body) });
         let (boundary, body) = two_parts(&about, &body);
         let call = Call::mutation("POST", key, self.service.upload(), body)
             .query("uploadType", "multipart")

@@ -35,7 +35,7 @@ impl Gcs {
         let part = part(&place, number);
         let etag = self.put(&part, body, &Condition::Always, &vec![]).await?;
         match self.head(&marker(&place)).await {
-            Ok(_) => Ok(PartTag { number, etag: etag.0 }),
+            Ok(_) => Ok(PartTag { number, receipt: etag.0 }),
             Err(BucketError::NotFound { .. }) => {
                 self.clear(vec![(part, etag)]).await;
                 Err(BucketError::NotFound { key: key.into() })
@@ -60,7 +60,7 @@ impl Gcs {
         let staged = self.staged(&place).await?;
         let mut sources = Vec::with_capacity(parts.len());
         for (position, tag) in parts.iter().enumerate() {
-            let source = (part(&place, tag.number), ETag(tag.etag.clone()));
+            let source = (part(&place, tag.number), ETag(tag.receipt.clone()));
             let in_order = position == 0 || parts[position - 1].number < tag.number;
             if !in_order || staged.get(&source.0) != Some(&source.1) {
                 return Err(BucketError::Refused { what: format!("complete {key}: part {} is not what was uploaded", tag.number) });

@@ -15,6 +15,11 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     out
 }
 
+/// As stores write the CRC-32C of a body.
+pub(crate) fn crc32c(body: &[u8]) -> String {
+    encode(&crc_fast::crc32_iscsi(body).to_be_bytes())
+}
+
 /// For URLs: `-` and `_`, without padding.
 pub(crate) fn encode_url(bytes: &[u8]) -> String {
     encode(bytes).trim_end_matches('=').replace('+', "-").replace('/', "_")

@@ -46,6 +46,7 @@ pub(crate) struct Client<S: Service> {
 }
 
 /// One request of a store's protocol.
+#[derive(Clone)]
 pub(crate) struct Call<'a> {
     pub method: &'static str,
     /// The key that it is about, as errors name it; none: the bucket itself.

@@ -279,8 +279,13 @@ pub(crate) struct Conditions {
 pub(crate) async fn conditions<O: Operations>(store: &O, prefix: &str, read_only: bool) -> Result<Conditions, OpenError> {
     match read_only {
         true => Ok(Conditions::default()),
-        false => ask(store, &format!("{prefix}.ebb/probe")).await.map_err(|error| OpenError::Write { url: store.url(), error }),
+        false => ask(store, &probe_key(prefix)).await.map_err(|error| OpenError::Write { url: store.url(), error }),
     }
+}
+
+/// Of the object by which a store is tried out.
+pub(crate) fn probe_key(prefix: &str) -> String {
+    format!("{prefix}.ebb/probe")
 }
 
 async fn ask<O: Operations>(store: &O, key: &str) -> Result<Conditions, BucketError> {

@@ -2,6 +2,7 @@
 //!
 //! [`operations`] and [`listing`] say what is sent for what, [`sign`] makes it authentic.
 
+mod checksums;
 mod credentials;
 mod endpoint;
 pub(crate) mod listing;
@@ -15,6 +16,7 @@ use crate::http::origin::Origin;
 use crate::http::remote::Remote;
 use crate::http::time::now_secs;
 use crate::{BucketSettings, OpenError, ServerSideEncryption};
+use checksums::Checksums;
 use credentials::{Chain, Credentials, Profile, Start};
 use ebb_ports::BucketError;
 use endpoint::Endpoint;
@@ -26,6 +28,7 @@ pub(crate) struct Amazon {
     region: String,
     /// Headers of whatever makes an object: how the store is to encrypt it.
     at_rest: Vec<(&'static str, String)>,
+    checksums: Checksums,
 }
 
 pub(crate) type S3 = Client<Amazon>;
@@ -57,7 +60,10 @@ async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environm
     let endpoint = Endpoint::new(bucket, address.as_deref(), &region, settings.path_style).map_err(wrong)?;
 
     let at_rest = at_rest(settings).map_err(wrong)?;
-    let client = Client::new(Amazon { endpoint, region: region.clone(), at_rest }, Chain { start, environment, region });
+    let client = Client::new(
+        Amazon { endpoint, region: region.clone(), at_rest, checksums: Checksums::default() },
+        Chain { start, environment, region },
+    );
     let (prefix, read_only) = (prefix.to_string(), settings.read_only);
     Remote::open("ebb-s3", async move {
         let capabilities = probe::probe(&client, &prefix, read_only).await?;

@@ -1,6 +1,8 @@
 //! The port's operations as requests of the S3 protocol.
 
 use super::S3;
+use super::checksums::{ALGORITHM, by_crc32c, of_receipt, receipt};
+use crate::http::base64::crc32c;
 use crate::http::client::{Call, Outcome, Service};
 use crate::http::etag::{changed_etag_of, etag_of, quoted, unquoted};
 use crate::http::remote::{Got, Listed, Operations, unclear, unclear_change};
@@ -42,7 +44,9 @@ impl Operations for S3 {
     }
 
     async fn put(&self, key: &str, body: Bytes, condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
-        let call = tagged(conditional(self.making("PUT", key, body), condition), tags);
+        let crc = self.service.checksums.of_puts().then(|| crc32c(&body));
+        let call = by_crc32c(self.making("PUT", key, body), crc.as_deref());
+        let call = tagged(conditional(call, condition), tags);
         changed_etag_of(&self.call(&call).await?, "PUT", key)
     }
 
@@ -82,15 +86,30 @@ impl Operations for S3 {
     }
 
     async fn upload_begin(&self, key: &str, tags: &ObjectTags) -> Result<UploadId, BucketError> {
-        let call = tagged(self.making("POST", key, Bytes::new()).query("uploads", ""), tags);
-        let answer = self.call(&call).await?;
-        let id = Element::parse(&answer.body).and_then(|root| Some(root.text_of("UploadId")?.to_string()));
-        id.filter(|id| !id.is_empty()).map(UploadId).ok_or_else(|| unclear_change("begin upload", key, "an UploadId"))
+        let plain = tagged(self.making("POST", key, Bytes::new()).query("uploads", ""), tags);
+        if !self.service.checksums.of_uploads() {
+            return self.begin(key, &plain).await.map(|(upload, _)| upload);
+        }
+        let (name, algorithm) = ALGORITHM;
+        match self.begin(key, &plain.clone().header(name, algorithm)).await {
+            Ok((upload, true)) => {
+                self.service.checksums.begun(&upload);
+                return Ok(upload);
+            }
+            Ok((upload, false)) => self.upload_abort(key, &upload).await?,
+            Err(BucketError::Refused { .. }) => {}
+            Err(other) => return Err(other),
+        }
+        let (upload, _) = self.begin(key, &plain).await?;
+        self.service.checksums.leave_uploads();
+        Ok(upload)
     }
 
     async fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
-        let answer = self.call(&self.part(key, upload, number, body)?).await?;
-        Ok(PartTag { number, etag: etag_of(&answer, "upload part", key)?.0 })
+        let crc = self.service.checksums.of_upload(upload).then(|| crc32c(&body));
+        let call = by_crc32c(self.part(key, upload, number, body)?, crc.as_deref());
+        let answer = self.call(&call).await?;
+        Ok(PartTag { number, receipt: receipt(etag_of(&answer, "upload part", key)?, crc.as_deref()) })
     }
 
     async fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: &Piece) -> Result<PartTag, BucketError> {
@@ -107,22 +126,31 @@ impl Operations for S3 {
         if answer.body.trim_ascii().is_empty() {
             return Err(BucketError::Refused { what: format!("copy part of {key}: the store copies no parts") });
         }
-        Ok(PartTag { number, etag: result_etag(&answer, "copy part of", key)?.0 })
+        let etag = result_etag(&answer, "copy part of", key)?;
+        let root = Element::parse(&answer.body);
+        let crc = root.as_ref().and_then(|root| root.text_of("ChecksumCRC32C"));
+        if crc.is_none() && self.service.checksums.of_upload(upload) {
+            // It could not be completed: the checksums of all parts are asked for then.
+            self.service.checksums.leave_uploads();
+            return Err(BucketError::NotFound { key: key.into() });
+        }
+        Ok(PartTag { number, receipt: receipt(etag, crc) })
     }
 
     async fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
-        let listed: String = parts
-            .iter()
-            .map(|part| format!("<Part><PartNumber>{}</PartNumber><ETag>&quot;{}&quot;</ETag></Part>", part.number, escape(&part.etag)))
-            .collect();
+        let listed: String = parts.iter().map(completed_part).collect();
         let body = format!("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{listed}</CompleteMultipartUpload>");
         let call = self.mutation("POST", key, body.into()).slow().query("uploadId", &upload.0).header("content-type", "application/xml");
         let answer = self.call(&conditional(call, condition)).await?;
-        result_etag(&answer, "complete", key)
+        let etag = result_etag(&answer, "complete", key)?;
+        self.service.checksums.ended(upload);
+        Ok(etag)
     }
 
     async fn upload_abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
-        self.call(&self.mutation("DELETE", key, Bytes::new()).query("uploadId", &upload.0)).await.map(drop)
+        self.call(&self.mutation("DELETE", key, Bytes::new()).query("uploadId", &upload.0)).await?;
+        self.service.checksums.ended(upload);
+        Ok(())
     }
 
     async fn uploads(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
@@ -156,6 +184,10 @@ impl S3 {
             let copied = self.upload_part_copy(to, upload, number, &piece).await.map_err(|error| match error {
                 // Nothing is visible before the completion.
                 BucketError::Unknown { what } => BucketError::Unavailable { what, retry_after: None },
+                // The upload, not what is copied.
+                BucketError::NotFound { key } if key == to => {
+                    BucketError::Unavailable { what: format!("copy {from}: the upload of {key} was ended"), retry_after: None }
+                }
                 other => other,
             })?;
             parts.push(copied);
@@ -172,8 +204,17 @@ impl S3 {
         Call::mutation(method, key, self.service.endpoint.path(Some(key)), body)
     }
 
+    /// The upload, and whether its parts are to have their CRC-32C.
+    async fn begin(&self, key: &str, call: &Call<'_>) -> Result<(UploadId, bool), BucketError> {
+        let answer = self.call(call).await?;
+        let id = Element::parse(&answer.body).and_then(|root| Some(root.text_of("UploadId")?.to_string()));
+        let id = id.filter(|id| !id.is_empty()).ok_or_else(|| unclear_change("begin upload", key, "an UploadId"))?;
+        let (name, algorithm) = ALGORITHM;
+        Ok((UploadId(id), answer.header(name) == Some(algorithm)))
+    }
+
     /// A mutation that says how the object is stored. Parts are stored as their upload was begun.
-    fn making<'a>(&self, method: &'static str, key: &'a str, body: Bytes) -> Call<'a> {
+    pub(super) fn making<'a>(&self, method: &'static str, key: &'a str, body: Bytes) -> Call<'a> {
         let call = self.mutation(method, key, body);
         self.service.at_rest.iter().fold(call, |call, (name, value)| call.header(*name, value))
     }
@@ -185,6 +226,12 @@ impl S3 {
         }
         Ok(self.mutation("PUT", key, body).query("partNumber", number.to_string()).query("uploadId", &upload.0))
     }
+}
+
+fn completed_part(part: &PartTag) -> String {
+    let (etag, crc) = of_receipt(&part.receipt);
+    let crc = crc.map(|crc| format!("<ChecksumCRC32C>{}</ChecksumCRC32C>", escape(crc))).unwrap_or_default();
+    format!("<Part><PartNumber>{}</PartNumber><ETag>&quot;{}&quot;</ETag>{crc}</Part>", part.number, escape(etag))
 }
 
 fn conditional<'a>(call: Call<'a>, condition: &Condition) -> Call<'a> {

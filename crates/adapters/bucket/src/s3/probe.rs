@@ -5,13 +5,16 @@ use super::{MAX_KEY_BYTES, S3};
 use crate::OpenError;
 use crate::http::client::{Call, Outcome, Service};
 use crate::http::fault::Refusal;
-use crate::http::remote::conditions;
+use crate::http::remote::{conditions, probe_key};
 use crate::http::xml::Element;
 use ebb_ports::{BucketError, Capabilities};
 
 /// Only the volume's prefix is touched: rights may end there.
 pub(super) async fn probe(client: &S3, prefix: &str, read_only: bool) -> Result<Capabilities, OpenError> {
     reachable(client, prefix).await?;
+    if !read_only {
+        client.learn_checksums(&probe_key(prefix)).await.map_err(|error| OpenError::Write { url: client.service.url(), error })?;
+    }
     let kept = conditions(client, prefix, read_only).await?;
     Ok(Capabilities {
         conditional_put: kept.put,

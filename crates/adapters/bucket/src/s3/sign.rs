@@ -1,5 +1,6 @@
-//! AWS signature version 4 in the Authorization header. The payload's SHA-256 is always
-//! signed: every store checks it, so a body damaged on its way is refused, with or without TLS.
+//! AWS signature version 4 in the Authorization header. The payload's SHA-256 is signed, which every
+//! store checks, so a body damaged on its way is refused, with or without TLS; or the request says already by what else
+//! the store is to check it (`checksums.rs`).
 
 use super::credentials::Credentials;
 use crate::http::client::Outgoing;
@@ -7,14 +8,20 @@ use crate::http::encode::hex;
 use crate::http::time::basic_iso;
 use ring::{digest, hmac};
 
+pub(super) const CONTENT_SHA256: &str = "x-amz-content-sha256";
+pub(super) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
+
 /// Adds the headers that make the request authentic. Headers that begin with `x-amz-` are signed.
 pub(super) fn sign(request: &mut Outgoing, host: &str, credentials: &Credentials, region: &str, service: &str, now_secs: i64) {
     let time = basic_iso(now_secs);
     let date = &time[..8];
-    let payload = hex(digest::digest(&digest::SHA256, &request.body).as_ref());
+    let said = request.headers.iter().find(|(name, _)| name == CONTENT_SHA256).map(|(_, said)| said.clone());
+    let payload = said.clone().unwrap_or_else(|| hex(digest::digest(&digest::SHA256, &request.body).as_ref()));
 
     let mut add = |name: &str, value: &str| request.headers.push((name.into(), value.into()));
-    add("x-amz-content-sha256", &payload);
+    if said.is_none() {
+        add(CONTENT_SHA256, &payload);
+    }
     add("x-amz-date", &time);
     if let Some(token) = &credentials.session_token {
         add("x-amz-security-token", token.expose());

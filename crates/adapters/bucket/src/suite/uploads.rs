@@ -86,7 +86,7 @@ pub(super) async fn what_was_aborted_is_gone(bucket: &dyn Bucket) {
 pub(super) async fn wrong_parts_are_refused(bucket: &dyn Bucket) {
     let upload = bucket.upload_begin("k", vec![]).await.unwrap();
     let part = bucket.upload_part("k", &upload, 1, bytes(10, 1)).await.unwrap();
-    let other = PartTag { number: 2, etag: part.etag.clone() };
+    let other = PartTag { number: 2, receipt: part.receipt.clone() };
     for parts in [vec![], vec![part.clone(), other]] {
         let completed = bucket.upload_complete("k", &upload, parts, Condition::Always).await;
         assert!(is_refused(&completed), "{completed:?}");

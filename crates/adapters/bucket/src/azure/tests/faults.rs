@@ -99,7 +99,7 @@ fn a_completion_after_an_abort_finds_nothing() {
             _ => error("404 Not Found", "BlobNotFound"),
         });
         let bucket = open(&script.address, nobody(), &[]).unwrap();
-        let part = PartTag { number: 1, etag: "00001-a".into() };
+        let part = PartTag { number: 1, receipt: "00001-a".into() };
         let completed = wait(bucket.upload_complete("k", &upload(), vec![part], Condition::Always));
         assert!(matches!(completed, Err(BucketError::NotFound { ref key }) if key == "k"), "{step}: {completed:?}");
     }

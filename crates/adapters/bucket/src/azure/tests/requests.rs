@@ -26,7 +26,7 @@ fn an_upload_is_committed_and_copied() {
     let upload = wait(bucket.upload_begin("k", vec![])).unwrap();
     let part = wait(bucket.upload_part("k", &upload, 7, Bytes::from_static(b"x"))).unwrap();
     let again = wait(bucket.upload_part("k", &upload, 7, Bytes::from_static(b"x"))).unwrap();
-    assert!(part.etag.starts_with("00007-") && part.etag.len() == again.etag.len() && part != again);
+    assert!(part.receipt.starts_with("00007-") && part.receipt.len() == again.receipt.len() && part != again);
     wait(bucket.upload_complete("k", &upload, vec![again], Condition::Match(ETag("0x5".into())))).unwrap();
     let seen = script.seen.lock().unwrap();
     let committed = seen.iter().find(|request| request.contains("comp=blocklist")).unwrap();
@@ -41,7 +41,7 @@ fn an_upload_is_committed_and_copied() {
 fn parts_of_nobody_are_refused() {
     let script = store(|_| head("200 OK", ""));
     let bucket = open(&script.address, nobody(), &[]).unwrap();
-    let part = |number, etag: &str| PartTag { number, etag: etag.into() };
+    let part = |number, receipt: &str| PartTag { number, receipt: receipt.into() };
     let upload = UploadId("0123456789abcdef0123456789abcdef".into());
     for parts in [vec![], vec![part(1, "00002-a")], vec![part(2, "00002-a"), part(1, "00001-a")]] {
         let completed = wait(bucket.upload_complete("k", &upload, parts.clone(), Condition::Always));

@@ -99,7 +99,7 @@ fn a_guarded_store_is_trusted_with_every_condition() {
     assert!(last(&script).starts_with("DELETE /storage/v1/b/bucket/o/k?ifGenerationMatch=7 "));
     wait(bucket.copy("a/b", "c/d", Some(&ETag("7".into())))).unwrap();
     assert!(last(&script).starts_with("POST /storage/v1/b/bucket/o/a%2Fb/rewriteTo/b/bucket/o/c%2Fd?ifSourceGenerationMatch=7 "));
-    let part = PartTag { number: 1, etag: "7".into() };
+    let part = PartTag { number: 1, receipt: "7".into() };
     wait(bucket.upload_complete("k", &upload(), vec![part], Condition::Match(ETag("5".into())))).unwrap();
     let seen = script.seen.lock().unwrap();
     let composed = seen.iter().find(|request| request.starts_with("POST /storage/v1/b/bucket/o/k/compose?ifGenerationMatch=5 ")).unwrap();
@@ -130,7 +130,7 @@ fn many_parts_are_joined_in_groups() {
         _ => written(7),
     });
     let bucket = open(&script.address, nobody(), &[]).unwrap();
-    let tags = (1..=100).map(|number| PartTag { number, etag: "7".into() }).collect();
+    let tags = (1..=100).map(|number| PartTag { number, receipt: "7".into() }).collect();
     wait(bucket.upload_complete("k", &upload(), tags, Condition::Absent)).unwrap();
     let seen = script.seen.lock().unwrap();
     let sources = |request: &&String| request.matches("objectPreconditions").count();

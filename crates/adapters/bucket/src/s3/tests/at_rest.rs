@@ -35,7 +35,7 @@ fn requests(method: Option<ServerSideEncryption>, key: Option<&str>) -> (Vec<Str
         let upload = bucket.upload_begin("k", vec![]).await.unwrap();
         assert_eq!(upload, UploadId("u".into()));
         bucket.upload_part("k", &upload, 1, Bytes::from_static(b"x")).await.unwrap();
-        bucket.upload_complete("k", &upload, vec![PartTag { number: 1, etag: "e".into() }], Condition::Always).await.unwrap();
+        bucket.upload_complete("k", &upload, vec![PartTag { number: 1, receipt: "e".into() }], Condition::Always).await.unwrap();
         bucket.delete("k", None).await.unwrap();
     });
     let mut making = script.seen.lock().unwrap()[opened..].to_vec();

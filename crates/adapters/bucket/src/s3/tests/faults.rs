@@ -35,7 +35,7 @@ fn a_lost_reply_is_unknown_only_for_mutations() {
     assert!(unknown(&wait(bucket.upload_part("k", &upload, 1, Bytes::from_static(b"x")))));
     let piece = Piece { key: "from".into(), etag: ETag("e".into()), range: 0..5 };
     assert!(unknown(&wait(bucket.upload_part_copy("k", &upload, 1, piece))));
-    assert!(unknown(&wait(bucket.upload_complete("k", &upload, vec![PartTag { number: 1, etag: "e".into() }], Condition::Always))));
+    assert!(unknown(&wait(bucket.upload_complete("k", &upload, vec![PartTag { number: 1, receipt: "e".into() }], Condition::Always))));
     assert!(unknown(&wait(bucket.upload_abort("k", &upload))));
     assert_eq!(script.seen.lock().unwrap().len() - before, 8);
 }
@@ -56,7 +56,7 @@ fn an_error_inside_a_success_is_an_error() {
         let body = format!("\n \n<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>m</Message></Error>");
         let script = serve(false, move |_| answer("200 OK", "", &body));
         let bucket = open(&script.address, keys(), &[]).unwrap();
-        let parts = vec![PartTag { number: 1, etag: "e".into() }];
+        let parts = vec![PartTag { number: 1, receipt: "e".into() }];
         let completed = wait(bucket.upload_complete("k", &UploadId("u".into()), parts, Condition::Always));
         assert_eq!(completed.is_err(), wait(bucket.copy("a", "b", None)).is_err());
         completed
@@ -73,7 +73,7 @@ fn a_success_that_cannot_be_read_is_no_success() {
     for body in ["", "<html>", "<CompleteMultipartUploadResult>", "<a/>", "\u{0}"] {
         let script = serve(false, move |_| answer("200 OK", "", body));
         let bucket = open(&script.address, keys(), &[]).unwrap();
-        let parts = vec![PartTag { number: 1, etag: "e".into() }];
+        let parts = vec![PartTag { number: 1, receipt: "e".into() }];
         assert!(unknown(&wait(bucket.upload_complete("k", &UploadId("u".into()), parts, Condition::Always))), "{body}");
         assert!(unknown(&wait(bucket.put("k", Bytes::new(), Condition::Always, vec![]))), "{body}");
         assert!(unavailable(&wait(bucket.list(listing()))), "{body}");

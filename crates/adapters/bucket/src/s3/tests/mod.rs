@@ -2,6 +2,7 @@
 //! against a server that answers by script.
 
 mod at_rest;
+mod checksums;
 mod credentials;
 mod faults;
 mod opening;

@@ -1,0 +1,93 @@
+//! How a store finds out that a body was damaged on its way.
+//!
+//! Every store checks the SHA-256 that a body is signed with, which is the most expensive thing about an upload. One that has
+//! shown that it checks CRC-32C too gets that instead, in a header that is signed: of puts if it refused a wrong one when it was
+//! opened, of parts if it says so when their upload begins.
+
+use super::S3;
+use super::sign::{CONTENT_SHA256, UNSIGNED};
+use crate::http::base64::crc32c;
+use crate::http::client::{Call, Outcome};
+use bytes::Bytes;
+use ebb_ports::{BucketError, ETag, UploadId};
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const CRC32C: &str = "x-amz-checksum-crc32c";
+/// Of a request that begins an upload, and of its answer.
+pub(super) const ALGORITHM: (&str, &str) = ("x-amz-checksum-algorithm", "CRC32C");
+
+#[derive(Default)]
+pub(super) struct Checksums {
+    puts: AtomicBool,
+    uploads: AtomicBool,
+    begun: Mutex<HashSet<UploadId>>,
+}
+
+impl Checksums {
+    pub fn of_puts(&self) -> bool {
+        self.puts.load(Relaxed)
+    }
+
+    /// Whether uploads are to be begun so.
+    pub fn of_uploads(&self) -> bool {
+        self.uploads.load(Relaxed)
+    }
+
+    /// Whether this one was begun so.
+    pub fn of_upload(&self, upload: &UploadId) -> bool {
+        self.begun.lock().unwrap().contains(upload)
+    }
+
+    pub fn begun(&self, upload: &UploadId) {
+        self.begun.lock().unwrap().insert(upload.clone());
+    }
+
+    pub fn ended(&self, upload: &UploadId) {
+        self.begun.lock().unwrap().remove(upload);
+    }
+
+    /// The store checks puts, and not all that an upload can consist of.
+    pub fn leave_uploads(&self) {
+        tracing::debug!("the bucket is given the SHA-256 of parts: it does not check CRC-32C of all of them");
+        self.uploads.store(false, Relaxed);
+    }
+}
+
+impl S3 {
+    /// Puts an object of the wrong checksum, which is to be refused, then one of the right one.
+    pub(super) async fn learn_checksums(&self, key: &str) -> Result<(), BucketError> {
+        let body = Bytes::from_static(b"ebb");
+        let put = |crc: String| by_crc32c(self.making("PUT", key, body.clone()), Some(&crc));
+        // What else is wrong is found by those who put next.
+        let is_refused = matches!(self.try_call(&put(crc32c(b""))).await?, Outcome::Refused(refusal) if refusal.status == 400);
+        let checks = is_refused && matches!(self.try_call(&put(crc32c(&body))).await?, Outcome::Done(_));
+        self.service.checksums.puts.store(checks, Relaxed);
+        self.service.checksums.uploads.store(checks, Relaxed);
+        Ok(())
+    }
+}
+
+/// With a checksum the call's body is checked by it, and not hashed for the signature.
+pub(super) fn by_crc32c<'a>(call: Call<'a>, crc: Option<&str>) -> Call<'a> {
+    match crc {
+        Some(crc) => call.header(CRC32C, crc).header(CONTENT_SHA256, UNSIGNED),
+        None => call,
+    }
+}
+
+/// A part's tag, and its CRC-32C where the upload asks for it. Tags have no blanks.
+pub(super) fn receipt(etag: ETag, crc: Option<&str>) -> String {
+    match crc {
+        Some(crc) => format!("{etag} {crc}"),
+        None => etag.0,
+    }
+}
+
+pub(super) fn of_receipt(receipt: &str) -> (&str, Option<&str>) {
+    match receipt.split_once(' ') {
+        Some((etag, crc)) => (etag, Some(crc)),
+        None => (receipt, None),
+    }
+}

@@ -1,0 +1,155 @@
+//! Which checksum a body is sent with, by what the store has shown.
+
+use super::{keys, open_as, wait};
+use crate::BucketSettings;
+use crate::http::remote::Remote;
+use crate::http::script::{Reply, Script, answer, serve};
+use crate::s3::S3;
+use bytes::Bytes;
+use ebb_ports::{Bucket, BucketError, Condition, ETag, PartTag, Piece, UploadId};
+
+/// Of "123456789", as catalogues of CRCs have it.
+const BODY: &str = "123456789";
+const CRC: &str = "4waSgw==";
+
+/// What a store knows of CRC-32C.
+#[derive(Clone, Copy, PartialEq)]
+enum Store {
+    Checks,
+    /// All but what it copies itself.
+    ChecksWhatIsSent,
+    ChecksPuts,
+    RefusesUploads,
+    TakesNoNotice,
+    RefusesPuts,
+}
+use Store::*;
+
+fn play(store: Store, request: &str) -> Reply {
+    let asked = request.contains("x-amz-checksum-algorithm: CRC32C\r\n");
+    let says = |given: &str| request.contains(&format!("x-amz-checksum-crc32c: {given}\r\n"));
+    let error = |status: &str, code: &str| answer(status, "", &format!("<Error><Code>{code}</Code></Error>"));
+    let etag = "etag: \"e\"\r\n";
+    if request.contains("uploads=") {
+        let (id, header) = match (store, asked) {
+            (RefusesUploads, true) => return error("501 Not Implemented", "NotImplemented"),
+            (Checks | ChecksWhatIsSent, true) => ("checked", "x-amz-checksum-algorithm: CRC32C\r\n"),
+            _ => ("plain", ""),
+        };
+        return answer(
+            "200 OK",
+            header,
+            &format!("<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"),
+        );
+    }
+    if request.contains("x-amz-copy-source: ") {
+        let crc = if store == Checks && request.contains("uploadId=checked") { "<ChecksumCRC32C>copied</ChecksumCRC32C>" } else { "" };
+        return answer("200 OK", "", &format!("<CopyPartResult><ETag>&quot;c&quot;</ETag>{crc}</CopyPartResult>"));
+    }
+    if request.starts_with("POST") {
+        return answer("200 OK", "", "<CompleteMultipartUploadResult><ETag>&quot;e&quot;</ETag></CompleteMultipartUploadResult>");
+    }
+    let is_probe = request.starts_with("PUT /bucket/.ebb/probe ");
+    match store {
+        RefusesPuts if request.contains("x-amz-checksum-crc32c") => error("400 Bad Request", "InvalidRequest"),
+        TakesNoNotice => answer("200 OK", etag, ""),
+        // Of nothing, while three bytes came.
+        _ if is_probe && says("AAAAAA==") => error("400 Bad Request", "BadDigest"),
+        _ => answer("200 OK", etag, ""),
+    }
+}
+
+fn opened(store: Store) -> (Script, Remote<S3>) {
+    let script = serve(false, move |request| play(store, request));
+    let bucket = open_as(BucketSettings { endpoint: Some(script.address.clone()), ..keys() }, &[]).unwrap();
+    script.seen.lock().unwrap().clear();
+    (script, bucket)
+}
+
+/// The requests since the last ones.
+fn sent(script: &Script) -> Vec<String> {
+    std::mem::take(&mut script.seen.lock().unwrap())
+}
+
+fn body() -> Bytes {
+    Bytes::from_static(BODY.as_bytes())
+}
+
+fn is_by_crc(request: &str) -> bool {
+    let has = |line: &str| request.contains(&format!("{line}\r\n"));
+    let by_crc = has("x-amz-content-sha256: UNSIGNED-PAYLOAD");
+    assert_eq!(by_crc, has(&format!("x-amz-checksum-crc32c: {CRC}")), "one of the two checks the body: {request}");
+    let signed = request.lines().find(|line| line.starts_with("authorization: ")).unwrap();
+    assert_eq!(by_crc, signed.contains(";x-amz-checksum-crc32c;x-amz-content-sha256;"), "{signed}");
+    by_crc
+}
+
+#[test]
+fn a_put_is_checked_by_crc_only_where_the_store_refused_a_wrong_one() {
+    for (store, by_crc) in [(Checks, true), (ChecksPuts, true), (TakesNoNotice, false), (RefusesPuts, false)] {
+        let (script, bucket) = opened(store);
+        wait(bucket.put("k", body(), Condition::Always, vec![])).unwrap();
+        assert_eq!(is_by_crc(&sent(&script)[0]), by_crc);
+    }
+}
+
+fn piece() -> Piece {
+    Piece { key: "from".into(), etag: ETag("e".into()), range: 0..9 }
+}
+
+#[test]
+fn an_upload_that_is_checked_is_completed_with_the_checksums_of_all_parts() {
+    let (script, bucket) = opened(Checks);
+    wait(async {
+        let upload = bucket.upload_begin("k", vec![]).await.unwrap();
+        let parts = vec![
+            bucket.upload_part("k", &upload, 1, body()).await.unwrap(),
+            bucket.upload_part_copy("k", &upload, 2, piece()).await.unwrap(),
+        ];
+        bucket.upload_complete("k", &upload, parts, Condition::Always).await.unwrap();
+        // A stranger's upload: how it was begun is not known.
+        bucket.upload_part("k", &UploadId("strange".into()), 1, body()).await.unwrap();
+    });
+    let sent = sent(&script);
+    assert!(sent[0].contains("x-amz-checksum-algorithm: CRC32C\r\n"), "{}", sent[0]);
+    assert!(is_by_crc(&sent[1]));
+    let part = |number, etag, crc| {
+        format!("<Part><PartNumber>{number}</PartNumber><ETag>&quot;{etag}&quot;</ETag><ChecksumCRC32C>{crc}</ChecksumCRC32C></Part>")
+    };
+    assert!(sent[3].contains(&(part(1, "e", CRC) + &part(2, "c", "copied"))), "{}", sent[3]);
+    assert!(!is_by_crc(&sent[4]));
+}
+
+#[test]
+fn a_store_that_checks_no_parts_gets_uploads_without() {
+    for (store, requests) in [(ChecksPuts, 3), (RefusesUploads, 2)] {
+        let (script, bucket) = opened(store);
+        let upload = wait(bucket.upload_begin("k", vec![])).unwrap();
+        assert_eq!(upload, UploadId("plain".into()));
+        let begun = sent(&script);
+        assert_eq!(begun.len(), requests, "with, its end if there was one, and without: {begun:?}");
+        assert_eq!(begun.iter().filter(|request| request.starts_with("DELETE")).count(), requests - 2);
+        let part = wait(bucket.upload_part("k", &upload, 1, body())).unwrap();
+        assert_eq!(part, PartTag { number: 1, receipt: "e".into() });
+        wait(bucket.upload_part_copy("k", &upload, 2, piece())).unwrap();
+        wait(bucket.upload_begin("k", vec![])).unwrap();
+        let later = sent(&script);
+        assert!(!is_by_crc(&later[0]));
+        assert!(later.len() == 3 && !later[2].contains("checksum"), "it is not asked again: {later:?}");
+    }
+}
+
+/// It wants the checksums of all parts in the end, and does not tell those of the ones that it copies.
+#[test]
+fn an_upload_that_could_not_be_completed_is_to_be_begun_anew() {
+    let (script, bucket) = opened(ChecksWhatIsSent);
+    let upload = wait(bucket.upload_begin("k", vec![])).unwrap();
+    let copied = wait(bucket.upload_part_copy("k", &upload, 1, piece()));
+    assert!(matches!(copied, Err(BucketError::NotFound { .. })), "{copied:?}");
+    wait(bucket.upload_abort("k", &upload)).unwrap();
+    let upload = wait(bucket.upload_begin("k", vec![])).unwrap();
+    wait(bucket.upload_part_copy("k", &upload, 1, piece())).unwrap();
+    wait(bucket.upload_part("k", &upload, 2, body())).unwrap();
+    let sent = sent(&script);
+    assert!(!sent[3].contains("checksum") && !is_by_crc(&sent[5]), "{sent:?}");
+}
