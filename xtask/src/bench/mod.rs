@@ -85,6 +85,7 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
     let mut busy = Busy::default();
     let mut taken: Vec<Taken> = rows.iter().map(|row| Taken::of(row, &peers.there)).collect();
     for round in 1..=wanted.rounds {
+        places.turn_to(Column::Native)?;
         busy.look()?;
         for taken in &mut taken {
             let row = taken.row;
@@ -93,7 +94,9 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
                     return Err("interrupted".into());
                 }
                 eprint!("\rround {round} of {}: {}, {:<30}", wanted.rounds, row.name, column.name());
-                let measured = (row.measure)(&mut places, column).and_then(|value| places.settle(column).map(|()| value));
+                let turned = places.turn_to(column);
+                let measured = turned.and_then(|()| (row.measure)(&mut places, column));
+                let measured = measured.and_then(|value| places.settle(column).map(|()| value));
                 match measured {
                     Ok(value) => taken.add(column, value),
                     Err(error) if column.is_peer() => taken.fail(column, error.to_string()),
@@ -102,6 +105,7 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
             }
         }
     }
+    places.turn_to(Column::Native)?;
     busy.look()?;
     eprintln!();
     let report = Report::new(wanted.table, wanted.rounds, taken, peers, &busy, &places)?;

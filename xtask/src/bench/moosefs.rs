@@ -57,6 +57,10 @@ impl Cluster {
         command
     }
 
+    pub fn servers(&self) -> &[Child] {
+        &self.servers
+    }
+
     fn within(&self, programs: &Programs, program: &str) -> Command {
         let mut command = programs.command("nsenter");
         command.args(["--target", &self.network.id().to_string(), "--net", "--", program]);

@@ -124,6 +124,30 @@ impl Peer {
         self.mount(programs)
     }
 
+    /// Its processes stop. What they do though nobody asks them for anything is not the others' to be measured with.
+    pub fn halt(&self) -> Outcome<()> {
+        self.signal(libc::SIGSTOP)
+    }
+
+    /// They go on; returns when it can be written to.
+    pub fn go_on(&self) -> Outcome<()> {
+        self.signal(libc::SIGCONT)?;
+        let trial = self.point().join("trial");
+        wait(|| Ok(fs::write(&trial, "of a cluster all have to find each other").is_ok()), "it does not go on")?;
+        Ok(fs::remove_file(trial)?)
+    }
+
+    fn signal(&self, signal: libc::c_int) -> Outcome<()> {
+        let servers = self.cluster.iter().flat_map(Cluster::servers);
+        for process in servers.chain(&self.mount) {
+            // SAFETY: kill(2) touches no memory. The process is a child that nobody has waited for, so that its id is its own.
+            if unsafe { libc::kill(process.id() as libc::pid_t, signal) } != 0 {
+                return Err(std::io::Error::last_os_error().into());
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until the bucket has everything.
     pub fn settle(&self) -> Outcome<()> {
         let notes = self.cache().join("vfsMeta");
@@ -207,6 +231,7 @@ impl Peer {
 impl Drop for Peer {
     /// Best effort: this runs when something has gone wrong as well.
     fn drop(&mut self) {
+        self.signal(libc::SIGCONT).ok();
         if let Some(mut mount) = self.mount.take() {
             Command::new("umount").arg("--lazy").arg(self.point()).stderr(Stdio::null()).status().ok();
             mount.kill().ok();

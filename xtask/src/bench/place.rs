@@ -213,6 +213,13 @@ impl Places {
         Ok(version)
     }
 
+    /// Of all peers only the one that is measured runs.
+    pub fn turn_to(&self, column: Column) -> Outcome<()> {
+        let (others, of_column): (Vec<_>, Vec<_>) = self.peers.iter().partition(|peer| peer.column() != column);
+        others.into_iter().try_for_each(Peer::halt)?;
+        of_column.into_iter().try_for_each(Peer::go_on)
+    }
+
     fn start(&self, column: Column) -> Outcome<Server> {
         let point = self.native.join(format!("{column:?}"));
         fs::create_dir(&point)?;
