@@ -14,3 +14,9 @@ fn an_upload_whose_abort_is_forbidden_is_not_forgotten() {
 fn bytes_of_a_copy_are_seen_before_the_node_ends_of_its_disk() {
     run(40569).unwrap_or_else(|broken| panic!("{broken}"));
 }
+
+/// A process died while it moved a file out of its pack file; the next one held the bytes there for forced (`power.rs`).
+#[test]
+fn bytes_in_a_pack_file_are_forced_though_their_store_file_is_removed() {
+    run(1616).unwrap_or_else(|broken| panic!("{broken}"));
+}

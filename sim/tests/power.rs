@@ -204,6 +204,29 @@ fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
     assert!(left > 0, "no process died at that moment");
 }
 
+/// Situation: a small file that was not forced outgrows its range in a pack file, and the process dies before the log says that it
+/// has moved to a store file of its own. Danger: the next start removes that store file, and takes with it that the bytes in the pack file are
+/// still to be forced; an fsync then does nothing, and a power cut takes them back.
+#[test]
+fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
+    for (seed, micros) in (0..80).map(|round| (round % SEEDS, 20 * round)) {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            volume.fill(NEW).await;
+            let caller = Caller::ROOT;
+            let grow = volume.client.write(&caller, volume.file, 2 * BLOCK_BYTES, Bytes::from_static(b"end"), false);
+            let (Either::Left(_) | Either::Right(_)) = select(pin!(grow), pin!(world.sleep(Duration::from_micros(micros)))).await;
+            volume.kill().await;
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.cut_power().await;
+            let kept = volume.client.read(volume.file, 0, BLOCK_BYTES as usize).await.unwrap();
+            assert!(kept.iter().all(|byte| *byte == NEW), "seed {seed}, killed after {micros} us");
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
 /// Danger: the file was cut, the log is forced for others, and the cut was not.
 #[test]
 fn what_was_cut_off_does_not_come_back_under_a_later_write() {

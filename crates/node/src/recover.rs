@@ -302,10 +302,10 @@ impl Node {
         for ino in self.store.list() {
             let place = self.place(ino);
             let is_known = self.replica.view().namespace().inode(ino).is_some();
-            if is_known && place.packed.is_none() {
-                self.store.cut(&place, place.size_bytes).await?;
-            } else {
-                self.store.drop_file(ino).await?;
+            match place.packed {
+                _ if !is_known => self.store.drop_file(ino).await?,
+                Some(_) => self.store.drop_own(ino).await?,
+                None => self.store.cut(&place, place.size_bytes).await?,
             }
         }
         for pack in self.store.packs.found.clone() {

@@ -460,15 +460,24 @@ impl Store {
         self.remove(FileId::Pack(pack)).await
     }
 
-    /// Removes the store file, if there is one.
+    /// Removes the store file, if there is one, of an inode that is gone.
     pub async fn drop_file(&self, ino: Ino) -> Result<(), DiskError> {
+        {
+            let mut state = self.state.borrow_mut();
+            state.settled(ino);
+            state.failed.remove(&ino);
+        }
+        self.drop_own(ino).await
+    }
+
+    /// Removes the store file, if there is one, of an inode whose bytes are elsewhere: those may be still to be forced.
+    pub async fn drop_own(&self, ino: Ino) -> Result<(), DiskError> {
         {
             let mut state = self.state.borrow_mut();
             state.own.remove(&ino);
             state.earlier.remove(&ino);
             state.lent.remove(&ino);
-            state.settled(ino);
-            state.failed.remove(&ino);
+            state.synced(ino, FileId::Own(ino));
         }
         self.remove(FileId::Own(ino)).await
     }
