@@ -34,6 +34,7 @@ pub trait Bucket {
     fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>>;
 
     /// As [`Bucket::upload_part`], of bytes that the store has already. Only where [`Capabilities::copies_parts`].
+    /// [`BucketError::NotFound`] can mean as well that another upload would do.
     fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>>;
 
     fn upload_complete(

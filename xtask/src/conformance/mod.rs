@@ -65,11 +65,11 @@ pub enum Suite {
         #[arg(long, default_value_t = 3)]
         seconds: u64,
     },
-    /// The clauses of the bucket port and a real mount over the emulators of other clouds.
+    /// The clauses of the bucket port and a real mount over the emulators of other clouds, or other servers of S3.
     Stores {
-        /// All if none is named.
+        /// The emulators if none is named.
         #[arg(long, value_enum)]
-        only: Vec<stores::Emulator>,
+        only: Vec<stores::Server>,
         #[arg(long)]
         release: bool,
     },
@@ -101,6 +101,6 @@ pub fn run(suite: Suite) -> Outcome<()> {
         Suite::Posixtest { on } => posixtest::run(&on),
         Suite::Programs { on, only, kills } => programs::run(&on, if only.is_empty() { &programs::Program::ALL } else { &only }, kills),
         Suite::StressNg { on, only, seconds } => stress::run(&on, &only, seconds),
-        Suite::Stores { only, release } => stores::run(if only.is_empty() { &stores::Emulator::ALL } else { &only }, release),
+        Suite::Stores { only, release } => stores::run(if only.is_empty() { &stores::Server::USUAL } else { &only }, release),
     }
 }

@@ -1,5 +1,5 @@
-//! Google Cloud Storage and Azure blobs, as far as they can be had here: the emulators that
-//! are published for them, in pinned versions. Each passes the clauses of the port, and a
+//! Stores as far as they can be had here: the emulators that are published for Google Cloud Storage and
+//! Azure blobs, and servers of S3, in pinned versions. Each passes the clauses of the port, and a
 //! real mount over it brings every byte back.
 
 use crate::demo::tree;
@@ -13,38 +13,55 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Emulator {
+pub enum Server {
     /// fake-gcs-server, a Go module.
     Gcs,
     /// Azurite, a package of npm.
     Azure,
+    /// A server of S3, a Go module.
+    Minio,
+    /// A server of S3 over a directory, a Go module.
+    Versitygw,
 }
 
-impl Emulator {
-    pub const ALL: [Emulator; 2] = [Emulator::Gcs, Emulator::Azure];
+impl Server {
+    /// Where none is named. The others take minutes to build, and S3 is what all other tests are over.
+    pub const USUAL: [Server; 2] = [Server::Gcs, Server::Azure];
 
     fn name(self) -> &'static str {
         match self {
-            Emulator::Gcs => "gcs",
-            Emulator::Azure => "azure",
+            Server::Gcs => "gcs",
+            Server::Azure => "azure",
+            Server::Minio => "minio",
+            Server::Versitygw => "versitygw",
         }
     }
 
-    /// Installs the emulator below the target directory, unless it is there, and gives its program.
+    /// The tests that ask it, with the one of them if not all do, and what they are told.
+    fn tests(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Server::Gcs => ("gcs", None),
+            Server::Azure => ("azure", None),
+            Server::Minio | Server::Versitygw => ("s3", Some("another_s3_server_passes_the_suite")),
+        }
+    }
+
+    /// Clauses of the port that it is known not to keep (docs/conformance.md).
+    fn known(self) -> &'static str {
+        match self {
+            Server::Minio => "a_file_and_its_directory,directories_come_once",
+            Server::Versitygw => "what_is_missing_is_not_found,odd_keys_are_kept_apart_or_refused",
+            Server::Gcs | Server::Azure => "",
+        }
+    }
+
+    /// Installs the server below the target directory, unless it is there, and gives its program.
     fn install(self) -> Outcome<PathBuf> {
         match self {
-            Emulator::Gcs => {
-                let place = tool::conformance()?.join(format!("fake-gcs-server-{FAKE_GCS_SERVER}"));
-                let program = place.join("fake-gcs-server");
-                if !program.exists() {
-                    tool::needs("go", "version", "Go 1.24 or later (https://go.dev/dl) builds the emulator of Google Cloud Storage")?;
-                    println!("installing fake-gcs-server {FAKE_GCS_SERVER}");
-                    let module = format!("github.com/fsouza/fake-gcs-server@{FAKE_GCS_SERVER}");
-                    tool::run(Command::new("go").args(["install", &module]).env("GOBIN", &place).current_dir(tool::target()))?;
-                }
-                Ok(program)
-            }
-            Emulator::Azure => {
+            Server::Gcs => go_install("fake-gcs-server", "github.com/fsouza/fake-gcs-server", FAKE_GCS_SERVER),
+            Server::Minio => go_install("minio", "github.com/minio/minio", MINIO),
+            Server::Versitygw => go_install("versitygw", "github.com/versity/versitygw/cmd/versitygw", VERSITYGW),
+            Server::Azure => {
                 let place = tool::conformance()?.join(format!("azurite-{AZURITE}"));
                 let program = place.join("node_modules/.bin/azurite-blob");
                 tool::needs("node", "--version", "Node.js 20 or later (https://nodejs.org) runs the emulator of Azure blobs")?;
@@ -67,15 +84,16 @@ impl Emulator {
         let address = format!("127.0.0.1:{port}");
         let log = File::create(place.join("log"))?;
         let mut command = Command::new(program);
+        let objects = place.join("objects");
         let environment = match self {
-            Emulator::Gcs => {
+            Server::Gcs => {
                 let seed = place.join("seed");
                 fs::create_dir_all(seed.join(BUCKET))?;
                 command.args(["-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", &port.to_string()]);
                 command.args(["-public-host", &address, "-log-level", "error", "-data"]).arg(seed);
                 vec![("STORAGE_EMULATOR_HOST", address.clone())]
             }
-            Emulator::Azure => {
+            Server::Azure => {
                 let key = base64_of_random()?;
                 command.args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string(), "--inMemoryPersistence", "--silent"]);
                 command.arg("--disableTelemetry");
@@ -84,26 +102,41 @@ impl Emulator {
                 let connection = format!("AccountName={ACCOUNT};AccountKey={key};BlobEndpoint={endpoint}");
                 vec![("AZURE_STORAGE_CONNECTION_STRING", connection), ("KEY", key), ("ENDPOINT", endpoint)]
             }
+            Server::Minio => {
+                command.args(["server", "--quiet", "--address", &address]).arg(&objects);
+                command.envs([("MINIO_ROOT_USER", USER), ("MINIO_ROOT_PASSWORD", SECRET)]);
+                of_s3(&address)
+            }
+            Server::Versitygw => {
+                fs::create_dir_all(&objects)?;
+                command.args(["--access", USER, "--secret", SECRET, "--port", &address, "--quiet", "posix"]).arg(&objects);
+                of_s3(&address)
+            }
         };
         let child = command.env("TZ", "UTC").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
         let mut running = Running { child, environment, log: place.join("log") };
         running.wait_for(&address)?;
-        if self == Emulator::Azure {
+        if self == Server::Azure {
             // Nobody but a request that is signed makes a container.
             tool::run(Command::new("node").args(["-e", CREATE_CONTAINER]).envs(running.environment.iter().cloned()))?;
+        }
+        if self.tests().0 == "s3" {
+            // A bucket is a directory to both of them.
+            fs::create_dir(objects.join(BUCKET))?;
         }
         Ok(running)
     }
 
     fn url(self, prefix: &str) -> String {
         match self {
-            Emulator::Gcs => format!("gs://{BUCKET}/{prefix}"),
-            Emulator::Azure => format!("az://{BUCKET}/{prefix}"),
+            Server::Gcs => format!("gs://{BUCKET}/{prefix}"),
+            Server::Azure => format!("az://{BUCKET}/{prefix}"),
+            Server::Minio | Server::Versitygw => format!("s3://{BUCKET}/{prefix}"),
         }
     }
 }
 
-/// An emulator that runs until this is dropped.
+/// One that runs until this is dropped.
 struct Running {
     child: Child,
     /// By which `ebb` finds it.
@@ -117,7 +150,7 @@ impl Running {
         while TcpStream::connect(address).is_err() {
             let ended = self.child.try_wait()?;
             if ended.is_some() || began.elapsed() > PATIENCE {
-                return Err(format!("the emulator does not answer at {address} ({ended:?}): {}", self.log.display()).into());
+                return Err(format!("the server does not answer at {address} ({ended:?}): {}", self.log.display()).into());
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -133,34 +166,39 @@ impl Drop for Running {
     }
 }
 
-pub fn run(emulators: &[Emulator], release: bool) -> Outcome<()> {
-    let programs = emulators.iter().map(|emulator| emulator.install()).collect::<Outcome<Vec<_>>>()?;
+pub fn run(servers: &[Server], release: bool) -> Outcome<()> {
+    let programs = servers.iter().map(|server| server.install()).collect::<Outcome<Vec<_>>>()?;
     let binaries = tool::build(&["ebb"], release)?;
-    for (emulator, program) in emulators.iter().zip(programs) {
-        let place = tool::conformance()?.join(emulator.name());
+    for (server, program) in servers.iter().zip(programs) {
+        let place = tool::conformance()?.join(server.name());
+        if place.exists() {
+            fs::remove_dir_all(&place)?;
+        }
         fs::create_dir_all(&place)?;
-        let running = emulator.start(&program, &place)?;
+        let running = server.start(&program, &place)?;
         let began = Instant::now();
-        clauses(*emulator, &running)?;
+        clauses(*server, &running)?;
         let clauses = began.elapsed();
         let began = Instant::now();
-        round_trip(*emulator, &running, &binaries).map_err(|error| format!("a mount over {}: {error}", emulator.name()))?;
-        println!("{}: clauses in {:.0} s, mount in {:.0} s", emulator.name(), clauses.as_secs_f64(), began.elapsed().as_secs_f64());
+        round_trip(*server, &running, &binaries).map_err(|error| format!("a mount over {}: {error}", server.name()))?;
+        println!("{}: clauses in {:.0} s, mount in {:.0} s", server.name(), clauses.as_secs_f64(), began.elapsed().as_secs_f64());
     }
     Ok(())
 }
 
 /// The clauses that every bucket keeps. Built as all tests are, so that nothing is built twice.
-fn clauses(emulator: Emulator, running: &Running) -> Outcome<()> {
+fn clauses(server: Server, running: &Running) -> Outcome<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["test", "--locked", "--quiet", "--workspace", "--test", emulator.name(), "--", "--nocapture"]).current_dir(tool::root());
-    tool::run(command.envs(running.environment.iter().cloned()).env("EBB_TEST_STORE", emulator.url("suite")))
+    let (tests, only) = server.tests();
+    command.args(["test", "--locked", "--quiet", "--workspace", "--test", tests, "--", "--nocapture"]).args(only).current_dir(tool::root());
+    command.env("EBB_TEST_STORE", server.url("suite")).env("EBB_TEST_S3_KNOWN", server.known());
+    tool::run(command.envs(running.environment.iter().cloned()))
 }
 
 /// What is written through a mount is there for a mount that knows nothing but the bucket.
-fn round_trip(emulator: Emulator, running: &Running, binaries: &Path) -> Outcome<()> {
-    let store = Store::of(emulator.url("mount"), running.environment.clone());
-    let mut rig = Rig::over(Shape::EmbeddedDir, emulator.name(), store, binaries)?;
+fn round_trip(server: Server, running: &Running, binaries: &Path) -> Outcome<()> {
+    let store = Store::of(server.url("mount"), running.environment.clone());
+    let mut rig = Rig::over(Shape::EmbeddedDir, server.name(), store, binaries)?;
     let (mount, reference) = (rig.mountpoint(), rig.dir.join("reference"));
     fs::create_dir(&reference)?;
     rig.mount("")?;
@@ -175,7 +213,7 @@ fn round_trip(emulator: Emulator, running: &Running, binaries: &Path) -> Outcome
     rig.drop_cache()?;
     rig.mount("")?;
     let compared = tree::compare(&reference, &mount)?;
-    println!("{}: {} files with {} MiB came back", emulator.name(), compared.files, compared.bytes >> 20);
+    println!("{}: {} files with {} MiB came back", server.name(), compared.files, compared.bytes >> 20);
     rig.umount()
 }
 
@@ -211,11 +249,33 @@ fn content(len: usize, seed: u32) -> Vec<u8> {
     (0..len as u32).map(|at| ((at ^ seed).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
+fn go_install(program: &str, module: &str, version: &str) -> Outcome<PathBuf> {
+    let place = tool::conformance()?.join(format!("{program}-{version}"));
+    let installed = place.join(program);
+    if !installed.exists() {
+        tool::needs("go", "version", &format!("Go 1.24 or later (https://go.dev/dl) builds {program}"))?;
+        println!("installing {program} {version}");
+        tool::run(Command::new("go").args(["install", &format!("{module}@{version}")]).env("GOBIN", &place).current_dir(tool::target()))?;
+    }
+    Ok(installed)
+}
+
+/// By which a server of S3 is found: by mounts, and by the tests.
+fn of_s3(address: &str) -> Vec<(&'static str, String)> {
+    let endpoint = format!("http://{address}");
+    let keys = [("AWS_ACCESS_KEY_ID", USER.to_owned()), ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned())];
+    keys.into_iter().chain([("EBB_TEST_S3_ENDPOINT", endpoint.clone()), ("EBB_ENDPOINT", endpoint)]).collect()
+}
+
 fn base64_of_random() -> Outcome<String> {
     Ok(tool::output(Command::new("node").args(["-p", "require('crypto').randomBytes(64).toString('base64')"]))?.trim().to_owned())
 }
 
 const FAKE_GCS_SERVER: &str = "v1.56.1";
+const MINIO: &str = "v0.0.0-20260212201848-7aac2a2c5b7c";
+const VERSITYGW: &str = "v1.8.0";
+const USER: &str = "ebb-test-user";
+const SECRET: &str = "ebb-test-secret";
 const AZURITE: &str = "3.37.0";
 const ACCOUNT: &str = "ebbtest";
 const CREATE_CONTAINER: &str = r#"
@@ -229,5 +289,5 @@ fetch(`${url.origin}${path}?restype=container`, { method: "PUT", headers }).then
 });
 "#;
 const BUCKET: &str = "ebb-test";
-/// How long an emulator may take to start.
+/// How long a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -119,7 +119,8 @@ impl Refusal {
             }
             "rateLimitExceeded" | "userRateLimitExceeded" | "conflict" | "ServerBusy" | "PendingCopyOperation" => return unavailable(what),
             // The body did not arrive whole, so nothing was stored.
-            "RequestTimeout" | "IncompleteBody" | "BadDigest" | "XAmzContentSHA256Mismatch" | "Md5Mismatch" => return unavailable(what),
+            "RequestTimeout" | "IncompleteBody" | "BadDigest" | "Md5Mismatch" => return unavailable(what),
+            "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => return unavailable(what),
             "InternalError" | "internalError" | "backendError" | "OperationTimedOut" => return broken(effect, what),
             // Leases of others, and legal holds, are no conditions of ours.
             code if code.starts_with("LeaseId") || code.starts_with("BlobImmutable") => return BucketError::Forbidden { what },
@@ -187,7 +188,9 @@ mod tests {
         assert!(matches!(error(400, "ExpiredToken", Effect::Mutation), BucketError::Forbidden { .. }));
         assert!(matches!(error(400, "KeyTooLongError", Effect::Mutation), BucketError::Refused { .. }));
         assert!(matches!(error(400, "EntityTooLarge", Effect::Mutation), BucketError::Refused { .. }));
-        for (status, code) in [(503, "SlowDown"), (429, ""), (503, ""), (400, "RequestTimeout"), (0, "SlowDown")] {
+        for (status, code) in
+            [(503, "SlowDown"), (429, ""), (503, ""), (400, "RequestTimeout"), (400, "XAmzContentChecksumMismatch"), (0, "SlowDown")]
+        {
             let expected = Some(Duration::from_secs(7));
             assert!(
                 matches!(error(status, code, Effect::Mutation), BucketError::Unavailable { retry_after, .. } if retry_after == expected)

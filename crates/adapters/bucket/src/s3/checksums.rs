@@ -22,6 +22,7 @@ pub(super) const ALGORITHM: (&str, &str) = ("x-amz-checksum-algorithm", "CRC32C"
 pub(super) struct Checksums {
     puts: AtomicBool,
     uploads: AtomicBool,
+    copies: AtomicBool,
     begun: Mutex<HashSet<UploadId>>,
 }
 
@@ -35,6 +36,15 @@ impl Checksums {
         self.uploads.load(Relaxed)
     }
 
+    /// Whether the store is known to tell those of the parts that it copies.
+    pub fn of_copies(&self) -> bool {
+        self.copies.load(Relaxed)
+    }
+
+    pub fn gave_one_of_a_copy(&self) {
+        self.copies.store(true, Relaxed);
+    }
+
     /// Whether this one was begun so.
     pub fn of_upload(&self, upload: &UploadId) -> bool {
         self.begun.lock().unwrap().contains(upload)
@@ -46,6 +56,13 @@ impl Checksums {
 
     pub fn ended(&self, upload: &UploadId) {
         self.begun.lock().unwrap().remove(upload);
+    }
+
+    /// It may be the checksums that the store does not take: the next attempt is without.
+    pub fn refused(&self, upload: &UploadId, error: &BucketError) {
+        if matches!(error, BucketError::Refused { .. }) && self.of_upload(upload) {
+            self.leave_uploads();
+        }
     }
 
     /// The store checks puts, and not all that an upload can consist of.

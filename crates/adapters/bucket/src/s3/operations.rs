@@ -2,7 +2,7 @@
 
 use super::S3;
 use super::checksums::{ALGORITHM, by_crc32c, of_receipt, receipt};
-use crate::http::base64::crc32c;
+use crate::http::base64::{self, crc32c};
 use crate::http::client::{Call, Outcome, Service};
 use crate::http::etag::{changed_etag_of, etag_of, quoted, unquoted};
 use crate::http::remote::{Got, Listed, Operations, unclear, unclear_change};
@@ -108,7 +108,7 @@ impl Operations for S3 {
     async fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
         let crc = self.service.checksums.of_upload(upload).then(|| crc32c(&body));
         let call = by_crc32c(self.part(key, upload, number, body)?, crc.as_deref());
-        let answer = self.call(&call).await?;
+        let answer = self.call(&call).await.inspect_err(|error| self.service.checksums.refused(upload, error))?;
         Ok(PartTag { number, receipt: receipt(etag_of(&answer, "upload part", key)?, crc.as_deref()) })
     }
 
@@ -121,18 +121,27 @@ impl Operations for S3 {
             .header("x-amz-copy-source", self.service.endpoint.copy_source(source))
             .header("x-amz-copy-source-if-match", quoted(etag))
             .header("x-amz-copy-source-range", format!("bytes={}-{}", range.start, range.end - 1));
-        let answer = self.call(&call).await?;
+        let is_checked = self.service.checksums.of_upload(upload);
+        let answer = match self.call(&call).await {
+            // Some copy no part that nobody gives them the checksum of.
+            Err(BucketError::Refused { .. }) if is_checked && !self.service.checksums.of_copies() => return Err(self.to_be_begun_anew(key)),
+            answered => answered?,
+        };
         // A store that does not know the header has taken an empty part, and says nothing more.
         if answer.body.trim_ascii().is_empty() {
             return Err(BucketError::Refused { what: format!("copy part of {key}: the store copies no parts") });
         }
         let etag = result_etag(&answer, "copy part of", key)?;
         let root = Element::parse(&answer.body);
-        let crc = root.as_ref().and_then(|root| root.text_of("ChecksumCRC32C"));
-        if crc.is_none() && self.service.checksums.of_upload(upload) {
+        // Some tell that of the whole object, put together of those of its parts, which is none.
+        let is_one = |crc: &&str| base64::decode(crc).is_some_and(|bytes| bytes.len() == size_of::<u32>());
+        let crc = root.as_ref().and_then(|root| root.text_of("ChecksumCRC32C")).filter(is_one);
+        if crc.is_none() && is_checked {
             // It could not be completed: the checksums of all parts are asked for then.
-            self.service.checksums.leave_uploads();
-            return Err(BucketError::NotFound { key: key.into() });
+            return Err(self.to_be_begun_anew(key));
+        }
+        if crc.is_some() {
+            self.service.checksums.gave_one_of_a_copy();
         }
         Ok(PartTag { number, receipt: receipt(etag, crc) })
     }
@@ -141,7 +150,8 @@ impl Operations for S3 {
         let listed: String = parts.iter().map(completed_part).collect();
         let body = format!("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{listed}</CompleteMultipartUpload>");
         let call = self.mutation("POST", key, body.into()).slow().query("uploadId", &upload.0).header("content-type", "application/xml");
-        let answer = self.call(&conditional(call, condition)).await?;
+        let completed = self.call(&conditional(call, condition)).await;
+        let answer = completed.inspect_err(|error| self.service.checksums.refused(upload, error))?;
         let etag = result_etag(&answer, "complete", key)?;
         self.service.checksums.ended(upload);
         Ok(etag)
@@ -202,6 +212,12 @@ impl S3 {
 
     fn mutation<'a>(&self, method: &'static str, key: &'a str, body: Bytes) -> Call<'a> {
         Call::mutation(method, key, self.service.endpoint.path(Some(key)), body)
+    }
+
+    /// What is said of an upload that does not take what uploads without checksums do: there will be none of its kind.
+    fn to_be_begun_anew(&self, key: &str) -> BucketError {
+        self.service.checksums.leave_uploads();
+        BucketError::NotFound { key: key.into() }
     }
 
     /// The upload, and whether its parts are to have their CRC-32C.

@@ -16,8 +16,13 @@ const CRC: &str = "4waSgw==";
 #[derive(Clone, Copy, PartialEq)]
 enum Store {
     Checks,
-    /// All but what it copies itself.
+    /// All but what it copies itself, of which it tells no checksum.
     ChecksWhatIsSent,
+    /// The same, but that it copies nothing of which it was not told the checksum.
+    WantsAll,
+    /// The same, but that it tells the checksum of what it copies from, as one that was put together of two parts.
+    TellsAnother,
+    RefusesCompletions,
     ChecksPuts,
     RefusesUploads,
     TakesNoNotice,
@@ -33,7 +38,9 @@ fn play(store: Store, request: &str) -> Reply {
     if request.contains("uploads=") {
         let (id, header) = match (store, asked) {
             (RefusesUploads, true) => return error("501 Not Implemented", "NotImplemented"),
-            (Checks | ChecksWhatIsSent, true) => ("checked", "x-amz-checksum-algorithm: CRC32C\r\n"),
+            (Checks | ChecksWhatIsSent | WantsAll | TellsAnother | RefusesCompletions, true) => {
+                ("checked", "x-amz-checksum-algorithm: CRC32C\r\n")
+            }
             _ => ("plain", ""),
         };
         return answer(
@@ -43,8 +50,18 @@ fn play(store: Store, request: &str) -> Reply {
         );
     }
     if request.contains("x-amz-copy-source: ") {
-        let crc = if store == Checks && request.contains("uploadId=checked") { "<ChecksumCRC32C>copied</ChecksumCRC32C>" } else { "" };
+        if store == WantsAll && request.contains("uploadId=checked") {
+            return error("400 Bad Request", "InvalidArgument");
+        }
+        let crc = match store {
+            Checks => "<ChecksumCRC32C>Y29weQ==</ChecksumCRC32C>",
+            TellsAnother => "<ChecksumCRC32C>Y29weQ==-2</ChecksumCRC32C>",
+            _ => "",
+        };
         return answer("200 OK", "", &format!("<CopyPartResult><ETag>&quot;c&quot;</ETag>{crc}</CopyPartResult>"));
+    }
+    if store == RefusesCompletions && request.contains("<ChecksumCRC32C>") {
+        return error("400 Bad Request", "MalformedXML");
     }
     if request.starts_with("POST") {
         return answer("200 OK", "", "<CompleteMultipartUploadResult><ETag>&quot;e&quot;</ETag></CompleteMultipartUploadResult>");
@@ -116,7 +133,7 @@ fn an_upload_that_is_checked_is_completed_with_the_checksums_of_all_parts() {
     let part = |number, etag, crc| {
         format!("<Part><PartNumber>{number}</PartNumber><ETag>&quot;{etag}&quot;</ETag><ChecksumCRC32C>{crc}</ChecksumCRC32C></Part>")
     };
-    assert!(sent[3].contains(&(part(1, "e", CRC) + &part(2, "c", "copied"))), "{}", sent[3]);
+    assert!(sent[3].contains(&(part(1, "e", CRC) + &part(2, "c", "Y29weQ=="))), "{}", sent[3]);
     assert!(!is_by_crc(&sent[4]));
 }
 
@@ -139,10 +156,13 @@ fn a_store_that_checks_no_parts_gets_uploads_without() {
     }
 }
 
-/// It wants the checksums of all parts in the end, and does not tell those of the ones that it copies.
 #[test]
 fn an_upload_that_could_not_be_completed_is_to_be_begun_anew() {
-    let (script, bucket) = opened(ChecksWhatIsSent);
+    [ChecksWhatIsSent, WantsAll, TellsAnother].into_iter().for_each(is_begun_anew);
+}
+
+fn is_begun_anew(store: Store) {
+    let (script, bucket) = opened(store);
     let upload = wait(bucket.upload_begin("k", vec![])).unwrap();
     let copied = wait(bucket.upload_part_copy("k", &upload, 1, piece()));
     assert!(matches!(copied, Err(BucketError::NotFound { .. })), "{copied:?}");
@@ -152,4 +172,17 @@ fn an_upload_that_could_not_be_completed_is_to_be_begun_anew() {
     wait(bucket.upload_part("k", &upload, 2, body())).unwrap();
     let sent = sent(&script);
     assert!(!sent[3].contains("checksum") && !is_by_crc(&sent[5]), "{sent:?}");
+}
+
+#[test]
+fn after_an_upload_that_was_refused_the_next_one_has_no_checksums() {
+    let (_script, bucket) = opened(RefusesCompletions);
+    let upload = async || {
+        let upload = bucket.upload_begin("k", vec![]).await.unwrap();
+        let part = bucket.upload_part("k", &upload, 1, body()).await.unwrap();
+        bucket.upload_complete("k", &upload, vec![part], Condition::Always).await
+    };
+    let refused = wait(upload());
+    assert!(matches!(refused, Err(BucketError::Refused { .. })), "{refused:?}");
+    wait(upload()).unwrap();
 }
