@@ -160,12 +160,13 @@ impl Peer {
     fn mount(&mut self, programs: &Programs) -> Outcome<()> {
         let (began, point) = (Instant::now(), self.point());
         while !is_mounted(&point)? {
-            let running = match &mut self.mount {
-                Some(mount) => mount.try_wait()?.is_none(),
-                None => false,
-            };
+            let ended = self.mount.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
             // The servers of a cluster take a while until they can be asked.
             let may_start = self.mount.is_none() || self.cluster.is_some();
+            if ended {
+                self.mount = None;
+            }
+            let running = self.mount.is_some();
             if began.elapsed() > PATIENCE || !(running || may_start) {
                 return Err(format!("it does not mount; {}", self.said()).into());
             }

@@ -92,11 +92,23 @@ impl Operations for S3 {
         }
         let (name, algorithm) = ALGORITHM;
         match self.begin(key, &plain.clone().header(name, algorithm)).await {
-            Ok((upload, true)) => {
-                self.service.checksums.begun(&upload);
-                return Ok(upload);
-            }
-            Ok((upload, false)) => self.upload_abort(key, &upload).await?,
+            // Who does not hear of the upload looks for it.
+            Ok((upload, named)) => match named && self.checks_parts(key, &upload).await.map_err(unheard)? {
+                true => {
+                    self.service.checksums.begun(&upload);
+                    return Ok(upload);
+                }
+                false => {
+                    self.service.checksums.leave_uploads();
+                    match self.upload_abort(key, &upload).await {
+                        Ok(()) | Err(BucketError::NotFound { .. }) => {}
+                        Err(error @ (BucketError::Forbidden { .. } | BucketError::Refused { .. })) => {
+                            tracing::warn!(key, upload = upload.0, %error, "an upload is left behind");
+                        }
+                        Err(error) => return Err(unheard(error)),
+                    }
+                }
+            },
             Err(BucketError::Refused { .. }) => {}
             Err(other) => return Err(other),
         }
@@ -174,7 +186,8 @@ impl Operations for S3 {
 impl S3 {
     /// What is too long for one copy goes through an upload whose parts the store copies.
     async fn copy_by_parts(&self, from: &str, to: &str, source: &ObjectMeta) -> Result<ETag, BucketError> {
-        let upload = self.upload_begin(to, &source.tags).await?;
+        // Nothing of it passes through here: there is nothing to check.
+        let (upload, _) = self.begin(to, &tagged(self.making("POST", to, Bytes::new()).query("uploads", ""), &source.tags)).await?;
         let copied = self.copy_parts(from, to, source, &upload).await;
         let completed = match copied {
             Ok(parts) => self.upload_complete(to, &upload, &parts, &Condition::Always).await,
@@ -197,10 +210,6 @@ impl S3 {
             let copied = self.upload_part_copy(to, upload, number, &piece).await.map_err(|error| match error {
                 // Nothing is visible before the completion.
                 BucketError::Unknown { what } => BucketError::Unavailable { what, retry_after: None },
-                // The upload, not what is copied.
-                BucketError::NotFound { key } if key == to => {
-                    BucketError::Unavailable { what: format!("copy {from}: the upload of {key} was ended"), retry_after: None }
-                }
                 other => other,
             })?;
             parts.push(copied);
@@ -238,13 +247,18 @@ impl S3 {
         self.service.at_rest.iter().fold(call, |call, (name, value)| call.header(*name, value))
     }
 
-    fn part<'a>(&self, key: &'a str, upload: &UploadId, number: u32, body: Bytes) -> Result<Call<'a>, BucketError> {
+    pub(super) fn part<'a>(&self, key: &'a str, upload: &UploadId, number: u32, body: Bytes) -> Result<Call<'a>, BucketError> {
         if upload.0.is_empty() {
             // Some stores would take this for a put of the whole object.
             return Err(BucketError::NotFound { key: key.into() });
         }
         Ok(self.mutation("PUT", key, body).query("partNumber", number.to_string()).query("uploadId", &upload.0))
     }
+}
+
+/// Of a request after which an upload is there that the caller does not hear of.
+fn unheard(error: BucketError) -> BucketError {
+    BucketError::Unknown { what: error.to_string() }
 }
 
 fn completed_part(part: &PartTag) -> String {

@@ -23,6 +23,8 @@ enum Store {
     /// The same, but that it tells the checksum of what it copies from, as one that was put together of two parts.
     TellsAnother,
     RefusesCompletions,
+    /// It names the algorithm, and does not look at the checksums.
+    NamesIt,
     ChecksPuts,
     RefusesUploads,
     TakesNoNotice,
@@ -38,7 +40,7 @@ fn play(store: Store, request: &str) -> Reply {
     if request.contains("uploads=") {
         let (id, header) = match (store, asked) {
             (RefusesUploads, true) => return error("501 Not Implemented", "NotImplemented"),
-            (Checks | ChecksWhatIsSent | WantsAll | TellsAnother | RefusesCompletions, true) => {
+            (Checks | ChecksWhatIsSent | WantsAll | TellsAnother | RefusesCompletions | NamesIt, true) => {
                 ("checked", "x-amz-checksum-algorithm: CRC32C\r\n")
             }
             _ => ("plain", ""),
@@ -70,8 +72,9 @@ fn play(store: Store, request: &str) -> Reply {
     match store {
         RefusesPuts if request.contains("x-amz-checksum-crc32c") => error("400 Bad Request", "InvalidRequest"),
         TakesNoNotice => answer("200 OK", etag, ""),
+        NamesIt if !is_probe => answer("200 OK", etag, ""),
         // Of nothing, while three bytes came.
-        _ if is_probe && says("AAAAAA==") => error("400 Bad Request", "BadDigest"),
+        _ if says("AAAAAA==") => error("400 Bad Request", "BadDigest"),
         _ => answer("200 OK", etag, ""),
     }
 }
@@ -129,23 +132,24 @@ fn an_upload_that_is_checked_is_completed_with_the_checksums_of_all_parts() {
     });
     let sent = sent(&script);
     assert!(sent[0].contains("x-amz-checksum-algorithm: CRC32C\r\n"), "{}", sent[0]);
-    assert!(is_by_crc(&sent[1]));
+    assert!(sent[1].contains("x-amz-checksum-crc32c: AAAAAA==\r\n"), "a wrong one, to see whether it is refused: {}", sent[1]);
+    assert!(is_by_crc(&sent[2]));
     let part = |number, etag, crc| {
         format!("<Part><PartNumber>{number}</PartNumber><ETag>&quot;{etag}&quot;</ETag><ChecksumCRC32C>{crc}</ChecksumCRC32C></Part>")
     };
-    assert!(sent[3].contains(&(part(1, "e", CRC) + &part(2, "c", "Y29weQ=="))), "{}", sent[3]);
-    assert!(!is_by_crc(&sent[4]));
+    assert!(sent[4].contains(&(part(1, "e", CRC) + &part(2, "c", "Y29weQ=="))), "{}", sent[4]);
+    assert!(!is_by_crc(&sent[5]));
 }
 
 #[test]
 fn a_store_that_checks_no_parts_gets_uploads_without() {
-    for (store, requests) in [(ChecksPuts, 3), (RefusesUploads, 2)] {
+    for (store, requests, ended) in [(ChecksPuts, 3, 1), (RefusesUploads, 2, 0), (NamesIt, 4, 1)] {
         let (script, bucket) = opened(store);
         let upload = wait(bucket.upload_begin("k", vec![])).unwrap();
         assert_eq!(upload, UploadId("plain".into()));
         let begun = sent(&script);
-        assert_eq!(begun.len(), requests, "with, its end if there was one, and without: {begun:?}");
-        assert_eq!(begun.iter().filter(|request| request.starts_with("DELETE")).count(), requests - 2);
+        assert_eq!(begun.len(), requests, "with, a wrong part and its end if there was one, and without: {begun:?}");
+        assert_eq!(begun.iter().filter(|request| request.starts_with("DELETE")).count(), ended);
         let part = wait(bucket.upload_part("k", &upload, 1, body())).unwrap();
         assert_eq!(part, PartTag { number: 1, receipt: "e".into() });
         let copied = wait(bucket.upload_part_copy("k", &upload, 2, piece())).unwrap();
@@ -172,7 +176,7 @@ fn is_begun_anew(store: Store) {
     wait(bucket.upload_part_copy("k", &upload, 1, piece())).unwrap();
     wait(bucket.upload_part("k", &upload, 2, body())).unwrap();
     let sent = sent(&script);
-    assert!(!sent[3].contains("checksum") && !is_by_crc(&sent[5]), "{sent:?}");
+    assert!(!sent[4].contains("checksum") && !is_by_crc(&sent[6]), "{sent:?}");
 }
 
 #[test]
