@@ -209,6 +209,7 @@ fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
 /// still to be forced; an fsync then does nothing, and a power cut takes them back.
 #[test]
 fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
+    let mut removed = 0;
     for (seed, micros) in (0..80).map(|round| (round % SEEDS, 20 * round)) {
         let world = World::new(seed);
         let scenario = async {
@@ -217,14 +218,20 @@ fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
             let caller = Caller::ROOT;
             let grow = volume.client.write(&caller, volume.file, 2 * BLOCK_BYTES, Bytes::from_static(b"end"), false);
             let (Either::Left(_) | Either::Right(_)) = select(pin!(grow), pin!(world.sleep(Duration::from_micros(micros)))).await;
-            volume.kill().await;
+            let store_files = async |machine: &Machine| machine.process_on("look", "data").ports.disk.list("store").await.unwrap().len();
+            volume.process.kill();
+            let before = store_files(&volume.machine).await;
+            (volume.process, volume.client) = mount(&volume.machine, &volume.bucket).await;
+            let after = store_files(&volume.machine).await;
             volume.client.fsync(volume.file).await.unwrap();
             volume.cut_power().await;
             let kept = volume.client.read(volume.file, 0, BLOCK_BYTES as usize).await.unwrap();
             assert!(kept.iter().all(|byte| *byte == NEW), "seed {seed}, killed after {micros} us");
+            before - after
         };
-        world.run(scenario).unwrap();
+        removed += world.run(scenario).unwrap();
     }
+    assert!(removed > 0, "no process died at that moment");
 }
 
 /// Danger: the file was cut, the log is forced for others, and the cut was not.
