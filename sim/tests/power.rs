@@ -210,7 +210,7 @@ fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
 #[test]
 fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
     let mut removed = 0;
-    for (seed, micros) in (0..80).map(|round| (round % SEEDS, 20 * round)) {
+    for (seed, micros) in (0..40).map(|round| (round % SEEDS, 25 * round)) {
         let world = World::new(seed);
         let scenario = async {
             let mut volume = Mounted::with_old_bytes(&world).await;
