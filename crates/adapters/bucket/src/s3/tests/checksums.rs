@@ -191,3 +191,22 @@ fn after_an_upload_that_was_refused_the_next_one_has_no_checksums() {
     assert!(matches!(refused, Err(BucketError::Refused { .. })), "{refused:?}");
     wait(upload()).unwrap();
 }
+
+/// An upload was begun that the caller does not hear of: he looks for it, unless nobody may end it anyway.
+#[test]
+fn an_upload_that_is_not_wanted_is_looked_for_if_its_end_is_not_clear() {
+    let begun = |method: &'static str, reply: fn() -> Reply| {
+        let script = serve(false, move |request| match request.starts_with(method) && request.contains("uploadId=checked") {
+            true => reply(),
+            false => play(NamesIt, request),
+        });
+        let bucket = open_as(BucketSettings { endpoint: Some(script.address.clone()), ..keys() }, &[]).unwrap();
+        wait(bucket.upload_begin("k", vec![]))
+    };
+    for (method, reply) in [("DELETE", (|| answer("503 Service Unavailable", "", "")) as fn() -> Reply), ("PUT", || Reply::Close)] {
+        let doubtful = begun(method, reply);
+        assert!(matches!(doubtful, Err(BucketError::Unknown { .. })), "{method}: {doubtful:?}");
+    }
+    let forbidden = || answer("403 Forbidden", "", "<Error><Code>AccessDenied</Code></Error>");
+    assert_eq!(begun("DELETE", forbidden), Ok(UploadId("plain".into())));
+}
