@@ -9,6 +9,8 @@ use ebb_cli::places::{MountRecord, RunDir};
 use ebb_client::{ClientPorts, Link, WireLink};
 use ebb_model::{AdminReply, AdminRequest, FsError, Name, Reply, Request, RpcError, Status};
 use ebb_os::{OsClock, OsEntropy, OsNet, OsSpawn};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -32,8 +34,9 @@ pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
 
 pub async fn flush(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
+    let path = node.path().await?;
     let reply = {
-        let flushing = node.ask(AdminRequest::Flush { path: node.path.clone() });
+        let flushing = node.ask(AdminRequest::Flush { path });
         let watching = watch(&node.address);
         tokio::select! {
             reply = flushing => reply?,
@@ -57,7 +60,7 @@ async fn watch(address: &str) -> Failure {
 
 pub async fn explain(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
-    let reply = node.ask(AdminRequest::Explain { path: node.path.clone() }).await?;
+    let reply = node.ask(AdminRequest::Explain { path: node.path().await? }).await?;
     output::reply_on(node.mount.as_ref(), &reply, target.output)
 }
 
@@ -77,8 +80,8 @@ pub struct Asked {
     pub address: String,
     /// Asked for by its name; it must be what the node has.
     volume: Option<String>,
-    /// From the root of the volume.
-    pub path: Vec<Name>,
+    /// From the root of the mount, or of the volume where none is meant.
+    pub below: Vec<Name>,
     /// The mount that the path is on, if it is on one.
     pub mount: Option<MountRecord>,
 }
@@ -127,9 +130,35 @@ impl Asked {
                 record.daemon.pid, record.source
             )));
         }
-        let path =
-            names(&record.subdirectory.join(below)).ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.display())))?;
-        Ok(Asked { shown: target.to_owned(), address: record.control.clone(), volume: None, path, mount: Some(record) })
+        let below = names(below).ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.display())))?;
+        Ok(Asked { shown: target.to_owned(), address: record.control.clone(), volume: None, below, mount: Some(record) })
+    }
+
+    /// What was asked for, from the root of the volume.
+    pub async fn path(&self) -> Result<Vec<Name>, Failure> {
+        Ok([&self.root().await?[..], &self.below].concat())
+    }
+
+    /// The directory of the volume that the mount shows. It may have been renamed since it was mounted.
+    pub async fn root(&self) -> Result<Vec<Name>, Failure> {
+        let Some(mount) = &self.mount else { return Ok(Vec::new()) };
+        let gone =
+            || Failure::of(self.shown.display(), format!("the directory that {} shows has been removed", mount.mountpoint.display()));
+        match mount.root {
+            None => names(&mount.subdirectory).ok_or_else(gone),
+            Some(root) => match self.ask(AdminRequest::Paths { inos: vec![root] }).await? {
+                AdminReply::Paths(paths) => {
+                    let path = paths.into_iter().next().flatten();
+                    path.and_then(|path| names(Path::new(OsStr::from_bytes(&path)))).ok_or_else(gone)
+                }
+                _ => Err(Failure::of(self.shown.display(), "a reply of the wrong kind")),
+            },
+        }
+    }
+
+    pub fn is_on_mount_of(&self, other: &Asked) -> bool {
+        let mountpoint = |asked: &Asked| asked.mount.as_ref().map(|mount| mount.mountpoint.clone());
+        self.is_on_node_of(other) && mountpoint(self) == mountpoint(other)
     }
 
     /// The node has the volume that was named, if one was.
@@ -180,14 +209,14 @@ fn served(target: &Path) -> Result<Option<Asked>, Failure> {
     let shown = target.to_owned();
     match Source::parse(text) {
         Ok(Source::Served { address, volume, subdirectory }) => {
-            return Ok(Some(Asked { shown, address, volume: Some(volume), path: subdirectory, mount: None }));
+            return Ok(Some(Asked { shown, address, volume: Some(volume), below: subdirectory, mount: None }));
         }
         Ok(Source::Storage { url }) => return Err(Failure::Usage(format!("{url} is storage: say which mount or node of it is meant"))),
         Err(_) => {}
     }
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
     let is_address = port.is_some() && std::fs::symlink_metadata(target).is_err();
-    Ok(is_address.then(|| Asked { shown, address: text.to_owned(), volume: None, path: Vec::new(), mount: None }))
+    Ok(is_address.then(|| Asked { shown, address: text.to_owned(), volume: None, below: Vec::new(), mount: None }))
 }
 
 pub enum AskError {

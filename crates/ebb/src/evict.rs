@@ -33,10 +33,11 @@ pub async fn run(args: Evict) -> Result<(), Failure> {
 async fn evict(node: &Asked, pace: &Pace, freed: &Cell<u64>) -> Result<(), Failure> {
     let mut progress = Progress::new("evict");
     let cached = crate::ask::node_status(&node.address).await?.cached_bytes;
+    let path = node.path().await?;
     let mut from = (Ino(0), 0);
     loop {
         let limit_bytes = pace.piece_bytes(PIECE_BYTES);
-        let reply = node.ask(AdminRequest::Evict { path: node.path.clone(), from, limit_bytes }).await?;
+        let reply = node.ask(AdminRequest::Evict { path: path.clone(), from, limit_bytes }).await?;
         let AdminReply::Evicted { bytes: dropped, next } = reply else { return Err(Failure::Failed("a reply of the wrong kind".into())) };
         freed.set(freed.get() + dropped);
         let Some(next) = next else { return Ok(()) };

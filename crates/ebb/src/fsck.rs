@@ -112,7 +112,7 @@ pub async fn roll_back(args: Rollback) -> Result<(), Failure> {
     if !args.yes && !ask(&question)? {
         return Err(Failure::Failed("nothing was done".into()));
     }
-    output::reply(&node.ask(AdminRequest::RollBack { path: node.path.clone() }).await?, args.target.output)
+    output::reply(&node.ask(AdminRequest::RollBack { path: node.path().await? }).await?, args.target.output)
 }
 
 async fn compare(node: &Asked, report: &mut FsckReport) -> Result<(), Failure> {

@@ -375,6 +375,7 @@ impl Plan {
             control,
             counters: Some(self.run_dir.counters_socket()),
             subdirectory,
+            root: None,
             embedded,
             data_dir: self.data_dir.clone(),
             read_only,
@@ -424,7 +425,7 @@ impl Plan {
             Some(ward) => ward.prepare(&mut session, root, consistency)?,
             None => None,
         };
-        let record = MountRecord { succeedable: connection.is_some(), ..record };
+        let record = MountRecord { root: (root != Ino::ROOT).then_some(root), succeedable: connection.is_some(), ..record };
         let counters = session.counters();
         counters.tell_slower_than(settings::slow_operation(&self.node));
         let told = Told { mount: Some(counters), node: node.clone() };

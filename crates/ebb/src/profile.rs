@@ -6,7 +6,7 @@ use crate::signals::Signals;
 use crate::{http, output};
 use ebb_cli::args;
 use ebb_cli::profile::{self, Paths};
-use ebb_model::{AdminReply, AdminRequest, Ino, MAX_PATHS, Profile};
+use ebb_model::{AdminReply, AdminRequest, Ino, MAX_PATHS, Name, Profile};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::process::{Command, ExitStatus};
@@ -57,25 +57,26 @@ async fn command(words: Vec<OsString>) -> Result<(), Failure> {
 
 /// Paths of inodes, as far as the node can be asked and knows them.
 async fn paths(asked: &Asked, profile: &Profile) -> Paths {
-    let inos: BTreeSet<Ino> = profile.lines.iter().map(|line| line.ino).filter(|ino| *ino != Ino::ROOT).collect();
-    let inos: Vec<Ino> = inos.into_iter().collect();
     let mut paths = Paths::new();
-    if let Some(record) = &asked.mount {
-        // Of a directory of the volume the kernel knows the root only.
-        paths.insert(Ino::ROOT, record.subdirectory.to_string_lossy().into_owned());
-    }
-    for some in inos.chunks(MAX_PATHS) {
-        match asked.ask(AdminRequest::Paths { inos: some.to_vec() }).await {
-            Ok(AdminReply::Paths(found)) => {
-                let known = some.iter().zip(found).filter_map(|(ino, path)| Some((*ino, String::from_utf8_lossy(&path?).into_owned())));
-                paths.extend(known);
-            }
-            Ok(_) => break,
-            Err(failure) => {
-                output::say(format!("ebb: paths are not known: {}", failure.text().unwrap_or_default()));
-                break;
-            }
-        }
+    if let Err(failure) = look_up(asked, profile, &mut paths).await {
+        output::say(format!("ebb: paths are not known: {}", failure.text().unwrap_or_default()));
     }
     paths
+}
+
+async fn look_up(asked: &Asked, profile: &Profile, paths: &mut Paths) -> Result<(), Failure> {
+    let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    // What the mount shows is the root to the kernel.
+    let root = asked.root().await?;
+    let root: Vec<&[u8]> = root.iter().map(Name::as_bytes).collect();
+    paths.insert(Ino::ROOT, shown(&root.join(&b'/')));
+    let inos: BTreeSet<Ino> = profile.lines.iter().map(|line| line.ino).filter(|ino| *ino != Ino::ROOT).collect();
+    let inos: Vec<Ino> = inos.into_iter().collect();
+    for some in inos.chunks(MAX_PATHS) {
+        let AdminReply::Paths(found) = asked.ask(AdminRequest::Paths { inos: some.to_vec() }).await? else {
+            return Err(Failure::Failed("a reply of the wrong kind".into()));
+        };
+        paths.extend(some.iter().zip(found).filter_map(|(ino, path)| Some((*ino, shown(&path?)))));
+    }
+    Ok(())
 }

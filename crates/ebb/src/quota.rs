@@ -19,15 +19,16 @@ pub async fn run(command: Quota) -> Result<(), Failure> {
         Quota::Remove(target) => (target, |path| AdminRequest::SetQuota { path, limits: None }),
     };
     let node = Asked::of(&target.path)?;
-    output::reply(&node.ask(request(node.path.clone())).await?, target.output)
+    output::reply(&node.ask(request(node.path().await?)).await?, target.output)
 }
 
 /// Waits until all that is below has been counted. Whoever does not want to wait interrupts it:
 /// the quota stays, and the node goes on counting.
 async fn set(args: SetQuota) -> Result<(), Failure> {
     let node = Asked::of(&args.target.path)?;
+    let path = node.path().await?;
     let limits = QuotaLimits { bytes: args.bytes.map(|Bytes(bytes)| bytes), inodes: args.inodes };
-    let mut reply = node.ask(AdminRequest::SetQuota { path: node.path.clone(), limits: Some(limits) }).await?;
+    let mut reply = node.ask(AdminRequest::SetQuota { path: path.clone(), limits: Some(limits) }).await?;
     let mut said = Instant::now();
     while let Some(status) = counting(&reply) {
         if said.elapsed() >= LINE_EVERY {
@@ -35,7 +36,7 @@ async fn set(args: SetQuota) -> Result<(), Failure> {
             output::say(format!("counting what is in the bucket: {} inodes, {} so far", status.used.inodes, Bytes(status.used.bytes)));
         }
         tokio::time::sleep(POLL).await;
-        reply = node.ask(AdminRequest::Quotas { path: node.path.clone() }).await?;
+        reply = node.ask(AdminRequest::Quotas { path: path.clone() }).await?;
     }
     output::reply(&reply, args.target.output)
 }

@@ -28,7 +28,7 @@ pub async fn run(command: Trash) -> Result<(), Failure> {
 
 async fn list(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
-    let mut entries = listed(&node, &node.path).await?;
+    let mut entries = listed(&node, &node.path().await?).await?;
     entries.sort_by(|a, b| (&a.trashed.path, a.trashed.at).cmp(&(&b.trashed.path, b.trashed.at)));
     output::reply(&AdminReply::Trash { entries, next: None }, target.output)
 }
@@ -50,12 +50,13 @@ async fn listed(node: &Asked, path: &[Name]) -> Result<Vec<TrashEntry>, Failure>
 
 async fn empty(args: EmptyTrash) -> Result<(), Failure> {
     let node = Asked::of(&args.target.path)?;
+    let path = node.path().await?;
     let now = OsClock.wall();
     let age_secs = args.older_than.map_or(0, |span| span.0.as_secs());
     let until = Time { secs: now.secs.saturating_sub(i64::try_from(age_secs).unwrap_or(i64::MAX)), ..now };
     let (mut entries, mut bytes, mut at) = (0, 0, Some(TrashPoint::default()));
     while let Some(from) = at {
-        match node.ask(AdminRequest::EmptyTrash { path: node.path.clone(), until, from }).await? {
+        match node.ask(AdminRequest::EmptyTrash { path: path.clone(), until, from }).await? {
             AdminReply::Emptied { entries: more, bytes: more_bytes, next } => {
                 (entries, bytes, at) = (entries + more, bytes + more_bytes, next);
             }
@@ -71,7 +72,8 @@ async fn restore(args: RestoreTrash) -> Result<(), Failure> {
     if let Some(to) = to.as_ref().filter(|to| !to.is_on_node_of(&node)) {
         return Err(Failure::Usage(format!("{} is on another mount than {}", to.shown(), node.shown())));
     }
-    let entries = listed(&node, &node.path).await?;
+    let (root, path) = (node.root().await?, node.path().await?);
+    let entries = listed(&node, &path).await?;
     let meant: Vec<TrashEntry> = match &args.entry {
         Some(wanted) => entries.into_iter().filter(|entry| entry.ino.to_string() == *wanted).collect(),
         None => last_of_each(entries).into_values().collect(),
@@ -79,14 +81,18 @@ async fn restore(args: RestoreTrash) -> Result<(), Failure> {
     if meant.is_empty() {
         return Err(Failure::of(node.shown(), "nothing that was there is in the trash"));
     }
-    let mut restoring = Restoring { node: &node, dirs: None };
+    let to = match &to {
+        Some(to) => Some(to.path().await?),
+        None => None,
+    };
+    let mut restoring = Restoring { node: &node, root, dirs: None };
     let (mut restored, mut failed) = (Vec::new(), Vec::new());
     for entry in meant {
         let was = split(&entry.trashed.path);
         let place = match &to {
             None => was,
-            Some(to) if args.entry.is_some() => to.path.clone(),
-            Some(to) => to.path.iter().chain(&was[node.path.len()..]).cloned().collect(),
+            Some(to) if args.entry.is_some() => to.clone(),
+            Some(to) => to.iter().chain(&was[path.len()..]).cloned().collect(),
         };
         match restoring.put_back(entry.ino, &place).await {
             Ok(()) => restored.push(place),
@@ -113,6 +119,8 @@ fn last_of_each(entries: Vec<TrashEntry>) -> BTreeMap<Vec<Name>, TrashEntry> {
 
 struct Restoring<'a> {
     node: &'a Asked,
+    /// What the mount shows.
+    root: Vec<Name>,
     /// Directories that are in the trash, once they have been asked for.
     dirs: Option<BTreeMap<Vec<Name>, TrashEntry>>,
 }
@@ -155,8 +163,8 @@ impl Restoring<'_> {
     /// The path of something in the volume, if the mount shows it.
     fn on_mount(&self, path: &[Name]) -> Option<PathBuf> {
         let mount = self.node.mount.as_ref()?;
-        let path: PathBuf = path.iter().map(|name| OsStr::from_bytes(name.as_bytes())).collect();
-        Some(mount.mountpoint.join(path.strip_prefix(&mount.subdirectory).ok()?))
+        let below: PathBuf = path.strip_prefix(&*self.root)?.iter().map(|name| OsStr::from_bytes(name.as_bytes())).collect();
+        Some(mount.mountpoint.join(below))
     }
 }
 

@@ -35,7 +35,7 @@ pub enum Stay {
 
 pub async fn run(args: Warmup, stay: Stay) -> Result<(), Failure> {
     let pace = Pace::new(args.rate)?;
-    let (node, named) = named(&args)?;
+    let (node, named) = named(&args).await?;
     node.confirm().await?;
     // From here on it ends with what it has done.
     let mut signals = Signals::listen()?;
@@ -75,7 +75,7 @@ struct Named {
 }
 
 /// Whose node is asked, and what of it is meant.
-fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
+async fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
     let mut paths = Vec::new();
     for path in &args.paths {
         match path == Path::new("-") {
@@ -89,9 +89,16 @@ fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
     }
     let mut first = None;
     let mut named = Vec::new();
+    // Of the path before: what is listed is on one mount, as a rule.
+    let mut mount: Option<(Asked, Vec<Name>)> = None;
     for path in paths {
         let asked = Asked::of(&path)?;
-        let below_root = asked.path.clone();
+        let root = match mount {
+            Some((other, root)) if asked.is_on_mount_of(&other) => root,
+            _ => asked.root().await?,
+        };
+        let below_root = [&root[..], &asked.below].concat();
+        mount = Some((asked.clone(), root));
         if !asked.is_on_node_of(first.get_or_insert_with(|| asked.clone())) {
             return Err(Failure::Usage(format!("{} is on another mount than what was named before it", path.display())));
         }

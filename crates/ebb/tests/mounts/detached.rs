@@ -45,10 +45,27 @@ fn two_mounts_see_each_other_at_once() {
     assert_eq!(fs::read_to_string(place.path("backing/sub/newer")).unwrap(), "three");
     assert!(!place.path("backing/sub/file").exists(), "it was not asked for");
 
+    // The second shows the same directory by whatever name it has.
+    fs::rename(place.path("mnt/sub"), place.path("mnt/renamed")).unwrap();
+    fs::create_dir(place.path("mnt/sub")).unwrap();
+    fs::write(place.path("mnt/sub/file"), "of another directory").unwrap();
+    place.ebb(&["flush", "mnt2/file"]).good();
+    assert_eq!(fs::read_to_string(place.path("backing/renamed/file")).unwrap(), "two, and longer");
+    assert!(!place.path("backing/sub/file").exists(), "it was not asked for");
+    place.ebb(&["warmup", "mnt2/file", "mnt2/newer", "mnt/sub/file"]).good();
+    let profile = place.ebb(&["profile", "mnt2", "--json", "--", "chmod", "700", "mnt2"]).good().json();
+    let paths: Vec<_> = profile["lines"].as_array().unwrap().iter().map(|line| line["path"].as_str()).collect();
+    assert!(paths.contains(&Some("renamed")), "{paths:?}");
+    fs::remove_file(place.path("mnt2/file")).unwrap();
+    fs::remove_file(place.path("mnt2/newer")).unwrap();
+    fs::remove_dir(place.path("mnt/renamed")).unwrap();
+    place.ebb(&["flush", "mnt2/file"]).refused(1, "mnt2 shows has been removed");
+    place.ebb(&["status", "mnt2"]).good();
+
     place.ebb(&["umount", "mnt2"]).good();
     assert!(place.ebb(&["umount", "mnt"]).good().out.contains("is safe at"));
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
-    assert_eq!(fs::read_to_string(place.path("backing/sub/file")).unwrap(), "two, and longer");
+    assert_eq!(fs::read_to_string(place.path("backing/sub/file")).unwrap(), "of another directory");
 }
 
 /// Situation: the node is killed and started again while a mount works. Expectation: the

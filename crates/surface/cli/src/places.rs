@@ -6,6 +6,7 @@
 //! whose daemon is gone and says nothing is left by a crash.
 
 use crate::args::Consistency;
+use ebb_model::Ino;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -31,8 +32,11 @@ pub struct MountRecord {
     /// The socket at which the mount tells what it has counted, over HTTP.
     #[serde(default)]
     pub counters: Option<PathBuf>,
-    /// The directory of the volume that is mounted; empty for its root.
+    /// The directory of the volume that is mounted, by its name then; empty for the volume's root.
     pub subdirectory: PathBuf,
+    /// The directory of the volume that is mounted, where it is not its root.
+    #[serde(default)]
+    pub root: Option<Ino>,
     /// The node lives in the daemon, and so does what has not reached the bucket.
     pub embedded: bool,
     pub data_dir: PathBuf,

@@ -29,6 +29,7 @@ impl Place {
             counters: None,
             control: "unix:/run/x".into(),
             subdirectory: PathBuf::new(),
+            root: None,
             embedded: true,
             data_dir: "/data".into(),
             read_only: false,
