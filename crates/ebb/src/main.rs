@@ -45,6 +45,9 @@ use warmup::Stay;
 
 fn main() -> ExitCode {
     log::abort_on_panic();
+    // A daemon is started by the name that its supervisor's binary has for that itself.
+    // SAFETY: the name ends in NUL, and is copied.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"ebb".as_ptr()) };
     if let Some(mode) = supervisor::Mode::inherited() {
         return supervise(mode);
     }

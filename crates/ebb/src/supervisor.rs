@@ -7,6 +7,8 @@
 //!   serve it any more. In between a daemon that ends without that is replaced.
 //! - What a daemon that ended by itself had to say it has said: only one that was killed is replaced,
 //!   or one that could not take over.
+//! - A daemon has ended once its first thread has and all that it had open is closed. A thread of it may wait on inside the
+//!   kernel, for what only the next daemon can answer.
 //! - Whoever tells this process to end means the daemon.
 //! - SIGHUP replaces the daemon by what the binary is by then, or by the one of before if that cannot
 //!   take over. Where a terminal says that it has gone it means the end.
@@ -16,6 +18,7 @@ use crate::failure::Failure;
 use crate::log;
 use crate::service;
 use crate::ward::{self, Word};
+use ebb_cli::places::Process;
 use ebb_client::Estate;
 use ebb_os::{OsClock, SharedWords};
 use ebb_ports::Clock;
@@ -69,6 +72,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Between the end of a process's descriptors and its own.
 const LAST_BREATH: Duration = Duration::from_millis(1);
 
+/// For how long that is waited for, before what is left of the process is a thread inside the kernel that waits for the successor.
+const LAST_BREATHS: Duration = Duration::from_millis(200);
+
 /// How a mount was asked for.
 pub enum Mode {
     /// In the background; everything is said in this log.
@@ -118,6 +124,7 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
         words,
         fenced: None,
         dropping: Vec::new(),
+        remains: Vec::new(),
         device: None,
         ending: false,
         told_to_end: None,
@@ -203,6 +210,8 @@ struct Supervisor {
     fenced: Option<Duration>,
     /// What drops it waits for pages that are being read, as long as nobody serves.
     dropping: Vec<JoinHandle<()>>,
+    /// Daemons that have died but for a thread which waits for the same inside the kernel.
+    remains: Vec<Child>,
     /// Nobody is.
     ending: bool,
     /// By this signal.
@@ -280,6 +289,7 @@ impl Supervisor {
         }
         words.set_nonblocking(true)?;
         let (mut heard, mut upgraded) = (Heard::default(), false);
+        let mut silent: Option<Instant> = None;
         let status = loop {
             let timeout = if heard.serves { None } else { self.fence() };
             let gone_silent = wait(&[self.signals.fd.as_raw_fd(), words.as_raw_fd()], timeout)?;
@@ -287,7 +297,7 @@ impl Supervisor {
             self.hear(&words, &daemon, &mut heard)?;
             for signal in self.signals.take()? {
                 match signal {
-                    libc::SIGCHLD => {}
+                    libc::SIGCHLD => self.remains.retain_mut(|daemon| matches!(daemon.try_wait(), Ok(None))),
                     // Who has said nothing yet is what the binary is by now, or nearly so.
                     libc::SIGHUP if heard.serves && self.device.is_some() && !self.ending && self.told_to_end.is_none() => {
                         match Estate::unfit_in(&self.words) {
@@ -316,6 +326,10 @@ impl Supervisor {
             }
             if gone_silent {
                 // It is about to end.
+                if silent.get_or_insert_with(Instant::now).elapsed() >= LAST_BREATHS && Process::first_thread_has_ended(daemon.id()) {
+                    self.remains.push(daemon);
+                    break ExitStatus::from_raw(libc::SIGKILL);
+                }
                 std::thread::sleep(LAST_BREATH);
             }
         };

@@ -2,6 +2,7 @@
 //! no error, and what was asked for is done once.
 
 use crate::detached::serve;
+use crate::joining::free_address;
 use crate::place::{Place, kill, until};
 use crate::switch::Switch;
 use std::collections::BTreeSet;
@@ -571,4 +572,47 @@ fn who_kills_what_is_in_the_foreground_kills_the_mount() {
     place.mount();
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     place.umount();
+}
+
+/// Situation: a page is being read from a bucket that is away when another mount comes, for which the kernel is told to drop what it has
+/// cached, and waits for that page; then the daemon is killed. Danger: the process does not end, for it waits for a reader that waits for
+/// a daemon. Expectation: another daemon serves, and the reader gets what it asked for.
+#[test]
+fn a_daemon_dies_while_the_kernel_drops_what_is_being_read() {
+    let switch = Switch::default();
+    let place = Place::behind(&switch);
+    place.mount();
+    fs::write(place.path("mnt/file"), vec![7; 1 << 20]).unwrap();
+    place.umount();
+    place.drop_cache();
+    let address = free_address();
+    place.mount_with(&["--listen", &address]);
+    let volume = format!("ebb://{address}/{}", place.url().rsplit('/').next().unwrap());
+    let file = File::open(place.path("mnt/file")).unwrap();
+    switch.close();
+    let reader = std::thread::spawn(move || {
+        let mut content = Vec::new();
+        (&file).read_to_end(&mut content).map(|_| content)
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| place.ebb(&["mount", &volume, "mnt2", "--data", "data2"]).good());
+        let daemon = place.record("mnt").daemon.pid;
+        until("the kernel waits for the page", || is_stuck(daemon, "ebb-notify"));
+        kill(daemon, libc::SIGKILL);
+        switch.open();
+        until("another daemon serves", || place.record("mnt").daemon.pid != daemon);
+        assert!(reader.join().unwrap().unwrap() == [7; 1 << 20]);
+        other.join().unwrap();
+    });
+    place.ebb(&["umount", "mnt2"]).good();
+    place.umount();
+}
+
+/// Whether the thread of that name waits inside the kernel for what no signal ends.
+fn is_stuck(pid: u32, name: &str) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads
+        .map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default())
+        .any(|stat| stat.contains(&format!("({name}) D")))
 }

@@ -96,21 +96,33 @@ impl Process {
     pub fn is_alive(&self) -> bool {
         start_of(self.pid) == Some(self.started)
     }
+
+    /// Its first thread has ended, whatever has become of the others.
+    pub fn first_thread_has_ended(pid: u32) -> bool {
+        stat_of(pid).is_some_and(|(state, _)| is_over(state))
+    }
 }
 
 /// When a process started; `None` if there is none, or only its remains, which nobody may
-/// ever collect. A first thread that has ended before the others is not the end of them.
+/// ever collect.
 fn start_of(pid: u32) -> Option<u64> {
+    let (state, started) = stat_of(pid)?;
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |threads| threads.count());
+    (!is_over(state) || threads() > 1).then_some(started)
+}
+
+/// State and start of a process's first thread, which can have ended before the others.
+fn stat_of(pid: u32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command's name is in brackets and may hold anything, brackets among it.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();
-    let state = fields.next()?;
-    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |threads| threads.count());
-    if matches!(state, "Z" | "X") && threads() <= 1 {
-        return None;
-    }
-    fields.nth(STARTED_AFTER_STATE)?.parse().ok()
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(STARTED_AFTER_STATE)?.parse().ok()?))
+}
+
+fn is_over(state: char) -> bool {
+    matches!(state, 'Z' | 'X')
 }
 
 /// `starttime` is field 22 of proc_pid_stat(5), `state` is field 3.

@@ -7,8 +7,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub(crate) struct Device {
-    /// The notifier's thread borrows it through a weak reference, so that dropping the
-    /// device closes it and with it the connection.
+    /// Others borrow it through weak references, so that dropping the device closes it, and with it the connection.
     fd: AsyncFd<Arc<OwnedFd>>,
 }
 

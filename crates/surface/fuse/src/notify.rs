@@ -3,15 +3,23 @@
 //! A notification waits inside the kernel for locks that requests hold: the pages of a
 //! read in progress, the directory of a create. Therefore each is written by a thread of
 //! its own, and whoever sends one must not hold up a request while it waits.
+//!
+//! Where the process is killed meanwhile, its thread waits on until a successor has answered those requests. It has a table of
+//! descriptors of its own, so that nearly everything else which the process had open is free by then.
 
 use crate::abi;
-use crate::device::write_message;
+use crate::device::{Device, write_message};
 use ebb_model::{Ino, Name};
+use std::fs;
 use std::io::{self, IoSlice};
 use std::mem::size_of;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::sync::Weak;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use zerocopy::IntoBytes;
@@ -47,7 +55,15 @@ pub enum NotifyError {
 /// Sends notifications of one mount, in the order in which they are sent.
 #[derive(Clone)]
 pub struct Notifier {
-    queue: mpsc::Sender<Job>,
+    queue: mpsc::WeakSender<Job>,
+}
+
+/// The thread that writes them, with a descriptor of the device. Once dropped that is closed.
+pub(crate) struct Telling {
+    /// Its end is the thread's. There is one until this is dropped.
+    queue: Option<mpsc::Sender<Job>>,
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
 }
 
 struct Job {
@@ -55,29 +71,59 @@ struct Job {
     done: oneshot::Sender<Result<(), NotifyError>>,
 }
 
-impl Notifier {
-    /// The thread ends with the last notifier, and closes nothing: it holds the device
-    /// only while it writes.
-    pub(crate) fn start(device: Weak<OwnedFd>) -> io::Result<Notifier> {
+impl Telling {
+    pub fn start(device: &Device) -> io::Result<Telling> {
         let (queue, mut jobs) = mpsc::channel::<Job>(QUEUE_LEN);
-        std::thread::Builder::new().name("ebb-notify".into()).spawn(move || {
+        let over = Arc::new(AtomicBool::new(false));
+        let (shared, is_over) = (device.shared(), over.clone());
+        let (taken, has_taken) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new().name("ebb-notify".into()).spawn(move || {
+            let own = take_alone(&shared);
+            drop(shared);
+            let (device, outcome) = match own {
+                Ok(device) => (Some(device), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            // Whoever has started it waits for this.
+            taken.send(outcome).ok();
+            let Some(device) = device else { return };
             while let Some(Job { notification, done }) = jobs.blocking_recv() {
-                let result = match device.upgrade() {
-                    Some(device) => write(&device, &notification),
-                    None => Err(NotifyError::Ended),
-                };
+                if is_over.load(Ordering::Acquire) {
+                    return;
+                }
                 // Whoever does not wait for the outcome does not want it.
-                done.send(result).ok();
+                done.send(write(&device, &notification)).ok();
             }
         })?;
-        Ok(Notifier { queue })
+        // Not before that may the number mean something else in this table.
+        has_taken.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        Ok(Telling { queue: Some(queue), over, thread })
     }
 
+    pub fn notifier(&self) -> Notifier {
+        Notifier { queue: self.queue.as_ref().expect("there is a sender until this is dropped").downgrade() }
+    }
+}
+
+impl Drop for Telling {
+    /// The connection can end only once its descriptor here is closed.
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        self.queue = None;
+        let began = Instant::now();
+        while !self.thread.is_finished() && began.elapsed() < LAST_WORD {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Notifier {
     /// Completes when the kernel has dropped it, which includes that it had nothing to
     /// drop. Never await this while a request of the same mount waits for you.
     pub async fn send(&self, notification: Notification) -> Result<(), NotifyError> {
         let (done, outcome) = oneshot::channel();
-        self.queue.send(Job { notification, done }).await.map_err(|_| NotifyError::Ended)?;
+        let queued = self.queue.upgrade().ok_or(NotifyError::Ended)?.send(Job { notification, done }).await;
+        queued.map_err(|_| NotifyError::Ended)?;
         outcome.await.map_err(|_| NotifyError::Ended)?
     }
 }
@@ -156,6 +202,36 @@ fn send<T: IntoBytes + zerocopy::Immutable + ?Sized>(device: &OwnedFd, code: i32
     let header = abi::OutHeader { len, error: code, unique: 0 };
     write_message(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body), IoSlice::new(more)])
 }
+
+/// The device in a table of descriptors that is this thread's alone. Without one, as before Linux 5.9 or in a container that
+/// forbids it, another descriptor in the table of all.
+fn take_alone(device: &OwnedFd) -> io::Result<OwnedFd> {
+    let number = device.as_raw_fd();
+    // SAFETY: takes plain integers, and closes nothing: there is no such descriptor.
+    if unsafe { libc::syscall(libc::SYS_close_range, RawFd::MAX, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE) } == -1 {
+        return device.try_clone();
+    }
+    let kept = |fd: RawFd, what: &Path| fd == number || fd <= libc::STDERR_FILENO || what == Path::new(WAKER);
+    // The listing has a descriptor too, which is closed by then.
+    let all: Vec<RawFd> = fs::read_dir(TABLE)?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for fd in all {
+        if fs::read_link(Path::new(TABLE).join(fd.to_string())).is_ok_and(|what| !kept(fd, &what)) {
+            // SAFETY: what is open under that number in this table nobody else uses.
+            unsafe { libc::close(fd) };
+        }
+    }
+    // SAFETY: in this table the number is the device, and nobody else closes it there.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// The descriptors of the thread that looks.
+const TABLE: &str = "/proc/thread-self/fd";
+
+/// What a thread wakes the runtime with, as proc(5) calls it.
+const WAKER: &str = "anon_inode:[eventfd]";
+
+/// How long the end of a session waits for a notification under way. One that waits longer waits for what cutting off the mount ends.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Notifications that wait their turn; senders beyond that wait before they are queued.
 const QUEUE_LEN: usize = 1024;

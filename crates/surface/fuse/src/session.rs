@@ -11,6 +11,7 @@ use crate::init::{Answer, negotiate};
 use crate::interrupt::Interrupts;
 use crate::lines::{Came, Lines};
 use crate::mount::{LeftMount, MountPoint};
+use crate::notify::Telling;
 use crate::reply::Responder;
 use crate::ring::Ring;
 use crate::succession::Succession;
@@ -71,9 +72,9 @@ pub enum Ended {
 pub struct Session {
     // Dropped in this order: unmounting waits for nobody once the device is closed.
     device: Rc<Device>,
+    telling: Telling,
     point: MountPoint,
     negotiated: Negotiated,
-    notifier: Notifier,
     counters: Rc<Counters>,
     /// Requests in flight hold no more.
     most_bytes: u64,
@@ -93,10 +94,10 @@ impl Session {
             return Err(SessionError::NoRing);
         }
         point.place.set_read_ahead(read_ahead_bytes);
-        let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
+        let telling = Telling::start(&device)?;
         debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
         let (counters, taken_over, at_end) = (Rc::new(Counters::new()), false, None);
-        Ok(Session { device, point, negotiated, notifier, counters, most_bytes: u64::MAX, taken_over, at_end })
+        Ok(Session { device, telling, point, negotiated, counters, most_bytes: u64::MAX, taken_over, at_end })
     }
 
     /// Goes on with a mount whose process has died and left the [device](Session::device), which
@@ -104,14 +105,14 @@ impl Session {
     pub async fn take_over(left: LeftMount) -> Result<Session, SessionError> {
         let LeftMount { device, point, negotiated } = left;
         let device = Rc::new(Device::new(device)?);
-        let notifier = Notifier::start(Arc::downgrade(&device.shared()))?;
-        match notifier.send(Notification::Resend).await {
+        let telling = Telling::start(&device)?;
+        match telling.notifier().send(Notification::Resend).await {
             // That it has ended is found when it is served.
             Ok(()) | Err(NotifyError::Ended) => {}
             Err(error) => return Err(SessionError::NotResumable(error)),
         }
         let (counters, taken_over, at_end) = (Rc::new(Counters::new()), true, None);
-        Ok(Session { device, point, negotiated, notifier, counters, most_bytes: u64::MAX, taken_over, at_end })
+        Ok(Session { device, telling, point, negotiated, counters, most_bytes: u64::MAX, taken_over, at_end })
     }
 
     /// What a successor needs, if this kernel sends requests again: it does not where they came through a ring.
@@ -151,7 +152,7 @@ impl Session {
     }
 
     pub fn notifier(&self) -> Notifier {
-        self.notifier.clone()
+        self.telling.notifier()
     }
 
     /// Serves until the mount has gone, or until `stop` completes and then the mount has been
@@ -159,7 +160,7 @@ impl Session {
     /// to `patience`.
     pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
         // In this order: whenever this future is dropped, the device goes before the mount point.
-        let Session { point, device, notifier: _, negotiated, counters, most_bytes, taken_over, at_end } = self;
+        let Session { point, telling, device, negotiated, counters, most_bytes, taken_over, at_end } = self;
         let ring = negotiated.has(abi::init::OVER_IO_URING).then(|| Ring::start(&device)).transpose().map_err(SessionError::Ring)?;
         let lines = Lines::new(device, ring);
         let mut succession = taken_over.then(Succession::new);
@@ -313,6 +314,7 @@ impl Session {
         drop(in_flight);
         drop(spare);
         drop(lines);
+        drop(telling);
         drop(point);
         Ok(ended)
     }
