@@ -122,7 +122,7 @@ impl Default for Options {
             slow_operation: Some(Duration::from_secs(1)),
             pack_below_bytes: PACKED_BYTES,
             pack_bytes: PACK_BYTES,
-            snapshot_operations: 200_000,
+            snapshot_operations: 50_000,
             segment_bytes: 16 << 20,
             page_piece_entries: 4096,
             record_pieces: 1024,
