@@ -3,6 +3,7 @@
 use super::curl::{self, Request};
 use super::moosefs::Cluster;
 use super::place::Column;
+use super::put_aside;
 use crate::Outcome;
 use crate::rig::Store;
 use std::ffi::OsString;
@@ -119,7 +120,7 @@ impl Peer {
     /// Mounted anew with nothing in the cache that it has on this machine.
     pub fn begin_cold(&mut self, programs: &Programs) -> Outcome<()> {
         self.umount()?;
-        fs::remove_dir_all(self.cache())?;
+        put_aside(&self.cache())?;
         fs::create_dir(self.cache())?;
         self.mount(programs)
     }

@@ -1,8 +1,8 @@
 //! Places to work in: the machine's own file systems, the two FUSE servers that show what the
 //! kernel allows, and ebb.
 
-use super::line;
 use super::peers::{Peer, Programs};
+use super::{line, put_aside};
 use crate::rig::{Rig, Shape};
 use crate::{Outcome, tool};
 use std::fs;
@@ -258,7 +258,7 @@ impl Places {
             let flags: Vec<&str> = self.setup.flags.iter().chain(flags).copied().collect();
             let rig = self.rig()?;
             rig.umount()?;
-            rig.drop_cache()?;
+            put_aside(rig.data())?;
             rig.set_flags(&flags);
             rig.mount("")?;
         }
