@@ -31,7 +31,8 @@ pub async fn run(args: Fsck) -> Result<(), Failure> {
 
 async fn check(args: &Fsck) -> Result<(), Failure> {
     let path = &args.target.path;
-    if path.join("identity").is_file() && !is_on_mount(path) {
+    let is_data_dir = path.join("identity").is_file() || path.join("log").is_dir() && path.join("store").is_dir();
+    if is_data_dir && !is_on_mount(path) {
         if args.repair {
             return Err(Failure::Usage(format!("{} is repaired while it is mounted: mount it, and repair the mount", path.display())));
         }

@@ -16,9 +16,17 @@ pub enum IdentityError {
     Disk(#[from] DiskError),
     #[error("{PATH}: {0}")]
     Format(#[from] ebb_format::FormatError),
+    #[error(
+        "it holds a volume ({dir}/{name}) and has lost its file {PATH:?}, which says of which: put that back from a copy, or start with another \
+         data directory and keep this one"
+    )]
+    Lost { dir: &'static str, name: String },
 }
 
-/// The identity of the data directory; a new one gets one.
+/// What a data directory holds of its volume.
+pub(crate) const OF_VOLUME: [&str; 4] = ["log", "snapshot", "store", "packs"];
+
+/// The identity of the data directory; an empty one gets one.
 pub async fn load_or_create(disk: &dyn Disk, entropy: &dyn Entropy) -> Result<Identity, IdentityError> {
     if let Some(known) = load(disk).await? {
         return Ok(known);
@@ -28,12 +36,19 @@ pub async fn load_or_create(disk: &dyn Disk, entropy: &dyn Entropy) -> Result<Id
     Ok(fresh)
 }
 
+/// `None` of an empty directory: nothing of a volume comes before its identity.
 pub async fn load(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
     match disk.open(PATH, OpenMode::Existing).await {
-        Ok(file) => Ok(Some(identity::decode(&file.read_at(0, MAX_BYTES).await?)?)),
-        Err(DiskError::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
+        Ok(file) => return Ok(Some(identity::decode(&file.read_at(0, MAX_BYTES).await?)?)),
+        Err(DiskError::NotFound { .. }) => {}
+        Err(error) => return Err(error.into()),
     }
+    for dir in OF_VOLUME {
+        if let Some(name) = disk.list(dir).await?.into_iter().next() {
+            return Err(IdentityError::Lost { dir, name });
+        }
+    }
+    Ok(None)
 }
 
 /// Replaces the identity; what was there before stays until the new one is forced.

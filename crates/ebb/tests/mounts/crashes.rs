@@ -83,3 +83,22 @@ fn what_another_node_has_overtaken_can_still_be_read() {
     assert_eq!(fs::read_to_string(place.path("mnt/sent")).unwrap(), "in the bucket");
     place.ebb(&["umount", "mnt"]).good();
 }
+
+/// Situation: a data directory has lost the file that says what it is of. Danger: it is taken for a new one, and what is dirty in it
+/// is removed. Expectation: it is refused, and with the file back all is there.
+#[test]
+fn a_data_directory_without_an_identity_is_not_taken_for_a_new_one() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let content = vec![7; 200_000];
+    fs::write(place.path("mnt/file"), &content).unwrap();
+    place.kill("mnt");
+    fs::rename(place.path("data/identity"), place.path("kept")).unwrap();
+    let mount = ["mount", place.url(), "mnt", "--data", "data"];
+    place.ebb(&mount).refused(1, "has lost its file \"identity\"");
+    place.ebb(&["fsck", "data"]).refused(8, "has lost its file \"identity\"");
+    fs::rename(place.path("kept"), place.path("data/identity")).unwrap();
+    place.ebb(&mount).good();
+    assert!(fs::read(place.path("mnt/file")).unwrap() == content);
+    place.umount();
+}
