@@ -126,8 +126,9 @@ impl Asked {
         let mountpoint = record.mountpoint.display();
         if !record.daemon.is_alive() {
             return Err(Failure::Failed(format!(
-                "the daemon of {mountpoint} (process {}) has ended; `ebb mount {} {mountpoint}` goes on where it was, `ebb umount {mountpoint}` clears it away",
-                record.daemon.pid, record.source
+                "the daemon of {mountpoint} (process {}) has ended; `{}` goes on where it was, with the other flags that it had, `ebb umount {mountpoint}` clears it away",
+                record.daemon.pid,
+                record.again()
             )));
         }
         let below = names(below).ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.display())))?;

@@ -143,7 +143,7 @@ impl Outcome {
             return if good { Ok(()) } else { Err(Failure::NotGood) };
         }
         let shown = mountpoint.display();
-        let go_on = |record: &MountRecord| format!("`ebb mount {} {shown}` goes on with it", record.source);
+        let go_on = |record: &MountRecord| format!("`{}` goes on with it, with the other flags that it had", record.again());
         match self {
             Outcome::Clean(record) if record.embedded => output::print(&format!("{shown} is unmounted, everything is in the bucket\n")),
             Outcome::Clean(record) => {

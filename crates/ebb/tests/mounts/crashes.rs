@@ -102,3 +102,20 @@ fn a_data_directory_without_an_identity_is_not_taken_for_a_new_one() {
     assert!(fs::read(place.path("mnt/file")).unwrap() == content);
     place.umount();
 }
+
+/// Situation: the daemon has died, and nobody takes over. Danger: the command that is said to go on uses another data directory, so that
+/// another node takes the volume over, and what is dirty is left behind. Expectation: it goes on where the mount was.
+#[test]
+fn what_is_said_to_go_on_does() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::write(place.path("mnt/file"), "dirty").unwrap();
+    place.kill("mnt");
+    let status = place.ebb(&["status", "mnt"]).refused(1, "has ended");
+    let umount = place.ebb(&["umount", "mnt"]).refused(1, "goes on with it");
+    let said: Vec<&str> = [&status, &umount].into_iter().map(|done| done.err.split('`').nth(1).unwrap()).collect();
+    assert_eq!(said[0], said[1]);
+    place.ebb(&said[0].split(' ').skip(1).collect::<Vec<_>>()).good();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "dirty");
+    place.umount();
+}

@@ -59,6 +59,11 @@ impl MountRecord {
         self.daemon.is_alive() || self.supervisor.is_some_and(|supervisor| supervisor.is_alive())
     }
 
+    /// The command that goes on where it was. What else it was given the record does not know.
+    pub fn again(&self) -> String {
+        format!("ebb mount {} {} --data {}", self.source, self.mountpoint.display(), self.data_dir.display())
+    }
+
     /// The same mount, by the same daemon or one that has taken over from it, or the other way round.
     pub fn is_of(&self, other: &MountRecord) -> bool {
         self.daemon == other.daemon || self.supervisor.is_some() && self.supervisor == other.supervisor
