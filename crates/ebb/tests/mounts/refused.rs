@@ -92,3 +92,14 @@ fn versions_and_completions_need_no_mount() {
     assert!(place.ebb(&["completion", "bash"]).good().out.contains("complete"));
     assert!(place.ebb(&["--help"]).good().out.contains("Usage"));
 }
+
+/// Danger: the daemon waits for itself. Expectation: it is refused, also where a link leads there.
+#[test]
+fn a_data_directory_is_not_below_its_own_mount() {
+    let place = Place::new();
+    std::os::unix::fs::symlink(place.path("mnt"), place.path("link")).unwrap();
+    for data in ["mnt/data", "mnt/a/b", "mnt", "link/data"] {
+        place.ebb(&["mount", place.url(), "mnt", "--data", data]).refused(2, "below its own mount");
+    }
+    assert!(fs::read_dir(place.path("mnt")).unwrap().next().is_none(), "nothing is left there");
+}
