@@ -11,6 +11,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
 
 /// The descriptor of the pipe, in the environment of the background process.
 pub const REPORT: &str = "EBB_REPORT_FD";
@@ -60,7 +63,10 @@ pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Fail
 
 /// The way to whoever waits for this process to become usable.
 pub enum Report {
-    Pipe(PipeWriter),
+    Pipe {
+        pipe: PipeWriter,
+        watch: Option<JoinHandle<()>>,
+    },
     /// Nobody waits: all has been said, or the command runs in the foreground.
     Closed,
 }
@@ -82,7 +88,20 @@ impl Report {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        Some(Report::Pipe(PipeWriter::from(owned)))
+        Some(Report::Pipe { pipe: PipeWriter::from(owned), watch: None })
+    }
+
+    /// Has `told` called if whoever waits goes before there is anything usable. On the threads of a `LocalSet`.
+    pub fn watch(&mut self, told: impl FnOnce() + 'static) -> io::Result<()> {
+        let Report::Pipe { pipe, watch } = self else { return Ok(()) };
+        // SAFETY: the pipe keeps one descriptor open, and always names the same.
+        let pipe = unsafe { AsyncFd::register_with_interest(pipe.try_clone()?, Interest::ERROR)? };
+        *watch = Some(tokio::task::spawn_local(async move {
+            if pipe.ready(Interest::ERROR).await.is_ok() {
+                told();
+            }
+        }));
+        Ok(())
     }
 
     pub fn note(&mut self, text: &str) {
@@ -100,7 +119,9 @@ impl Report {
     /// False if whoever started this process has gone: it is not wanted any more.
     pub fn ready(&mut self) -> bool {
         let said = self.say("ready", "").is_ok();
-        *self = Report::Closed;
+        if let Report::Pipe { watch: Some(watch), .. } = std::mem::replace(self, Report::Closed) {
+            watch.abort();
+        }
         said
     }
 
@@ -112,7 +133,7 @@ impl Report {
 
     fn say(&mut self, kind: &str, text: &str) -> io::Result<()> {
         match self {
-            Report::Pipe(pipe) => pipe.write_all(format!("{kind} {}\n", text.replace('\n', " ")).as_bytes()),
+            Report::Pipe { pipe, .. } => pipe.write_all(format!("{kind} {}\n", text.replace('\n', " ")).as_bytes()),
             Report::Closed => Ok(()),
         }
     }

@@ -141,6 +141,7 @@ impl Plan {
 
     async fn mount(self, report: &mut Report) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
+        report.watch(signals.ask()).map_err(|error| Failure::of("who has asked for the mount", error))?;
         if let Some(ward) = &self.ward {
             ward.hears();
         }
@@ -487,7 +488,11 @@ impl Plan {
         if let Some(ward) = &self.ward {
             ward.ready();
         }
-        if report.ready() { Ok(()) } else { Err(Failure::Failed("whoever asked for the mount has gone".into())) }
+        if report.ready() {
+            return Ok(());
+        }
+        self.run_dir.remove(record).map_err(|error| Failure::of("the record of the mount", error))?;
+        Err(Failure::Failed("whoever asked for the mount has gone".into()))
     }
 
     /// Leaves word of what is left, if anything.

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 const ECHO: Duration = Duration::from_millis(500);
 
 pub struct Signals {
+    ask: mpsc::UnboundedSender<()>,
     asked: mpsc::UnboundedReceiver<()>,
 }
 
@@ -18,6 +19,7 @@ impl Signals {
         let listen = |kind| signal(kind).map_err(|error| Failure::of("signals", error));
         let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         let (ask, asked) = mpsc::unbounded_channel();
+        let heard = ask.clone();
         // What is an echo is told by when it comes, which may be long before anybody asks for the next signal.
         tokio::task::spawn_local(async move {
             let mut last: Option<Instant> = None;
@@ -27,12 +29,21 @@ impl Signals {
                     _ = interrupt.recv() => {}
                 }
                 let is_echo = last.replace(Instant::now()).is_some_and(|last| last.elapsed() < ECHO);
-                if !is_echo && ask.send(()).is_err() {
+                if !is_echo && heard.send(()).is_err() {
                     return;
                 }
             }
         });
-        Ok(Signals { asked })
+        Ok(Signals { ask, asked })
+    }
+
+    /// For what is as good as a signal.
+    pub fn ask(&self) -> impl FnOnce() + use<> {
+        let ask = self.ask.clone();
+        move || {
+            // If that fails nobody asks for signals any more.
+            ask.send(()).ok();
+        }
     }
 
     /// Completes with the next of them.

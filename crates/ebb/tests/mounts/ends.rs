@@ -223,3 +223,23 @@ fn mounting_waits_for_who_has_only_to_end() {
     assert_eq!(place.ended(mounting), 0);
     place.umount();
 }
+
+/// Situation: a mount waits to see whether the node that had the volume still lives, and is interrupted. Danger: its daemon goes on in the
+/// background, and takes the volume over for nobody. Expectation: it ends, and whoever had the volume goes on.
+#[test]
+fn a_mount_that_is_interrupted_takes_nothing_over() {
+    let mut place = Place::new();
+    place.mount_with(&["--flush-interval", "1h", "--head-term", "10s"]);
+    fs::write(place.path("mnt/file"), "dirty").unwrap();
+    place.kill("mnt");
+    let url = place.url().to_owned();
+    let child = place.start_silent(&["mount", &url, "mnt", "--data", "data2"]);
+    let daemon = || fs::read_to_string(place.path("data2/LOCK")).ok()?.trim().parse().ok();
+    until("there is a daemon", || daemon().is_some());
+    let daemon: u32 = daemon().unwrap();
+    place.signal(child, libc::SIGINT);
+    until("the daemon has ended", || Process::of(daemon).is_none());
+    place.mount_with(&[]);
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "dirty");
+    place.umount();
+}
