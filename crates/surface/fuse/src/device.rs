@@ -7,7 +7,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub(crate) struct Device {
-    /// Others borrow it through weak references, so that dropping the device closes it, and with it the connection.
+    /// Others borrow it through weak references, so that dropping the device closes it. With that and the end of [`crate::notify::Telling`],
+    /// which has one of its own, the connection ends.
     fd: AsyncFd<Arc<OwnedFd>>,
 }
 
