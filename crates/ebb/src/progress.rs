@@ -41,10 +41,15 @@ impl Progress {
         Progress { what, most_bytes: 0, shape }
     }
 
-    /// Shows what is still dirty.
+    /// Shows what is still dirty, and what may be why.
     pub fn update(&mut self, status: &Status) {
         self.most_bytes = self.most_bytes.max(status.dirty_bytes);
-        let left = || format!("{} files, {} left", status.dirty_files, Bytes(status.dirty_bytes));
+        let trouble = match &status.troubles[..] {
+            [] => String::new(),
+            [one] => format!(": {}", one.what),
+            [one, more @ ..] => format!(": {} (`ebb status` says {} more)", one.what, more.len()),
+        };
+        let left = || format!("{} files, {} left{trouble}", status.dirty_files, Bytes(status.dirty_bytes));
         self.show(self.most_bytes - status.dirty_bytes, self.most_bytes, left);
     }
 

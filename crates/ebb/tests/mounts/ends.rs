@@ -120,7 +120,7 @@ fn a_second_signal_does_not_wait_for_the_bucket() {
     place.umount();
 }
 
-/// The bucket comes back while `ebb umount` waits for it.
+/// The bucket comes back while `ebb umount` waits for it, and says for what.
 #[test]
 fn unmounting_waits_for_a_bucket_that_is_away() {
     let switch = Switch::default();
@@ -130,10 +130,12 @@ fn unmounting_waits_for_a_bucket_that_is_away() {
     switch.close();
     let later = switch.clone();
     let opener = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(7));
         later.open();
     });
-    assert!(place.umount().out.contains("everything is in the bucket"));
+    let done = place.umount();
+    assert!(done.out.contains("everything is in the bucket"));
+    assert!(done.err.contains("umount: 1 files, 4 KiB left: ") && done.err.contains("s3://bucket/prefix"), "{done:?}");
     opener.join().unwrap();
     place.drop_cache();
     place.mount();
