@@ -23,9 +23,6 @@ pub enum IdentityError {
     Lost { dir: &'static str, name: String },
 }
 
-/// What a data directory holds of its volume.
-pub(crate) const OF_VOLUME: [&str; 4] = ["log", "snapshot", "store", "packs"];
-
 /// The identity of the data directory; an empty one gets one.
 pub async fn load_or_create(disk: &dyn Disk, entropy: &dyn Entropy) -> Result<Identity, IdentityError> {
     if let Some(known) = load(disk).await? {
@@ -36,14 +33,15 @@ pub async fn load_or_create(disk: &dyn Disk, entropy: &dyn Entropy) -> Result<Id
     Ok(fresh)
 }
 
-/// `None` of an empty directory: nothing of a volume comes before its identity.
+/// `None` of a directory that no node has used: bytes of files come after the identity. What a restore needs comes before it, so that
+/// one that was interrupted leaves a log and a snapshot of which nobody was told.
 pub async fn load(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
     match disk.open(PATH, OpenMode::Existing).await {
         Ok(file) => return Ok(Some(identity::decode(&file.read_at(0, MAX_BYTES).await?)?)),
         Err(DiskError::NotFound { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    for dir in OF_VOLUME {
+    for dir in ["store", "packs"] {
         if let Some(name) = disk.list(dir).await?.into_iter().next() {
             return Err(IdentityError::Lost { dir, name });
         }

@@ -520,7 +520,7 @@ async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
 
 /// Removes what is left of a volume that the data directory no longer serves.
 async fn wipe(ports: &Ports) -> Result<(), DiskError> {
-    for dir in identity::OF_VOLUME {
+    for dir in ["log", "snapshot", "store", "packs"] {
         let names = ports.disk.list(dir).await?;
         for name in &names {
             ports.disk.remove(&format!("{dir}/{name}")).await?;

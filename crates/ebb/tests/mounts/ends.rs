@@ -239,7 +239,8 @@ fn a_mount_that_is_interrupted_takes_nothing_over() {
     let daemon = || fs::read_to_string(place.path("data2/LOCK")).ok()?.trim().parse().ok();
     until("there is a daemon", || daemon().is_some());
     let daemon: u32 = daemon().unwrap();
-    place.signal(child, libc::SIGINT);
+    // Not SIGINT, which whoever was started in the background ignores.
+    place.signal(child, libc::SIGTERM);
     until("the daemon has ended", || Process::of(daemon).is_none());
     place.mount_with(&[]);
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "dirty");
