@@ -270,6 +270,9 @@ pub enum BackingCommand {
     /// Whoever was writing the object of `ino` has ended and nothing of it is to be seen yet: it may still come. What
     /// it brings makes nothing clean, for what is here has been read since.
     UploadLate { ino: Ino },
+    /// As `Unredirect`; where the directory's own place is another's, its children are moved to one that nothing else is
+    /// at, above or below.
+    MakeWay { dir: Ino },
 }
 
 impl BackingCommand {

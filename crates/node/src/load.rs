@@ -337,7 +337,9 @@ pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
     RpcError::Refused(match error {
         BucketError::NotFound { .. } => FsError::NotFound,
         BucketError::Forbidden { .. } => FsError::AccessDenied,
-        BucketError::Precondition { .. } | BucketError::Refused { .. } | BucketError::Corrupt { .. } => FsError::Io,
+        BucketError::Precondition { .. } | BucketError::Refused { .. } | BucketError::Nested { .. } | BucketError::Corrupt { .. } => {
+            FsError::Io
+        }
         BucketError::Unavailable { .. } | BucketError::Unknown { .. } => FsError::TimedOut,
     })
 }

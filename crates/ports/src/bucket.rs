@@ -181,6 +181,9 @@ pub enum BucketError {
     /// The store does not take such a key, size or request; asking again is of no use.
     #[error("{what}")]
     Refused { what: String },
+    /// An object is at a key above this one, or below it, and the store has no place for both: `a` beside `a/b`.
+    #[error("{what}")]
+    Nested { what: String },
     /// What came is not what was put there, also when it was asked for again.
     #[error("{what}")]
     Corrupt { what: String },

@@ -87,6 +87,11 @@ impl SimBucket {
         self.shared.store.borrow_mut().refuses_part_copies = true;
     }
 
+    /// Has no place for an object at a key and one below it, as a file system.
+    pub fn exclude_nested(&self) {
+        self.shared.store.borrow_mut().excludes_nested = true;
+    }
+
     /// Listings stay as they are now until they are no longer `stale`.
     pub fn keep_listings(&self, stale: bool) {
         let mut store = self.shared.store.borrow_mut();

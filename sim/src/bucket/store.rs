@@ -47,6 +47,8 @@ pub(crate) struct Store {
     /// Completing an upload does not take its parts away.
     pub(crate) keeps_parts: bool,
     pub(crate) refuses_part_copies: bool,
+    /// Has no place for an object at a key and one below it, as a file system.
+    pub(crate) excludes_nested: bool,
     /// What listings show in place of what there is.
     pub(crate) listed: Option<BTreeMap<String, Object>>,
     objects: BTreeMap<String, Object>,
@@ -70,6 +72,7 @@ impl Store {
             weak_tags: false,
             keeps_parts: false,
             refuses_part_copies: false,
+            excludes_nested: false,
             listed: None,
             objects: BTreeMap::new(),
             uploads: BTreeMap::new(),
@@ -127,6 +130,7 @@ impl Store {
             return Err(refused(key, "too long for one request"));
         }
         self.check_condition(key, condition)?;
+        self.check_nesting(key)?;
         Ok(self.insert(request, key, content_tag(&body), body, tags))
     }
 
@@ -142,6 +146,7 @@ impl Store {
     pub(crate) fn copy(&mut self, request: &Request<'_>, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
         self.check_key(to)?;
         let source = self.get(from, None, if_match)?;
+        self.check_nesting(to)?;
         Ok(self.insert(request, to, content_tag(&source.body), source.body, source.meta.tags))
     }
 
@@ -246,6 +251,7 @@ impl Store {
             return Err(refused(key, "too long for an object"));
         }
         self.check_condition(key, condition)?;
+        self.check_nesting(key)?;
         let tags_of_object = upload.tags.clone();
         if !self.keeps_parts {
             self.uploads.remove(&id.0);
@@ -276,6 +282,16 @@ impl Store {
             0 => Err(refused(key, "a key has at least one byte")),
             len if len > self.capabilities.max_key_bytes => Err(refused(key, "key too long")),
             _ => Ok(()),
+        }
+    }
+
+    fn check_nesting(&self, key: &str) -> Result<(), BucketError> {
+        let mut above = key.match_indices('/').map(|(at, _)| &key[..at]);
+        let below = format!("{key}/");
+        let has_below = !key.ends_with('/') && self.objects.range(below.clone()..).next().is_some_and(|(key, _)| key.starts_with(&below));
+        match self.excludes_nested && (has_below || above.any(|above| self.objects.contains_key(above))) {
+            true => Err(BucketError::Nested { what: format!("{key}: an object is above or below it") }),
+            false => Ok(()),
         }
     }
 

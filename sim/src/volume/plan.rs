@@ -23,6 +23,8 @@ pub struct Plan {
     found: bool,
     /// Everything that is removed is kept.
     keeps: bool,
+    /// The bucket has a place for an object at a key and one below it.
+    nests: bool,
 }
 
 /// Objects that others have put into the bucket before.
@@ -79,6 +81,7 @@ impl Plan {
             medium: [Medium::Plain, Medium::Plain, Medium::Encrypted][rng.split("encrypted").index(3)],
             found: rng.below(2) == 0,
             keeps: rng.split("trash").index(4) == 0,
+            nests: rng.split("nested").index(3) != 0,
         }
     }
 
@@ -102,6 +105,9 @@ impl Plan {
 
     /// Fills the bucket, and says what the volume is then.
     pub fn fill(&self, bucket: &SimBucket) -> Tree {
+        if !self.nests {
+            bucket.exclude_nested();
+        }
         let found: &[(&str, &[u8])] = if self.found { &FOUND } else { &[] };
         for (key, body) in found {
             bucket.put_as_outsider(key, body.to_vec(), vec![]).expect("outsiders meet no faults");

@@ -65,7 +65,8 @@ impl Backing {
                 self.pieces_written(*dir);
                 self.page_written(*dir, etag);
             }
-            BackingCommand::Unredirect { dir } => self.give_up_redirect(namespace, *dir),
+            BackingCommand::Unredirect { dir } => self.give_up_redirect(namespace, *dir, false),
+            BackingCommand::MakeWay { dir } => self.give_up_redirect(namespace, *dir, true),
             BackingCommand::Replaced { ino, etag, len_bytes, modified, stamp } => {
                 return self.replaced(namespace, extents, *ino, etag, (*len_bytes, *modified), *stamp);
             }
@@ -304,10 +305,12 @@ impl Backing {
         true
     }
 
-    pub(super) fn give_up_redirect(&mut self, namespace: &Namespace, dir: Ino) {
+    /// `in_any_case`: a place of its own, where the path's is taken.
+    pub(super) fn give_up_redirect(&mut self, namespace: &Namespace, dir: Ino, in_any_case: bool) {
         let Some(prefix) = self.dirs.get(&dir).and_then(|dir| dir.prefix) else { return };
         let Some(own) = self.own_prefix(namespace, dir) else { return };
-        if !self.is_complete(dir) || self.is_taken(namespace, &own) {
+        let is_taken = self.is_taken(namespace, &own);
+        if !self.is_complete(dir) || is_taken && !in_any_case {
             return;
         }
         let now = namespace.inode(dir).map_or(Time::default(), |inode| inode.attr.ctime);
@@ -319,6 +322,9 @@ impl Backing {
             .filter_map(|child| Some((child.ino, self.prefix_of(namespace, child.ino)?)))
             .collect();
         self.unredirect(namespace, dir, &prefix, now);
+        if is_taken {
+            self.redirect(dir, keys::private_prefix(dir));
+        }
         self.leave_prefix(namespace, dir, &prefix, now);
         if self.dirs.get(&dir).is_some_and(|dir| dir.marked) {
             self.deletes.insert(&prefix, &None);

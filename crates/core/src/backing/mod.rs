@@ -29,6 +29,7 @@ mod forget;
 pub mod keys;
 mod listing;
 mod mend;
+mod nest;
 mod page;
 mod pieces;
 mod plan;
@@ -161,12 +162,16 @@ pub struct Upload {
 }
 
 impl Upload {
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        [Some(&self.key), self.marker.as_ref()].into_iter().flatten().map(String::as_str)
+    }
+
     fn claims(&self, key: &str) -> bool {
-        self.key == key || self.marker.as_deref() == Some(key)
+        self.keys().any(|own| own == key)
     }
 
     fn is_below(&self, prefix: &str) -> bool {
-        [Some(&self.key), self.marker.as_ref()].into_iter().flatten().any(|key| key.starts_with(prefix))
+        self.keys().any(|key| key.starts_with(prefix))
     }
 }
 

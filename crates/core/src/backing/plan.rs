@@ -48,6 +48,10 @@ pub enum FlushStep {
     AwaitUpload {
         ino: Ino,
     },
+    /// First have what this directory has below its redirect go elsewhere.
+    MakeWay {
+        dir: Ino,
+    },
     Nothing,
 }
 
@@ -191,20 +195,23 @@ impl Backing {
         if occupant == ino {
             return None;
         }
-        if self.uploads.contains_key(&occupant) {
-            return Some(FlushStep::AwaitUpload { ino: occupant });
-        }
-        let etag = self.files.get(&occupant)?.home?.etag;
         let is_free = |key: &String| {
             let sent = self.uploads.values().any(|upload| upload.claims(key));
             !sent && !self.deletes.contains_key(key) && !self.homes.contains_key(key)
         };
         let own = self.key_of(namespace, occupant).filter(is_free);
-        let to = own.unwrap_or_else(|| keys::waiting_key(occupant));
+        self.evict(occupant, key, own.unwrap_or_else(|| keys::waiting_key(occupant)))
+    }
+
+    pub(super) fn evict(&self, occupant: Ino, from: &str, to: String) -> Option<FlushStep> {
+        if self.uploads.contains_key(&occupant) {
+            return Some(FlushStep::AwaitUpload { ino: occupant });
+        }
+        let etag = self.files.get(&occupant)?.home?.etag;
         if self.deletes.contains_key(&to) {
             return Some(FlushStep::AwaitDelete { key: to });
         }
-        Some(FlushStep::Evict { occupant, from: key.into(), to, etag })
+        Some(FlushStep::Evict { occupant, from: from.into(), to, etag })
     }
 
     pub fn page_step(&self, namespace: &Namespace, dir: Ino) -> PageStep {

@@ -156,7 +156,7 @@ impl Backing {
                 self.unredirect(namespace, dir, &prefix, now);
             } else if is_used(&own) {
                 // Some have, and some have not.
-                self.give_up_redirect(namespace, dir);
+                self.give_up_redirect(namespace, dir, false);
                 todo.extend(namespace.children(dir).map(|(_, child)| child.ino));
             }
         }

@@ -47,7 +47,7 @@ impl World {
                     self.flights.push(Flight::Copy { ino: occupant, from, to, etag, attempt });
                 }
                 FlushStep::AwaitDelete { key } => self.delete(&key),
-                FlushStep::AwaitUpload { .. } | FlushStep::Nothing => {}
+                FlushStep::AwaitUpload { .. } | FlushStep::MakeWay { .. } | FlushStep::Nothing => {}
             },
             DirtyWork::Page(dir) => match backing.page_step(namespace, dir) {
                 PageStep::Write { key, marker, merge } => {
@@ -57,6 +57,29 @@ impl World {
                 PageStep::AwaitDelete { key } => self.delete(&key),
                 PageStep::AwaitUpload | PageStep::Nothing => {}
             },
+        }
+    }
+
+    fn excludes(&self, key: &str) -> bool {
+        let below = format!("{key}/");
+        let is_below = |other: &String| !key.ends_with('/') && other.starts_with(&below) || key.starts_with(&format!("{other}/"));
+        !self.nests && self.bucket.keys().any(is_below)
+    }
+
+    /// The bucket has refused what was to be put to `key`.
+    fn make_way(&mut self, ino: Ino, key: &str) {
+        self.log(BackingCommand::UploadAborted { ino });
+        self.attempts += 1;
+        let attempt = self.attempts;
+        match self.partition.backing().way_to(ino, key) {
+            Some(FlushStep::Evict { occupant, from, to, etag }) => {
+                self.announce(occupant, &to, attempt);
+                self.flights.push(Flight::Copy { ino: occupant, from, to, etag, attempt });
+            }
+            Some(FlushStep::MakeWay { dir }) => self.log(BackingCommand::MakeWay { dir }),
+            Some(FlushStep::AwaitDelete { key }) => self.delete(&key),
+            Some(FlushStep::AwaitUpload { .. }) | None => {}
+            Some(step) => panic!("{step:?} makes no way"),
         }
     }
 
@@ -91,6 +114,9 @@ impl World {
                 if self.partition.namespace().inode(ino).is_none() {
                     return self.log(BackingCommand::UploadAborted { ino });
                 }
+                if self.excludes(&key) {
+                    return self.make_way(ino, &key);
+                }
                 let body = self.read(ino);
                 assert_eq!(replaces.as_ref(), self.bucket.get(&key).map(|object| &object.etag), "what a put to {key} replaces");
                 let version = Version(self.partition.next_version().0 - 1);
@@ -100,6 +126,9 @@ impl World {
             Flight::Copy { ino, from, to, etag, attempt } => {
                 if self.partition.namespace().inode(ino).is_none() {
                     return self.log(BackingCommand::UploadAborted { ino });
+                }
+                if self.excludes(&to) {
+                    return self.make_way(ino, &to);
                 }
                 let source = self.bucket.get(&from).unwrap_or_else(|| panic!("{from} is not there to be moved")).clone();
                 assert_eq!(source.etag, etag);
@@ -119,6 +148,9 @@ impl World {
                 let old = if merge { self.head_at(dir) } else { None };
                 let state = self.partition.clone();
                 let (backing, namespace) = (state.backing(), state.namespace());
+                if let Some(marker) = marker.as_ref().filter(|marker| self.excludes(marker)) {
+                    return self.make_way(dir, marker);
+                }
                 let Some(mut draft) = backing.draft_page(namespace, dir, PIECE_ENTRIES) else {
                     return self.log(BackingCommand::UploadAborted { ino: dir });
                 };

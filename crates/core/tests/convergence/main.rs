@@ -20,8 +20,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
     #[test]
-    fn the_bucket_alone_gives_back_the_tree(foreign in any::<bool>(), lives in prop::collection::vec(prop::collection::vec(any::<[u8; 8]>(), 1..120), 1..4)) {
-        let mut world = World::new(foreign);
+    fn the_bucket_alone_gives_back_the_tree(foreign in any::<bool>(), nests in any::<bool>(), lives in prop::collection::vec(prop::collection::vec(any::<[u8; 8]>(), 1..120), 1..4)) {
+        let mut world = World::over(foreign, nests);
         for steps in lives {
             for step in steps {
                 world.step(Dice::new(step));

@@ -101,6 +101,8 @@ pub enum Flight {
 }
 
 pub struct World {
+    /// The bucket has a place for an object at a key and one below it.
+    pub nests: bool,
     pub partition: Partition,
     pub incarnation: u16,
     pub time: i64,
@@ -131,7 +133,12 @@ pub fn root_record() -> InstalledRecord {
 
 impl World {
     pub fn new(foreign: bool) -> World {
+        World::over(foreign, true)
+    }
+
+    pub fn over(foreign: bool, nests: bool) -> World {
         let mut world = World {
+            nests,
             partition: Partition::new(Incarnation(1), root_record(), true),
             incarnation: 1,
             time: 100,
@@ -146,7 +153,7 @@ impl World {
         };
         if foreign {
             let keys = ["a/b/c", "d", "d!", "d/a", "d/x", "p//q", "p/../r", ".ebb%zz", "x/1", "x/2", "x/3", "x/4", "b/", "c"];
-            for key in keys {
+            for key in keys.into_iter().filter(|key| nests || *key != "d") {
                 world.store(key, key.as_bytes().to_vec(), None);
             }
         }

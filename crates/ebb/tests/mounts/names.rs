@@ -208,3 +208,47 @@ fn an_overlay_has_its_upper_directory_here() {
     drop(overlay);
     place.umount();
 }
+
+/// Situation: files and directories change places, over a directory, in which no file has the name of a directory.
+/// Danger: the flush waits for ever, for each is in the other's way. Expectation: it gets through, others see in the
+/// backing what the mount shows, and the bucket alone gives it back.
+#[test]
+fn files_and_directories_change_places() {
+    let place = Place::new();
+    place.mount();
+    let at = |name: &str| place.path(&format!("mnt/{name}"));
+    fs::create_dir(at("taken")).unwrap();
+    fs::create_dir(at("swapped")).unwrap();
+    for name in ["below", "taken/by", "swapped/x", "with"] {
+        fs::write(at(name), name).unwrap();
+    }
+    place.ebb(&["flush", "mnt"]).good();
+    fs::rename(at("below"), at("t")).unwrap();
+    fs::create_dir(at("below")).unwrap();
+    fs::rename(at("t"), at("below/below")).unwrap();
+    fs::rename(at("taken/by"), at("t")).unwrap();
+    fs::remove_dir(at("taken")).unwrap();
+    fs::rename(at("t"), at("taken")).unwrap();
+    exchange(&at("swapped"), &at("with"));
+    place.ebb(&["flush", "mnt"]).good();
+    let came = [("below/below", "below"), ("taken", "taken/by"), ("with/x", "swapped/x"), ("swapped", "with")];
+    for (name, content) in came {
+        assert_eq!(fs::read_to_string(place.path(&format!("backing/{name}"))).unwrap(), content);
+    }
+    place.umount();
+    place.drop_cache();
+    place.mount();
+    for (name, content) in came {
+        assert_eq!(fs::read_to_string(at(name)).unwrap(), content);
+    }
+    place.ebb(&["fsck", "--bucket", "mnt"]).good();
+    place.umount();
+}
+
+fn exchange(one: &Path, other: &Path) {
+    let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap();
+    let (one, other) = (path(one), path(other));
+    // SAFETY: both paths outlive the call.
+    let done = unsafe { libc::renameat2(libc::AT_FDCWD, one.as_ptr(), libc::AT_FDCWD, other.as_ptr(), libc::RENAME_EXCHANGE) };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+}

@@ -76,6 +76,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Backing(BackingCommand::PiecesReplaced { .. })) => "pieces-replaced",
     Payload::Command(Command::Backing(BackingCommand::PiecesWritten { .. })) => "pieces-written",
     Payload::Command(Command::Backing(BackingCommand::UploadLate { .. })) => "upload-late",
+    Payload::Command(Command::Backing(BackingCommand::MakeWay { .. })) => "make-way",
     Payload::Command(Command::Repeated { .. }) => "repeated",
     Payload::Command(Command::Quota { limits: Some(_), .. }) => "quota",
     Payload::Command(Command::Quota { limits: None, .. }) => "quota-ends",
@@ -547,6 +548,7 @@ impl Draw {
             BackingCommand::PiecesReplaced { dir, gone: self.list(Draw::name), pieces: self.list(Draw::page_piece) },
             BackingCommand::PiecesWritten { dir, version: self.version(), etag: self.text() },
             BackingCommand::UploadLate { ino },
+            BackingCommand::MakeWay { dir },
         ];
         all.extend(backing.map(Command::Backing));
         let mutation = Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() };

@@ -13,16 +13,41 @@ impl Node {
     /// Brings the object of one file to where and what it is to be.
     pub(super) async fn flush_file(self: &Rc<Self>, ino: Ino) -> Result<(), FlushError> {
         self.see_all_names(ino).await?;
-        let step = {
-            let state = self.replica.view();
-            state.backing().flush_step(state.namespace(), ino)
+        let next = |state: &Partition| state.backing().flush_step(state.namespace(), ino);
+        let step = next(&self.replica.view());
+        let planned = |state: &Partition| next(state) == step;
+        let (ino, key, ended) = match &step {
+            FlushStep::Put { key, replaces } => (ino, key, self.put_file(ino, key, replaces.clone().map(ETag)).await),
+            FlushStep::Move { from, to, etag } => (ino, to, self.move_object(ino, (from, to, &ETag(etag.clone())), planned).await),
+            FlushStep::Evict { occupant, from, to, etag } => {
+                (*occupant, to, self.move_object(*occupant, (from, to, &ETag(etag.clone())), planned).await)
+            }
+            FlushStep::AwaitDelete { .. } | FlushStep::AwaitUpload { .. } | FlushStep::MakeWay { .. } | FlushStep::Nothing => {
+                return Err(FlushError::Later);
+            }
         };
-        let planned = |state: &Partition| state.backing().flush_step(state.namespace(), ino) == step;
+        match ended {
+            Err(FlushError::Bucket(nested @ BucketError::Nested { .. })) => self.make_way(ino, key, nested).await,
+            ended => ended,
+        }
+    }
+
+    /// Does what must be done before the store takes anything at `key` for `ino`, which it has refused because of
+    /// what is at keys above it or below.
+    pub(super) async fn make_way(self: &Rc<Self>, ino: Ino, key: &str, nested: BucketError) -> Result<(), FlushError> {
+        let next = |state: &Partition| state.backing().way_to(ino, key);
+        let step = next(&self.replica.view());
         match &step {
-            FlushStep::Put { key, replaces } => self.put_file(ino, key, replaces.clone().map(ETag)).await,
-            FlushStep::Move { from, to, etag } => self.move_object(ino, (from, to, &ETag(etag.clone())), planned).await,
-            FlushStep::Evict { occupant, from, to, etag } => self.move_object(*occupant, (from, to, &ETag(etag.clone())), planned).await,
-            FlushStep::AwaitDelete { .. } | FlushStep::AwaitUpload { .. } | FlushStep::Nothing => Err(FlushError::Later),
+            Some(FlushStep::Evict { occupant, from, to, etag }) => {
+                self.move_object(*occupant, (from, to, &ETag(etag.clone())), |state| next(state) == step).await
+            }
+            Some(FlushStep::MakeWay { dir }) => {
+                self.complete(*dir).await?;
+                self.commit(Command::Backing(BackingCommand::MakeWay { dir: *dir })).await?;
+                Err(FlushError::Later)
+            }
+            Some(_) => Err(FlushError::Later),
+            None => Err(nested.into()),
         }
     }
 

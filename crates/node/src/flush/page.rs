@@ -58,7 +58,10 @@ impl Node {
             Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
             Err(error) => {
                 self.give_up(dir).await?;
-                Err(error)
+                match (error, marker) {
+                    (FlushError::Bucket(nested @ BucketError::Nested { .. }), Some(marker)) => self.make_way(dir, &marker, nested).await,
+                    (error, _) => Err(error),
+                }
             }
         }
     }

@@ -76,6 +76,7 @@ impl Member {
             BucketError::Precondition { key } => BucketError::Precondition { key: self.prefix.clone() + &key },
             BucketError::Forbidden { what } => BucketError::Forbidden { what: named(what) },
             BucketError::Refused { what } => BucketError::Refused { what: named(what) },
+            BucketError::Nested { what } => BucketError::Nested { what: named(what) },
             BucketError::Corrupt { what } => BucketError::Corrupt { what: named(what) },
             BucketError::Unavailable { what, retry_after } => BucketError::Unavailable { what: named(what), retry_after },
             BucketError::Unknown { what } => BucketError::Unknown { what: named(what) },

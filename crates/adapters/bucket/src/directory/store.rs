@@ -135,13 +135,14 @@ impl Store {
 
     /// The tag of the file at the path. What is there and is no object is refused: it is not ours to replace.
     pub fn look(&self, parent: &File, path: &KeyPath) -> Result<Option<ETag>, BucketError> {
-        let refused = |what: &str| Err(BucketError::Refused { what: format!("{:?}: {what}", path.key) });
+        let what = |what: &str| format!("{:?}: {what}", path.key);
+        let nested = |why: &str| Err(BucketError::Nested { what: what(why) });
         match sys::stat_at(parent, path.name()) {
             Ok(stat) => match (stat.kind, path.form) {
                 (Kind::File, Form::File) | (Kind::Folder, Form::Folder) => Ok(Some(etag_of(&stat))),
-                (Kind::Folder, Form::File) => refused("a directory has this name, and a directory cannot be a file as well"),
-                (Kind::File, Form::Folder) => refused("a file has this name, and a file cannot be a directory as well"),
-                (Kind::Other, _) => refused("something that is neither file nor directory has this name"),
+                (Kind::Folder, Form::File) => nested("a directory has this name, and a directory cannot be a file as well"),
+                (Kind::File, Form::Folder) => nested("a file has this name, and a file cannot be a directory as well"),
+                (Kind::Other, _) => Err(BucketError::Refused { what: what("something that is neither file nor directory has this name") }),
             },
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(fault("look at", &path.key, &error)),

@@ -118,6 +118,10 @@ impl Refusal {
                 return unavailable(what);
             }
             "rateLimitExceeded" | "userRateLimitExceeded" | "conflict" | "ServerBusy" | "PendingCopyOperation" => return unavailable(what),
+            // Of gateways to file systems.
+            "ObjectParentIsFile" | "ExistingObjectIsDirectory" | "XMinioParentIsObject" | "XMinioObjectExistsAsDirectory" => {
+                return BucketError::Nested { what };
+            }
             // The body did not arrive whole, so nothing was stored.
             "RequestTimeout" | "IncompleteBody" | "BadDigest" | "Md5Mismatch" => return unavailable(what),
             "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => return unavailable(what),
@@ -130,7 +134,7 @@ impl Refusal {
         match self.status {
             404 => BucketError::NotFound { key: key.into() },
             412 => BucketError::Precondition { key: key.into() },
-            // With a code it is another conflict: a file where a directory is to be, say.
+            // With a code it is another conflict.
             409 if self.code.is_empty() => BucketError::Precondition { key: key.into() },
             401 | 403 => BucketError::Forbidden { what },
             408 | 429 | 503 => unavailable(what),
@@ -182,7 +186,7 @@ mod tests {
         assert_eq!(error(404, "", Effect::None), BucketError::NotFound { key: key() });
         assert_eq!(error(412, "", Effect::Mutation), BucketError::Precondition { key: key() });
         assert_eq!(error(409, "ConditionalRequestConflict", Effect::Mutation), BucketError::Precondition { key: key() });
-        assert!(matches!(error(409, "ObjectParentIsFile", Effect::Mutation), BucketError::Refused { .. }));
+        assert!(matches!(error(409, "ObjectParentIsFile", Effect::Mutation), BucketError::Nested { .. }));
         assert!(matches!(error(404, "NoSuchBucket", Effect::None), BucketError::Refused { .. }));
         assert!(matches!(error(403, "AccessDenied", Effect::Mutation), BucketError::Forbidden { .. }));
         assert!(matches!(error(400, "ExpiredToken", Effect::Mutation), BucketError::Forbidden { .. }));

@@ -1,0 +1,189 @@
+//! Stores that have no place for an object at a key and another one below it, as directories: whatever changes
+//! places with whatever, its objects get to where they are to be.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::{Node, Options, Stopped};
+use ebb_sim::oracle::SeenTree;
+use ebb_sim::volume::rig;
+use ebb_sim::{Process, World};
+use std::rc::Rc;
+use std::time::Duration;
+
+const ROOT: Caller = Caller::ROOT;
+
+/// What is done, one after the other: `hold` opens a file until the end, `FLUSH` sends everything.
+const CHANGES_OF_PLACE: [(&str, &str); 12] = [
+    ("a file goes below its name", "write b; FLUSH; mv b t; mkdir b; mv t b/b"),
+    ("a file takes its directory's name", "mkdir b; write b/b; FLUSH; mv b/b t; rmdir b; mv t b"),
+    ("a file and a directory change places", "mkdir d; write d/x; write b; FLUSH; swap b d"),
+    ("so do two below others", "mkdir p; mkdir p/d; write p/d/x; mkdir q; write q/b; FLUSH; swap q/b p/d"),
+    ("a directory takes the name of an open file", "write b; FLUSH; hold b; rm b; mkdir b; write b/x"),
+    ("a file takes the name of a directory with an open file", "mkdir d; write d/x; FLUSH; hold d/x; rm d/x; rmdir d; write d"),
+    ("a changed file goes below its name", "write b; FLUSH; mv b t; mkdir b; mv t b/b; write b/b"),
+    ("a new file is below what was a file", "write b; FLUSH; mv b t; mkdir b; mkdir b/c; write b/c/x"),
+    ("a new file is where a directory was", "mkdir d; mkdir d/e; write d/e/x; FLUSH; mv d/e e; rmdir d; write d"),
+    (
+        "two files go below each other",
+        "mkdir a; mkdir c; write a/b; write c/d; FLUSH; mv a/b t; mv c/d u; rmdir a; rmdir c; mv t c; mv u a",
+    ),
+    ("three in a circle", "write a; mkdir b; write b/x; mkdir c; write c/y; FLUSH; swap a b; swap b c; swap a c"),
+    ("a file goes, and a directory comes", "write b; FLUSH; rm b; mkdir b; write b/x; FLUSH; rm b/x; rmdir b; write b"),
+];
+
+fn options() -> Options {
+    Options {
+        owner: "nested".into(),
+        embedded: true,
+        flush_interval: Duration::from_secs(3600),
+        page_piece_entries: 500,
+        ..Options::default()
+    }
+}
+
+/// Situation: names of files and directories change places between two flushes. Danger: each object waits for the
+/// other's key, for ever. Expectation: a flush gets through, and the bucket alone shows the same tree.
+#[test]
+fn what_changes_places_is_flushed() {
+    for (what, steps) in CHANGES_OF_PLACE {
+        println!("{what}");
+        run(async |world| {
+            let mount = mount(world, "one").await;
+            mount.act(steps).await;
+            mount.act("FLUSH").await;
+            mount.shown_by_the_bucket(world).await;
+        })
+        .unwrap_or_else(|failure| panic!("{what}: {failure}"));
+    }
+}
+
+/// Situation: a directory with so many names that its objects stay where they are is renamed, and a file gets its
+/// name. Danger: the file's object has no place. Expectation: the directory's objects move.
+#[test]
+fn a_large_directory_makes_way() {
+    run(async |world| {
+        let mount = mount(world, "one").await;
+        mount.act("mkdir d").await;
+        for number in 0..MORE_THAN_MOVE_BY_THEMSELVES {
+            mount.act(&format!("touch d/{number}")).await;
+        }
+        mount.act("FLUSH; mv d e; FLUSH").await;
+        assert!(world.bucket().objects().contains_key("d/0"), "its objects stay");
+        mount.act("write d; FLUSH").await;
+        mount.shown_by_the_bucket(world).await;
+        assert!(world.bucket().objects().contains_key("d"));
+    })
+    .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+const MORE_THAN_MOVE_BY_THEMSELVES: u64 = 10_001;
+
+fn run(scene: impl AsyncFnOnce(&World)) -> Result<(), String> {
+    let world = World::new(1);
+    world.bucket().exclude_nested();
+    world.run(scene(&world)).map_err(|failure| failure.to_string())
+}
+
+struct Mount {
+    process: Process,
+    node: Rc<Node>,
+    client: Rc<Client>,
+}
+
+async fn mount(world: &World, machine: &str) -> Mount {
+    let process = world.machine(machine).process("ebb");
+    let node = rig::open(&process, &world.bucket(), &options()).await.unwrap().unwrap();
+    let client = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+    Mount { process, node, client }
+}
+
+impl Mount {
+    async fn act(&self, steps: &str) {
+        for step in steps.split("; ").map(str::to_owned) {
+            let client = self.client.clone();
+            self.process
+                .call(async move { perform(&client, &step).await.unwrap_or_else(|error| panic!("{step}: {error}")) })
+                .await
+                .unwrap();
+        }
+    }
+
+    /// Without versions, which are the node's own.
+    async fn walk(&self) -> SeenTree {
+        let client = self.client.clone();
+        let mut tree = self.process.call(async move { rig::walk(&client).await.unwrap() }).await.unwrap();
+        tree.values_mut().for_each(|node| node.attr.version = Version(0));
+        tree
+    }
+
+    /// Ends the node. Another one that has nothing but the bucket shows the same.
+    async fn shown_by_the_bucket(self, world: &World) {
+        let before = self.walk().await;
+        let (node, client) = (self.node.clone(), self.client.clone());
+        let stopped = self.process.call(async move {
+            client.detach(Duration::from_secs(30)).await.unwrap();
+            node.stop(true).await
+        });
+        assert_eq!(stopped.await.unwrap(), Ok(Stopped::Released));
+        self.process.kill();
+        let other = mount(world, "other").await;
+        assert_eq!(other.walk().await, before);
+        let client = other.client.clone();
+        let report = other.process.call(async move { rig::fsck(&client).await.unwrap() }).await.unwrap();
+        assert_eq!(report.problems, vec![]);
+    }
+}
+
+async fn perform(client: &Client, step: &str) -> Result<(), FsError> {
+    let words: Vec<&str> = step.split(' ').collect();
+    match words[..] {
+        ["FLUSH"] => client.admin(AdminRequest::Flush { path: vec![] }).await.map(drop),
+        ["mkdir", path] => make(client, path, Make::Directory).await.map(drop),
+        ["touch", path] => make(client, path, Make::Regular).await.map(drop),
+        ["write", path] => {
+            let (dir, name) = place(client, path).await?;
+            let ino = match client.lookup(dir, &name).await {
+                Ok(attr) => attr.ino,
+                Err(_) => make(client, path, Make::Regular).await?,
+            };
+            client.write(&ROOT, ino, 0, Bytes::from(step.repeat(3)), false).await.map(drop)
+        }
+        ["hold", path] => {
+            let (dir, name) = place(client, path).await?;
+            client.open(client.lookup(dir, &name).await?.ino).await
+        }
+        ["rm", path] => {
+            let (dir, name) = place(client, path).await?;
+            client.unlink(&ROOT, dir, &name).await
+        }
+        ["rmdir", path] => {
+            let (dir, name) = place(client, path).await?;
+            client.rmdir(&ROOT, dir, &name).await
+        }
+        ["mv", from, to] => rename(client, from, to, RenameMode::Replace).await,
+        ["swap", one, other] => rename(client, one, other, RenameMode::Exchange).await,
+        _ => panic!("{step} is no step"),
+    }
+}
+
+async fn make(client: &Client, path: &str, what: Make) -> Result<Ino, FsError> {
+    let (dir, name) = place(client, path).await?;
+    client.make(&ROOT, dir, &name, 0o755, what, false).await.map(|attr| attr.ino)
+}
+
+async fn rename(client: &Client, from: &str, to: &str, mode: RenameMode) -> Result<(), FsError> {
+    let ((from, name), (to, new_name)) = (place(client, from).await?, place(client, to).await?);
+    client.rename(&ROOT, from, &name, to, &new_name, mode).await
+}
+
+/// The directory of a path, and its name in that.
+async fn place(client: &Client, path: &str) -> Result<(Ino, Name), FsError> {
+    let mut names = path.split('/').map(|name| Name::new(name.as_bytes()).expect("paths of tests are good"));
+    let last = names.next_back().expect("a path has a name");
+    let mut dir = Ino::ROOT;
+    for name in names {
+        dir = client.lookup(dir, &name).await?.ino;
+    }
+    Ok((dir, last))
+}
