@@ -8,6 +8,8 @@ use std::fmt;
 pub struct SegmentHeader {
     pub generation: Generation,
     pub volume: VolumeId,
+    /// Of the file, from its first record to its last. 0 where it was not said, as before 2026-11-25.
+    pub len_bytes: u64,
 }
 
 /// Number of a segment's life, from 1 and growing: a file that is recycled gets a new one, so
@@ -34,6 +36,7 @@ pub fn encode(header: &SegmentHeader) -> Vec<u8> {
     out.extend_from_slice(&[VERSION, 0, 0, 0]);
     out.extend_from_slice(&header.generation.0.to_le_bytes());
     out.extend_from_slice(&header.volume.0.to_le_bytes());
+    out.extend_from_slice(&header.len_bytes.to_le_bytes());
     out.resize(CRC_AT, 0);
     let crc = crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
@@ -59,13 +62,15 @@ pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
     Ok(SegmentHeader {
         generation: Generation(u32_at(header, GENERATION_AT)),
         volume: VolumeId(u128::from_le_bytes(bytes_at(header, VOLUME_AT))),
+        len_bytes: u64::from_le_bytes(bytes_at(header, LENGTH_AT)),
     })
 }
 
-/// `magic 8 | version u8 | zeros 3 | generation u32 | volume u128 | zeros | crc32c u32`
+/// `magic 8 | version u8 | zeros 3 | generation u32 | volume u128 | length u64 | zeros | crc32c u32`
 const MAGIC: &[u8; 8] = b"EBBLOG\0\x01";
 const VERSION: u8 = 1;
 const VERSION_AT: usize = 8;
 const GENERATION_AT: usize = 12;
 const VOLUME_AT: usize = 16;
+const LENGTH_AT: usize = 32;
 const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;

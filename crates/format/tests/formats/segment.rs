@@ -3,7 +3,7 @@ use ebb_format::segment::{self, Generation, SEGMENT_HEADER_BYTES, SegmentHeader,
 use proptest::prelude::*;
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
-    let header = SegmentHeader { generation: Generation(0x0102_0304), volume: VolumeId(0x0708 << 112 | 9) };
+    let header = SegmentHeader { generation: Generation(0x0102_0304), volume: VolumeId(0x0708 << 112 | 9), len_bytes: 0x0a0b_0c0d };
     vec![("header".into(), segment::encode(&header))]
 }
 
@@ -14,8 +14,8 @@ pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn a_header_is_read_as_it_was_written(generation: u32, volume: u128) {
-        let header = SegmentHeader { generation: Generation(generation), volume: VolumeId(volume) };
+    fn a_header_is_read_as_it_was_written(generation: u32, volume: u128, len_bytes: u64) {
+        let header = SegmentHeader { generation: Generation(generation), volume: VolumeId(volume), len_bytes };
         let mut bytes = segment::encode(&header);
         prop_assert_eq!(bytes.len(), SEGMENT_HEADER_BYTES);
         bytes.extend([1, 2, 3]);
@@ -24,7 +24,7 @@ proptest! {
 
     #[test]
     fn a_flipped_bit_is_noticed(volume: u128, bit in 0..SEGMENT_HEADER_BYTES * 8) {
-        let header = SegmentHeader { generation: Generation(1), volume: VolumeId(volume) };
+        let header = SegmentHeader { generation: Generation(1), volume: VolumeId(volume), len_bytes: 1 << 20 };
         let mut bytes = segment::encode(&header);
         bytes[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(segment::decode(&bytes).is_err());
@@ -38,7 +38,7 @@ proptest! {
 
 #[test]
 fn what_is_wrong_is_told_apart() {
-    let header = SegmentHeader { generation: Generation(1), volume: VolumeId(3) };
+    let header = SegmentHeader { generation: Generation(1), volume: VolumeId(3), len_bytes: 1 << 20 };
     let whole = segment::encode(&header);
     assert!(matches!(segment::decode(&whole[..100]), Err(FormatError::Truncated { offset: 100, .. })));
     assert!(matches!(segment::decode(&[]), Err(FormatError::Truncated { offset: 0, .. })));

@@ -22,11 +22,13 @@ pub struct Commands {
     path: String,
     bytes: Vec<u8>,
     offset: usize,
+    /// Under which what is being read was written.
+    boot_id: u128,
 }
 
 impl Commands {
     pub(super) fn new(disk: Rc<dyn Disk>, segments: VecDeque<Generation>, cuts: Vec<Cut>, after: LogIndex, last: LogIndex) -> Commands {
-        Commands { disk, segments, cuts, index: after, last, path: String::new(), bytes: Vec::new(), offset: 0 }
+        Commands { disk, segments, cuts, index: after, last, path: String::new(), bytes: Vec::new(), offset: 0, boot_id: 0 }
     }
 
     /// Index of the last command that will be given, or of the snapshot if none will.
@@ -45,7 +47,14 @@ impl Commands {
                 Decoded::Corrupt(error) => return Err(LogError::format(&self.path, self.offset as u64, error)),
             };
             self.offset += record.consumed;
-            let Payload::Command(command) = record.payload else { continue };
+            let command = match record.payload {
+                Payload::Command(command) => command,
+                Payload::Start { boot_id, .. } => {
+                    self.boot_id = boot_id;
+                    continue;
+                }
+                Payload::Forced { .. } => continue,
+            };
             let index = record.header.index;
             if index <= self.index || self.is_void(record.header.position, index) {
                 continue;
@@ -55,6 +64,11 @@ impl Commands {
             return Ok(Some((index, command)));
         }
         Ok(None)
+    }
+
+    /// The machine has not been down since the last command that was given was written.
+    pub fn is_of_this_boot(&self) -> bool {
+        self.boot_id == self.disk.boot_id()
     }
 
     fn is_void(&self, position: Position, index: LogIndex) -> bool {

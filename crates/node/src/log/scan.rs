@@ -82,6 +82,10 @@ pub(super) async fn scan(disk: &dyn Disk, volume: VolumeId) -> Result<Scan, LogE
         if found.generation != generation {
             return Err(LogError::Corrupt { file: path, offset: 0, what: format!("its header is of generation {}", found.generation.0) });
         }
+        if ![0, len].contains(&found.len_bytes) {
+            let what = format!("it has {len} bytes and was made with {}", found.len_bytes);
+            return Err(LogError::Corrupt { file: path, offset: len.min(found.len_bytes), what });
+        }
         scanner.segment(Segment { generation, file, len_bytes: len }, &path, &bytes)?;
     }
     scanner.finish(disk.boot_id())

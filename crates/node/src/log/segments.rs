@@ -96,7 +96,7 @@ impl Supply {
             file.set_len(self.segment_bytes).await?;
         }
         fill(&*file, SEGMENT_HEADER_BYTES as u64, self.segment_bytes).await?;
-        let header = SegmentHeader { generation, volume: self.volume };
+        let header = SegmentHeader { generation, volume: self.volume, len_bytes: self.segment_bytes };
         file.write_at(0, segment::encode(&header).into()).await?;
         file.sync_data().await?;
         self.disk.rename(SPARE, &path(generation)).await?;

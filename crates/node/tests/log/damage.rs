@@ -120,6 +120,29 @@ fn a_missing_file_is_named() {
     }
 }
 
+/// Situation: a segment has been cut short, between two records or within one, before or after the machine was down.
+/// Danger: what was behind that was promised, and the log ends without it. Expectation: corrupt, and nothing changed.
+#[test]
+fn a_segment_that_was_cut_short_is_named() {
+    let random = Random::new(11);
+    for round in 0..200 {
+        let (disk, _) = forced_log(round % 5);
+        if round % 2 == 0 {
+            disk.power_cut();
+        }
+        let segments: Vec<String> = disk.paths().into_iter().filter(|path| path.starts_with("log/0")).collect();
+        let path = &segments[random.below(segments.len() as u64) as usize];
+        let len = disk.content(path).len() as u64;
+        let left = if random.below(2) == 0 { random.below(len) } else { random.below(len / 4096) * 4096 };
+        disk.cut(path, left as usize);
+        let before = disk.image();
+        let tasks = Rc::new(Tasks::default());
+        let result = run(&disk, &tasks, async { recover(&disk, &tasks).await.map(|(_, recovered)| recovered) }).expect("nobody dies");
+        assert!(matches!(&result, Err(LogError::Corrupt { file, .. }) if file == path), "{path} at {left}: {result:?}");
+        assert_eq!(disk.image(), before, "{path} at {left}");
+    }
+}
+
 /// Situation: the newest snapshot is damaged while the one before and the log since then still
 /// exist, because the node stopped between the two. Expectation: they stand in, and the
 /// recovery says what is wrong with the newest.

@@ -197,6 +197,13 @@ impl TestDisk {
         }
     }
 
+    /// Takes what is behind `len` away.
+    pub fn cut(&self, path: &str, len: usize) {
+        let names = self.names.borrow();
+        names[path].cache.borrow_mut().truncate(len);
+        names[path].stable.borrow_mut().truncate(len);
+    }
+
     pub fn paths(&self) -> Vec<String> {
         self.names.borrow().keys().cloned().collect()
     }
