@@ -7,6 +7,7 @@ use crate::source::{Source, names};
 use ebb_cli::args::{LsDirty, Target};
 use ebb_cli::places::{MountRecord, RunDir};
 use ebb_client::{ClientPorts, Link, WireLink};
+use ebb_fuse::Mount;
 use ebb_model::{AdminReply, AdminRequest, FsError, Name, Reply, Request, RpcError, Status};
 use ebb_os::{OsClock, OsEntropy, OsNet, OsSpawn};
 use std::ffi::OsStr;
@@ -93,10 +94,11 @@ impl Asked {
         match found {
             Some((record, below)) => Asked::on_mount(target, record, &below),
             None => served(target)?.ok_or_else(|| {
-                Failure::Usage(format!(
-                    "{} is on no mount of ebb, nor is it HOST:PORT of a node or ebb://HOST:PORT/VOLUME",
-                    target.display()
-                ))
+                let what = match Mount::has(target) {
+                    Ok(true) => "is on a mount of ebb that another user has made, and only that user and root can ask",
+                    _ => "is on no mount of ebb, nor is it HOST:PORT of a node or ebb://HOST:PORT/VOLUME",
+                };
+                Failure::Usage(format!("{} {what}", target.display()))
             }),
         }
     }

@@ -2,6 +2,7 @@
 //! attributes are.
 
 use crate::failure::Failure;
+use ebb_fuse::Mount;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +22,13 @@ pub fn remove(path: &Path, name: &[u8], absent: &str) -> Result<(), Failure> {
     ended(path, unsafe { libc::removexattr(at.as_ptr(), name.as_ptr()) }, absent)
 }
 
+/// Of what is on a mount of ebb: elsewhere the attribute would mean nothing.
 fn texts(path: &Path, name: &[u8]) -> Result<(CString, CString), Failure> {
+    match Mount::has(path) {
+        Ok(true) => {}
+        Ok(false) => return Err(Failure::Usage(format!("{} is on no mount of ebb", path.display()))),
+        Err(error) => return Err(Failure::of(path.display(), error)),
+    }
     match (CString::new(path.as_os_str().as_bytes()), CString::new(name)) {
         (Ok(at), Ok(name)) => Ok((at, name)),
         _ => Err(Failure::of(path.display(), "a path has no NUL in it")),

@@ -8,12 +8,20 @@ use ebb_encryption::{EncryptionError, Key};
 use ebb_ports::Ports;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// More than any way to write a key takes.
 const MAX_BYTES: usize = 1024;
+
+/// How long the command for the key may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const POLL: Duration = Duration::from_millis(5);
 
 pub struct DataDir<'a> {
     pub path: &'a Path,
@@ -65,23 +73,41 @@ impl Source {
                 let mut file = File::open(&path).map_err(|error| Failure::of(&at, error))?;
                 read(&mut file, &at)
             }
-            Source::Command(command) => {
-                let at = "the command for the encryption key";
-                let mut child = Command::new("/bin/sh")
-                    .args(["-c", &command])
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::piped())
-                    .spawn()
-                    .map_err(|error| Failure::of(at, error))?;
-                let key = match &mut child.stdout {
-                    Some(out) => read(out, "the encryption key of the command"),
-                    None => Err(Failure::of(at, "no output")),
-                };
-                let status = child.wait().map_err(|error| Failure::of(at, error))?;
-                if status.success() { key } else { Err(Failure::of(at, status)) }
-            }
+            Source::Command(command) => of_command(&command, PATIENCE),
         }
     }
+}
+
+/// What the command writes is the key. It does not outlive this process.
+fn of_command(command: &str, patience: Duration) -> Result<Key, Failure> {
+    let at = "the command for the encryption key";
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    // SAFETY: the call is safe between fork and exec.
+    unsafe {
+        shell.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+    let mut child = shell.spawn().map_err(|error| Failure::of(at, error))?;
+    let Some(mut out) = child.stdout.take() else { return Err(Failure::of(at, "no output")) };
+    let (written, key) = mpsc::channel();
+    std::thread::spawn(move || written.send(read(&mut out, "the encryption key of the command")));
+    let until = Instant::now() + patience;
+    let mut key = key.recv_timeout(patience).ok();
+    loop {
+        match (child.try_wait().map_err(|error| Failure::of(at, error))?, key.take()) {
+            (Some(status), Some(key)) => return if status.success() { key } else { Err(Failure::of(at, status)) },
+            (None, Some(waiting)) if Instant::now() < until => key = Some(waiting),
+            _ => break,
+        }
+        std::thread::sleep(POLL);
+    }
+    // SAFETY: the call has no memory of ours. The group is there: its first process has not been waited for.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    child.wait().map_err(|error| Failure::of(at, error))?;
+    Err(Failure::of(at, format!("it did not end within {} s", patience.as_secs())))
 }
 
 fn read(from: &mut impl Read, at: &str) -> Result<Key, Failure> {
@@ -105,5 +131,20 @@ fn keep_from_cores() -> io::Result<()> {
     match unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_does_not_end_is_ended() {
+        for command in ["sleep 1000", "echo started; sleep 1000", "exec >&-; sleep 1000"] {
+            match of_command(command, Duration::from_millis(200)) {
+                Err(Failure::Failed(what)) => assert!(what.contains("did not end within 0 s"), "{command}: {what}"),
+                _ => panic!("{command} has ended"),
+            }
+        }
     }
 }

@@ -80,7 +80,7 @@ fn a_data_directory_is_checked_without_its_node() {
     std::os::unix::fs::FileExt::write_all_at(&fs::OpenOptions::new().write(true).open(store).unwrap(), b"rot", 500_000).unwrap();
     let found = place.ebb(&["fsck", "data"]);
     assert_eq!(found.status, 4, "{found:?}");
-    assert!(found.out.contains("/d/file") && found.out.contains("block 7 on the node's disk is not what was written"), "{found:?}");
+    assert!(found.out.contains("/d/file") && found.out.contains("block 7 is damaged on the node's disk"), "{found:?}");
 }
 
 /// Every file of a directory, but for the lock, which says who looked last.

@@ -246,3 +246,18 @@ fn a_mount_that_is_interrupted_takes_nothing_over() {
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "dirty");
     place.umount();
 }
+
+/// Situation: a mount waits for the command that gives the key, and is interrupted. Danger: the command is left behind.
+/// Expectation: it ends as well.
+#[test]
+fn a_mount_that_is_interrupted_leaves_no_command_behind() {
+    let mut place = Place::new();
+    let (url, asked) = (place.url().to_owned(), place.text("asked"));
+    let command = format!("echo $$ > {asked}; sleep 1000; true");
+    let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--encryption-key-command", &command]);
+    let shell = || fs::read_to_string(&asked).ok()?.trim().parse().ok();
+    until("the command runs", || shell().is_some());
+    let shell: u32 = shell().unwrap();
+    place.signal(child, libc::SIGTERM);
+    until("the command has ended", || Process::of(shell).is_none());
+}

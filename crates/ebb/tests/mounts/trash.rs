@@ -225,3 +225,14 @@ fn other_mounts_see_what_goes_and_comes() {
     }
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
+
+/// Situation: somebody says of a directory that is on no mount of ebb that what is removed there is to be kept. Danger: it
+/// is believed. Expectation: it is refused, as pinning is, and nothing is written there.
+#[test]
+fn what_is_on_no_mount_is_not_kept() {
+    let place = Place::new();
+    let dir = place.text("backing");
+    for command in [&["trash", "keep", &dir, "1h"][..], &["trash", "unkeep", &dir], &["pin", &dir], &["unpin", &dir]] {
+        place.ebb(command).refused(2, "is on no mount of ebb");
+    }
+}

@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -110,6 +110,13 @@ impl Mount {
     /// Whether a mount of ours is there, dead or alive. `point` is free of symbolic links.
     pub fn is_at(point: &Path) -> io::Result<bool> {
         Ok(mountinfo::topmost(point)?.is_some_and(|mounted| mounted.kind == KIND))
+    }
+
+    /// Whether a file or directory is on a mount of ours, whoever has made that.
+    pub fn has(path: &Path) -> io::Result<bool> {
+        let device = std::fs::metadata(path)?.dev();
+        let device = DeviceId { major: libc::major(device), minor: libc::minor(device) };
+        Ok(mountinfo::of_device(device)?.iter().any(|mounted| mounted.kind == KIND))
     }
 
     /// Changes what mount options can be changed of a mount of ours: `ro`, `suid`, `dev`, `exec`
