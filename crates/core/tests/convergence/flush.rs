@@ -76,7 +76,10 @@ impl World {
                 self.announce(occupant, &to, attempt);
                 self.flights.push(Flight::Copy { ino: occupant, from, to, etag, attempt });
             }
-            Some(FlushStep::MakeWay { dir }) => self.log(BackingCommand::MakeWay { dir }),
+            Some(FlushStep::MakeWay { dir }) => {
+                while self.load_next(dir) {}
+                self.log(BackingCommand::MakeWay { dir });
+            }
             Some(FlushStep::AwaitDelete { key }) => self.delete(&key),
             Some(FlushStep::AwaitUpload { .. }) | None => {}
             Some(step) => panic!("{step:?} makes no way"),
