@@ -4,6 +4,7 @@ use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::{Node, Options};
+use ebb_ports::OpenMode;
 use ebb_sim::volume::rig;
 use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
 use std::rc::Rc;
@@ -14,7 +15,7 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 const SCRUB: Duration = Duration::from_secs(60);
 
 struct Mount {
-    _process: Process,
+    process: Process,
     node: Rc<Node>,
     client: Client,
 }
@@ -26,7 +27,7 @@ impl Mount {
         let options = Options { owner: "damaged".into(), embedded: true, flush_interval, scrub_interval, ..Options::default() };
         let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
-        Mount { _process: process, node, client }
+        Mount { process, node, client }
     }
 
     /// A file that only the bucket has.
@@ -92,6 +93,60 @@ fn what_rots_unread_is_found() {
         assert_eq!(mount.read(dirty, BLOCK, BLOCK).await, Err(FsError::Io));
         assert_eq!(mount.read(dirty, 0, BLOCK).await.unwrap(), content(1)[..BLOCK]);
     });
+}
+
+/// Situation: a process dies with files that the bucket does not have, small ones in a pack and others. What held their
+/// bytes is taken away before the next start, or cut short, or a bit of it flips. Danger: zeros are read in their place,
+/// and put over what the bucket has. Expectation: whoever reads them gets an error, `status` and fsck name them, and the
+/// bucket gets nothing of them.
+#[test]
+fn what_is_missing_after_a_death_is_named() {
+    for what in ["gone", "cut short", "flipped"] {
+        let world = World::new(1);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let sizes: &[usize] = if what == "flipped" { &[2 * BLOCK, 200_000] } else { &[700, 2 * BLOCK + 1, 200_000] };
+            let mut files = Vec::new();
+            for (number, size) in sizes.iter().enumerate() {
+                let name = Name::new(format!("{number}").as_bytes()).unwrap();
+                let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+                mount.write(ino, &content(number).repeat(20)[..*size].to_vec().into()).await;
+                files.push(ino);
+            }
+            mount.process.kill();
+            let held = world.machine("a").disk("node").paths().into_iter();
+            let held: Vec<String> = held.filter(|path| path.starts_with("store/") || path.starts_with("packs/")).collect();
+            assert!(held.len() >= 2, "{held:?}");
+            let vandal = world.machine("a").process_on("vandal", "node");
+            for path in held {
+                match what {
+                    "gone" => vandal.ports.disk.remove(&path).await.unwrap(),
+                    "cut short" => vandal.ports.disk.open(&path, OpenMode::Existing).await.unwrap().set_len(0).await.unwrap(),
+                    _ => {
+                        let file = vandal.ports.disk.open(&path, OpenMode::Existing).await.unwrap();
+                        let byte = file.read_at(BLOCK_BYTES + 7, 1).await.unwrap();
+                        file.write_at(BLOCK_BYTES + 7, vec![byte[0] ^ 4].into()).await.unwrap();
+                    }
+                }
+            }
+
+            let mount = Mount::new(&world, "a", &bucket).await;
+            for ino in &files {
+                let size = mount.client.getattr(*ino).await.unwrap().size_bytes as usize;
+                assert_eq!(mount.client.read(*ino, 0, size).await, Err(FsError::Io), "{what}: inode {ino}");
+            }
+            let troubles = mount.troubles().await;
+            let report = rig::fsck(&mount.client).await.unwrap();
+            for ino in &files {
+                assert!(troubles.iter().any(|trouble| trouble.contains(&format!("of inode {ino} is"))), "{what}: {troubles:?}");
+                assert!(report.problems.iter().any(|problem| problem.what.contains(&format!("inode {ino}"))), "{what}: {report:?}");
+            }
+            assert!(mount.client.admin(AdminRequest::Flush { path: vec![] }).await.is_err());
+            let put: Vec<String> = bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
+            assert_eq!(put, Vec::<String>::new(), "{what}");
+        });
+    }
 }
 
 /// It goes to the bucket with one request.
@@ -218,4 +273,27 @@ fn a_root_that_is_damaged_on_its_way_comes_again() {
             assert_eq!(second.client.getattr(Ino::ROOT).await.unwrap().mode, 0o751, "seed {seed}");
         });
     }
+}
+
+/// Situation: the root's page is gone from the bucket, and a node comes that has nothing but that. Danger: it takes the
+/// volume for one whose root was never changed, and says nothing. Expectation: `status` says it; of a volume that is new,
+/// or has no pages yet, nothing is said.
+#[test]
+fn a_root_that_is_gone_is_named() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let first = Mount::new(&world, "a", &bucket).await;
+        assert_eq!(first.troubles().await, Vec::<String>::new());
+        let name = Name::new(b"d").unwrap();
+        first.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o700, Make::Directory, false).await.unwrap();
+        first.node.stop(true).await.unwrap();
+        let second = Mount::new(&world, "b", &bucket).await;
+        assert_eq!(second.troubles().await, Vec::<String>::new());
+        second.node.stop(true).await.unwrap();
+        bucket.delete_as_outsider(".ebb/d/1");
+        let third = Mount::new(&world, "c", &bucket).await;
+        let troubles = third.troubles().await;
+        assert!(troubles.iter().any(|trouble| trouble.starts_with(".ebb/d/1 is not in the bucket")), "{troubles:?}");
+    });
 }

@@ -138,3 +138,27 @@ fn names_that_a_first_start_has_not_forced_are_forced_by_the_next() {
         assert_eq!(third.map_err(|error| error.to_string()), Ok(()), "seed {seed}, {nth}");
     }
 }
+
+/// Situation: a new data directory has no room, so that the volume cannot be opened there. Danger: the volume is kept by
+/// nobody until the term is over. Expectation: another node has it at once.
+#[test]
+fn who_has_no_room_to_begin_keeps_nothing() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let options = Options { volume: "ebb".into(), embedded: true, head_term: Duration::from_secs(600), ..Options::default() };
+    let open = |machine: &str| {
+        let process = world.machine(machine).process("node");
+        let (port, ports, options) = (process.bucket(&bucket), process.ports.clone(), options.clone());
+        async move { process.call(async move { Node::open(ports, Some(port), options).await.map(drop) }).await.unwrap() }
+    };
+    world.machine("a").disk("node").set_capacity(8192);
+    let (first, second, waited) = world
+        .run(async {
+            let first = open("a").await;
+            let began = world.now();
+            (first, open("b").await, world.now() - began)
+        })
+        .unwrap();
+    assert!(first.is_err() && second.is_ok(), "{first:?} {second:?}");
+    assert!(waited < Duration::from_secs(60), "{waited:?}");
+}

@@ -26,14 +26,14 @@ use crate::side_by_side::{Member, SideBySide};
 use crate::stats::Counters;
 use crate::store::Store;
 use crate::{Node, Options, Planted, random_u128};
-use ebb_core::backing::page_key;
+use ebb_core::backing::{keys, page_key};
 use ebb_core::extent::{Unforced, touched_blocks};
 use ebb_core::partition::{Effect, Inconsistent, Partition, SnapshotItem};
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
 use ebb_format::{FormatError, page, snapshot};
 use ebb_model::*;
-use ebb_ports::{Bucket, BucketError, CountedBucket, DiskError, Ports};
+use ebb_ports::{Bucket, BucketError, CountedBucket, DiskError, ListRequest, Ports};
 use futures_util::future::{Either, select};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,6 +147,7 @@ impl Node {
             Err(refused) => return Err(refused.into()),
         };
         let held = tenure.clone();
+        let (has_nothing, others) = (identity.serves.is_none(), RefCell::new(None));
         let opening = async {
             if let Err(refused) = members::hold(&mut members, &ports, &candidate, options.take_over, &root.describe()).await {
                 give_back(&tenure).await;
@@ -154,6 +155,7 @@ impl Node {
             }
             let backing = Backing::of(Some(root), Some(tenure.clone()), members, asked.clone(), pace);
             let members = backing.members.clone();
+            others.replace(Some(members.clone()));
             let recovering = Node::recover(ports.clone(), backing, options, identity, Some(tenure));
             match select(pin!(recovering), pin!(members::keep(&members))).await {
                 Either::Left((node, _)) => node,
@@ -161,10 +163,16 @@ impl Node {
             }
         };
         // Recovery may last longer than the head's term, and so may other buckets.
-        match select(pin!(opening), pin!(held.keep())).await {
+        let opened = match select(pin!(opening), pin!(held.keep())).await {
             Either::Left((node, _)) => node,
             Either::Right((never, _)) => match never {},
+        };
+        // Nothing is here that the next one should wait for.
+        if let (Err(_), true, Some(members)) = (&opened, has_nothing, others.take()) {
+            give_back(&held).await;
+            members::release(&members).await;
         }
+        opened
     }
 
     /// Makes a node of what the data directory holds, if that may go on.
@@ -197,10 +205,12 @@ impl Node {
         // Nothing was ever acknowledged here: the first snapshot comes before that.
         let fresh = recovery.is_empty();
         let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
-        let Replayed { partition, doubtful, unforced, holes, cuts } = match fresh {
+        let mut missing_root = None;
+        let Replayed { partition, unsynced, doubtful, unforced, holes, cuts } = match fresh {
             true => {
-                let partition = empty(&ports, bucket.as_deref(), &serves, &options).await?;
-                Replayed { partition, doubtful: Doubtful::new(), unforced: Unforced::default(), holes: Vec::new(), cuts: BTreeMap::new() }
+                let (partition, root) = empty(&ports, bucket.as_deref(), &serves, &options).await?;
+                missing_root = root;
+                Replayed::of(partition)
             }
             false => replay(recovery).await?,
         };
@@ -252,12 +262,13 @@ impl Node {
             ports,
             options,
         });
+        node.trouble("root", missing_root);
         match fresh {
             true => node.write_snapshot().await?,
             // The run before may have ended between giving it its name and making that durable.
             false => node.ports.disk.sync_dir(log::SNAPSHOT_DIR).await?,
         }
-        node.store.not_forced(doubtful.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (node.place(*ino), run))));
+        node.store.not_forced(unsynced.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (node.place(*ino), run))));
         node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.place(ino), len)));
         node.doubt_void_blocks();
         // What is removed or cut now must not come back with the next power cut.
@@ -275,12 +286,12 @@ impl Node {
         Ok(node)
     }
 
-    /// Bytes that were written and not forced may be anything since a power cut. Whether
-    /// there was one the log cannot always tell, for a start that did not get this far has
-    /// begun another run; so they are doubted after every end that was not a clean one. What
-    /// an upload is found to have made clean is among them and is fetched again.
-    async fn doubt(&self, doubtful: Doubtful) -> Result<(), RpcError> {
+    /// Bytes that were written and not forced may be anything since a power cut. What an upload is found to have made
+    /// clean is among them and is fetched again. Where nothing of them is left there are zeros: what is missing
+    /// later was taken from here by something else.
+    async fn doubt(&self, doubtful: Blocks) -> Result<(), RpcError> {
         for (ino, ranges) in doubtful {
+            self.store.reach_end(&self.place(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
             for Range { start, end } in ranges {
                 self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: start, count: end - start })).await?;
             }
@@ -399,8 +410,8 @@ pub(crate) fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator
     })
 }
 
-/// Blocks by file that a power cut may have taken back.
-pub(crate) type Doubtful = BTreeMap<Ino, Vec<Range<u64>>>;
+/// Blocks by file.
+pub(crate) type Blocks = BTreeMap<Ino, Vec<Range<u64>>>;
 
 /// What the volume lives in.
 struct Backing {
@@ -532,8 +543,13 @@ async fn wipe(ports: &Ports) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// The state of a volume that this node has not served before.
-async fn empty(ports: &Ports, bucket: Option<&dyn Bucket>, serves: &Serves, options: &Options) -> Result<Partition, OpenError> {
+/// The state of a volume that this node has not served before, and what is wrong with that.
+async fn empty(
+    ports: &Ports,
+    bucket: Option<&dyn Bucket>,
+    serves: &Serves,
+    options: &Options,
+) -> Result<(Partition, Option<String>), OpenError> {
     let now = ports.clock.wall();
     let default = InstalledRecord {
         mode: 0o755,
@@ -547,20 +563,29 @@ async fn empty(ports: &Ports, bucket: Option<&dyn Bucket>, serves: &Serves, opti
         xattrs: Vec::new(),
         links: Vec::new(),
     };
-    let Some(bucket) = bucket else { return Ok(Partition::new(serves.incarnation, default, false)) };
+    let Some(bucket) = bucket else { return Ok((Partition::new(serves.incarnation, default, false), None)) };
     let key = page_key(Ino::ROOT);
     let mut attempt = 1;
     loop {
         let object = match bucket.get(&key, None, None).await {
             Ok(object) => object,
-            Err(BucketError::NotFound { .. }) => return Ok(Partition::new(serves.incarnation, default, true)),
+            Err(BucketError::NotFound { .. }) => {
+                let missing = has_pages(bucket).await.map_err(|error| OpenError::Request(bucket_refusal(&error)))?.then(|| {
+                    format!(
+                        "{key} is not in the bucket, where pages of other directories are: it was removed, or never written. Attributes, \
+                         links and special files of the root are not known, nor what has been renamed into it"
+                    )
+                });
+                missing.iter().for_each(|what| tracing::error!("{what}"));
+                return Ok((Partition::new(serves.incarnation, default, true), missing));
+            }
             Err(error) => {
                 tracing::error!(%error, "the root of the volume cannot be read");
                 return Err(OpenError::Request(bucket_refusal(&error)));
             }
         };
         match page::decode(&object.body) {
-            Ok(head) => return Ok(Partition::new(serves.incarnation, head.page.record, true)),
+            Ok(head) => return Ok((Partition::new(serves.incarnation, head.page.record, true), None)),
             Err(error) if attempt == MAX_DAMAGED => return Err(OpenError::Root { key, what: error.to_string() }),
             Err(error) => tracing::warn!(attempt, "{key} came from the bucket as it was not written: {error}"),
         }
@@ -568,15 +593,37 @@ async fn empty(ports: &Ports, bucket: Option<&dyn Bucket>, serves: &Serves, opti
     }
 }
 
-/// What the log holds, and which bytes it speaks of that no later sync covers.
+async fn has_pages(bucket: &dyn Bucket) -> Result<bool, BucketError> {
+    let listed = bucket.list(ListRequest { prefix: keys::pages_prefix(), by_directory: false, after: None, limit: 1 }).await?;
+    Ok(!listed.entries.is_empty())
+}
+
+/// What the log holds, and what may not be as it says.
 pub(crate) struct Replayed {
     pub partition: Partition,
-    pub doubtful: Doubtful,
+    /// That no later sync covers.
+    unsynced: Blocks,
+    /// Those of them that a power cut may have taken back.
+    pub doubtful: Blocks,
     unforced: Unforced,
     /// Blocks that became holes since the snapshot.
     holes: Vec<(Ino, Range<u64>)>,
     /// Files that were cut since the snapshot, and where.
     cuts: BTreeMap<Ino, u64>,
+}
+
+impl Replayed {
+    /// Of a log in which nothing is.
+    fn of(partition: Partition) -> Replayed {
+        Replayed {
+            partition,
+            unsynced: Blocks::new(),
+            doubtful: Blocks::new(),
+            unforced: Unforced::default(),
+            holes: Vec::new(),
+            cuts: BTreeMap::new(),
+        }
+    }
 }
 
 pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError> {
@@ -587,30 +634,32 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
     let mut cuts = BTreeMap::new();
     let mut unsynced: BTreeMap<Ino, Vec<Unsynced>> = BTreeMap::new();
     while let Some((index, command)) = recovery.commands.next().await? {
+        let is_doubtful = !recovery.commands.is_of_this_boot();
+        let written = |blocks| Unsynced { index, blocks, is_fetched: false, is_doubtful };
         match &command {
             Command::Client { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. }
             | Command::Repeated { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. } => {
-                unsynced.entry(*ino).or_default().push(Unsynced::written(index, touched_blocks(*offset, *len_bytes)));
+                unsynced.entry(*ino).or_default().push(written(touched_blocks(*offset, *len_bytes)));
             }
             Command::Client { mutation: Mutation::Fallocate { ino, edges, .. }, .. }
             | Command::Repeated { mutation: Mutation::Fallocate { ino, edges, .. }, .. } => {
-                let blocks = edges.iter().map(|block| Unsynced::written(index, *block..block.saturating_add(1)));
+                let blocks = edges.iter().map(|block| written(*block..block.saturating_add(1)));
                 unsynced.entry(*ino).or_default().extend(blocks);
             }
             Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) => {
                 let blocks = *first..*first + sums.len() as u64;
-                unsynced.entry(*ino).or_default().push(Unsynced { index, blocks, is_fetched: true });
+                unsynced.entry(*ino).or_default().push(Unsynced { is_fetched: true, ..written(blocks) });
             }
             Command::Stored { ino, first, sums, .. } => {
-                unsynced.entry(*ino).or_default().push(Unsynced::written(index, *first..*first + sums.len() as u64));
+                unsynced.entry(*ino).or_default().push(written(*first..*first + sums.len() as u64));
             }
             // What was copied there.
             Command::Extent(ExtentCommand::Packed { ino, .. }) => {
-                unsynced.entry(*ino).or_default().push(Unsynced::written(index, touched_blocks(0, PACKED_BYTES)));
+                unsynced.entry(*ino).or_default().push(written(touched_blocks(0, PACKED_BYTES)));
             }
             // Doubted once, or about to be written when the node went down.
             Command::Extent(ExtentCommand::Unsynced { ino, first, count }) => {
-                unsynced.entry(*ino).or_default().push(Unsynced::written(index, *first..first.saturating_add(*count)));
+                unsynced.entry(*ino).or_default().push(written(*first..first.saturating_add(*count)));
             }
             // Nobody is to bring back what was given up.
             Command::Backing(BackingCommand::RolledBack { ino, .. }) => {
@@ -660,8 +709,8 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             unforced.written(ino, bytes, stamp.version, index);
         }
     }
-    let doubtful = unsynced.into_iter().map(|(ino, writes)| (ino, joined(writes.into_iter().map(|unsynced| unsynced.blocks).collect())));
-    Ok(Replayed { partition, doubtful: doubtful.collect(), unforced, holes, cuts })
+    let doubtful = blocks_of(&unsynced, |one| one.is_doubtful);
+    Ok(Replayed { partition, unsynced: blocks_of(&unsynced, |_| true), doubtful, unforced, holes, cuts })
 }
 
 /// Blocks that the command at `index` speaks of.
@@ -669,12 +718,12 @@ struct Unsynced {
     index: LogIndex,
     blocks: Range<u64>,
     is_fetched: bool,
+    is_doubtful: bool,
 }
 
-impl Unsynced {
-    fn written(index: LogIndex, blocks: Range<u64>) -> Unsynced {
-        Unsynced { index, blocks, is_fetched: false }
-    }
+fn blocks_of(unsynced: &BTreeMap<Ino, Vec<Unsynced>>, which: impl Fn(&Unsynced) -> bool) -> Blocks {
+    let of_file = |all: &Vec<Unsynced>| joined(all.iter().filter(|one| which(one)).map(|one| one.blocks.clone()).collect());
+    unsynced.iter().map(|(ino, all)| (*ino, of_file(all))).filter(|(_, blocks)| !blocks.is_empty()).collect()
 }
 
 /// The same blocks, each once: what is doubted is logged, and doubted again by the next start.

@@ -243,18 +243,24 @@ impl Store {
 
     /// Reads `len` bytes; what is beyond the end of the file reads as zeros.
     pub async fn read(&self, place: &Place, offset: u64, len: usize) -> Result<Bytes, DiskError> {
+        Ok(self.read_there(place, offset, len).await?.0)
+    }
+
+    /// As [`Store::read`], and how many of the bytes are there.
+    pub async fn read_there(&self, place: &Place, offset: u64, len: usize) -> Result<(Bytes, usize), DiskError> {
         let at = place.at(offset, (len as u64).min(place.end().saturating_sub(offset)));
         let data = match self.existing(place.file()).await? {
             Some(file) if !at.is_empty() => file.read_at(at.start, (at.end - at.start) as usize).await?,
             _ => Bytes::new(),
         };
-        if data.len() == len {
-            return Ok(data);
+        let there = data.len();
+        if there == len {
+            return Ok((data, there));
         }
         let mut padded = Vec::with_capacity(len);
         padded.extend_from_slice(&data);
         padded.resize(len, 0);
-        Ok(padded.into())
+        Ok((padded.into(), there))
     }
 
     pub async fn write(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
@@ -339,6 +345,12 @@ impl Store {
     /// Blocks of a store file were stored into past this.
     pub fn stored(&self, place: &Place, blocks: Range<u64>) {
         self.state.borrow_mut().changed(place, blocks);
+    }
+
+    /// From now on there are bytes up to the end of the file, zeros where there were none.
+    pub async fn reach_end(&self, place: &Place) -> Result<(), DiskError> {
+        let (file, end) = (self.file(place.file(), OpenMode::Create).await?, place.at(0, place.size_bytes).end);
+        if file.len().await? < end { file.set_len(end).await } else { Ok(()) }
     }
 
     /// Who reads the store file past this sees where the file ends.

@@ -223,7 +223,7 @@ fn what_only_people_can_decide_is_left_to_them() {
             assert_eq!(disk.flip(&at_home(a), BLOCK_BYTES + 7, 4), Ok(true));
             let report = mount.fsck().await;
             let expected = format!(
-                "/a (inode {a}): block 1 on the node's disk is not what was written, and the bucket does not have it: bytes 65536 to 131072 are \
+                "/a (inode {a}): block 1 is damaged on the node's disk, and the bucket does not have it: bytes 65536 to 131072 are \
                  lost. Write them anew, remove the file, or give up what was written to it since it was last sent (`ebb rollback`)"
             );
             assert_eq!(report.problems, [Problem { what: expected, remedy: None }]);

@@ -90,7 +90,12 @@ pub fn private_prefix(dir: Ino) -> String {
 }
 
 pub fn page_key(dir: Ino) -> String {
-    format!("{RESERVED}/d/{:x}", dir.0)
+    format!("{}{:x}", pages_prefix(), dir.0)
+}
+
+/// What the keys of all directories' pages begin with.
+pub fn pages_prefix() -> String {
+    format!("{RESERVED}/d/")
 }
 
 /// A piece of the page of a large directory.

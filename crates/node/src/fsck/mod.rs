@@ -10,9 +10,11 @@ use crate::head::{HEAD_KEY, HeadError};
 use crate::identity;
 use crate::locks::Mode;
 use crate::log::{Log, LogError};
+use crate::read::damage;
 use crate::recover::{OpenError, Replayed, replay};
 use crate::store::{self, Place, Store};
 use bucket::Comparison;
+use ebb_core::extent::Block;
 use ebb_core::partition::Partition;
 use ebb_format::head;
 use ebb_format::identity::Serves;
@@ -66,7 +68,7 @@ impl Node {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
             let (file, blocks) = {
                 let state = self.replica.view();
-                (named(&state, ino), summed_blocks(&state, ino))
+                (named(&state, ino), known_blocks(&state, ino))
             };
             compare(&self.store, (&self.place(ino), &file), blocks, &mut report).await;
         }
@@ -120,10 +122,10 @@ pub async fn fsck(ports: Ports, bucket: Option<Rc<dyn Bucket>>, progress: impl F
     }
     let store = Store::found(ports.disk.clone()).await?;
     for (ino, _) in partition.extents().files() {
-        let mut blocks = summed_blocks(&partition, ino);
+        let mut blocks = known_blocks(&partition, ino);
         // What was not forced need not be what was written: the next start takes it as it is.
         let doubted = doubtful.get(&ino).map_or(&[][..], |runs| runs);
-        blocks.retain(|known| !doubted.iter().any(|run| run.contains(&known.block)));
+        blocks.retain(|(block, _)| !doubted.iter().any(|run| run.contains(block)));
         compare(&store, (&store::place(&partition, ino), &named(&partition, ino)), blocks, &mut report).await;
     }
     if let Some(bucket) = bucket {
@@ -206,33 +208,27 @@ fn of_state(state: &Partition) -> FsckReport {
     report
 }
 
-/// A block that is there, and has a checksum.
-struct Summed {
-    block: u64,
-    sum: u32,
-    is_dirty: bool,
-}
-
 /// Of an exposed file none: what they are may have been stored over.
-fn summed_blocks(state: &Partition, ino: Ino) -> Vec<Summed> {
+fn known_blocks(state: &Partition, ino: Ino) -> Vec<(u64, Block)> {
     if state.extents().is_exposed(ino) {
         return Vec::new();
     }
     let size = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     let chunks = 0..size.div_ceil(CHUNK_BYTES);
-    let blocks = chunks.flat_map(|chunk| state.extents().chunk_blocks(ino, chunk));
-    blocks.filter_map(|(block, state)| Some(Summed { block, sum: state.sum?, is_dirty: state.dirty })).collect()
+    chunks.flat_map(|chunk| state.extents().chunk_blocks(ino, chunk)).collect()
 }
 
-async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<Summed>, report: &mut FsckReport) {
-    for Summed { block, sum, is_dirty } in blocks {
-        report.blocks += 1;
-        let damage = match store.read(place, block * BLOCK_BYTES, BLOCK_BYTES as usize).await {
-            Ok(data) if ebb_format::crc32c(&data) == sum => continue,
-            Ok(_) => format!("{file}: block {block} on the node's disk is not what was written"),
+async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<(u64, Block)>, report: &mut FsckReport) {
+    for (block, known) in blocks {
+        report.blocks += u64::from(known.sum.is_some());
+        let damage = match store.read_there(place, block * BLOCK_BYTES, BLOCK_BYTES as usize).await {
+            Ok((data, there)) => match damage(known, &data, there > 0) {
+                None => continue,
+                Some(damage) => format!("{file}: block {block} is {damage} the node's disk"),
+            },
             Err(error) => format!("{file}: block {block} cannot be read: {error}"),
         };
-        match is_dirty {
+        match known.dirty {
             false => report.mendable(damage, Remedy::Refetch { ino: place.ino, block }),
             true => {
                 let (start, end) = (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(place.size_bytes));
