@@ -245,7 +245,7 @@ pub struct Encryption {
     /// Encrypt the data directory with the key in this file: 32 bytes, or 64 hexadecimal digits.
     #[arg(long, value_name = "FILE", conflicts_with = "encryption_key_command", env = "EBB_ENCRYPTION_KEY_FILE")]
     pub encryption_key_file: Option<PathBuf>,
-    /// The same with the key that this command of the shell prints. Each process that opens the data
+    /// The same with the key that this command of the shell prints within a minute. Each process that opens the data
     /// directory runs it, without a terminal.
     #[arg(long, value_name = "COMMAND", env = "EBB_ENCRYPTION_KEY_COMMAND")]
     pub encryption_key_command: Option<String>,
