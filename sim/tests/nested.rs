@@ -155,11 +155,11 @@ async fn perform(client: &Client, step: &str) -> Result<(), FsError> {
         }
         ["rm", path] => {
             let (dir, name) = place(client, path).await?;
-            client.unlink(&ROOT, dir, &name).await
+            client.unlink(&ROOT, dir, &name).await.map(drop)
         }
         ["rmdir", path] => {
             let (dir, name) = place(client, path).await?;
-            client.rmdir(&ROOT, dir, &name).await
+            client.rmdir(&ROOT, dir, &name).await.map(drop)
         }
         ["mv", from, to] => rename(client, from, to, RenameMode::Replace).await,
         ["swap", one, other] => rename(client, one, other, RenameMode::Exchange).await,
@@ -174,7 +174,7 @@ async fn make(client: &Client, path: &str, what: Make) -> Result<Ino, FsError> {
 
 async fn rename(client: &Client, from: &str, to: &str, mode: RenameMode) -> Result<(), FsError> {
     let ((from, name), (to, new_name)) = (place(client, from).await?, place(client, to).await?);
-    client.rename(&ROOT, from, &name, to, &new_name, mode).await
+    client.rename(&ROOT, from, &name, to, &new_name, mode).await.map(drop)
 }
 
 /// The directory of a path, and its name in that.

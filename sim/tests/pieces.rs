@@ -154,7 +154,7 @@ fn whenever_a_node_dies_the_bucket_has_a_whole_page() {
                 for round in 1u64.. {
                     let text = format!("link-{:03}", round * 37 % 100);
                     let link = Make::Symlink { target: bytes::Bytes::from(round.to_string()) };
-                    let (Ok(()) | Err(_)) = busy.unlink(&ROOT, Ino::ROOT, &name(&text)).await;
+                    let (Ok(_) | Err(_)) = busy.unlink(&ROOT, Ino::ROOT, &name(&text)).await;
                     let (Ok(_) | Err(_)) = busy.make(&ROOT, Ino::ROOT, &name(&text), 0o777, link, false).await;
                 }
             });

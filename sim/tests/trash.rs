@@ -202,7 +202,7 @@ impl Step {
             5 | 6 => self.unlink(state, &path, (dir, &name)).await,
             7 => {
                 let is_empty = !state.tree.keys().any(|other| other.starts_with(&format!("{path}/")));
-                let done = client.rmdir(&ROOT, dir, &name).await;
+                let done = client.rmdir(&ROOT, dir, &name).await.map(drop);
                 match state.tree.get(&path) {
                     None => assert_eq!(done, Err(FsError::NotFound)),
                     Some(Some(_)) => assert_eq!(done, Err(FsError::NotDirectory)),
@@ -270,7 +270,7 @@ impl Step {
         if let (true, Ok(attr)) = (is_open, &found) {
             client.open(attr.ino).await.unwrap();
         }
-        let done = client.unlink(&ROOT, dir, name).await;
+        let done = client.unlink(&ROOT, dir, name).await.map(drop);
         match state.tree.get(path) {
             None => assert_eq!(done, Err(FsError::NotFound)),
             Some(None) => assert_eq!(done, Err(FsError::IsDirectory)),

@@ -154,17 +154,26 @@ impl Client {
         self.change(caller, ClientMutation::Link { ino, parent, name: name.clone() }).await
     }
 
-    pub async fn unlink(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<(), FsError> {
-        self.mutate(caller, ClientMutation::Unlink { parent, name: name.clone() }).await.map(drop)
+    /// Gives what is no more: nobody has it open, and it had no other name. So do [`Client::rmdir`] and [`Client::rename`].
+    pub async fn unlink(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<Option<Attr>, FsError> {
+        self.mutate(caller, ClientMutation::Unlink { parent, name: name.clone() }).await.map(|mutated| mutated.attr)
     }
 
-    pub async fn rmdir(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<(), FsError> {
-        self.mutate(caller, ClientMutation::Rmdir { parent, name: name.clone() }).await.map(drop)
+    pub async fn rmdir(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<Option<Attr>, FsError> {
+        self.mutate(caller, ClientMutation::Rmdir { parent, name: name.clone() }).await.map(|mutated| mutated.attr)
     }
 
-    pub async fn rename(&self, caller: &Caller, from: Ino, name: &Name, to: Ino, new_name: &Name, mode: RenameMode) -> Result<(), FsError> {
+    pub async fn rename(
+        &self,
+        caller: &Caller,
+        from: Ino,
+        name: &Name,
+        to: Ino,
+        new_name: &Name,
+        mode: RenameMode,
+    ) -> Result<Option<Attr>, FsError> {
         let mutation = ClientMutation::Rename { from, name: name.clone(), to, new_name: new_name.clone(), mode };
-        self.mutate(caller, mutation).await.map(drop)
+        self.mutate(caller, mutation).await.map(|mutated| mutated.attr)
     }
 
     pub async fn setattr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Result<Attr, FsError> {

@@ -489,7 +489,7 @@ pub struct Attached {
 /// The answer to a mutation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Mutated {
-    /// Of the inode made, linked, changed or written; `None` for unlink, rmdir and rename.
+    /// Of the inode made, linked, changed or written; of unlink, rmdir and rename that of what is no more, if anything is.
     pub attr: Option<Attr>,
     /// Where the log has it; a later one where bytes had to be repeated after a restart, which
     /// the client keeps until that one is durable.

@@ -356,9 +356,11 @@ pub async fn perform(client: &Client, op: Op) -> Outcome {
         Op::Mutate(mutation) => match mutation {
             ClientMutation::Make { parent, name, mode, what, open } => attr(client.make(root, parent, &name, mode, what, open).await),
             ClientMutation::Link { ino, parent, name } => attr(client.link(root, ino, parent, &name).await),
-            ClientMutation::Unlink { parent, name } => done(client.unlink(root, parent, &name).await),
-            ClientMutation::Rmdir { parent, name } => done(client.rmdir(root, parent, &name).await),
-            ClientMutation::Rename { from, name, to, new_name, mode } => done(client.rename(root, from, &name, to, &new_name, mode).await),
+            ClientMutation::Unlink { parent, name } => done(client.unlink(root, parent, &name).await.map(drop)),
+            ClientMutation::Rmdir { parent, name } => done(client.rmdir(root, parent, &name).await.map(drop)),
+            ClientMutation::Rename { from, name, to, new_name, mode } => {
+                done(client.rename(root, from, &name, to, &new_name, mode).await.map(drop))
+            }
             ClientMutation::SetAttr { ino, set } => attr(client.setattr(root, ino, set).await),
             ClientMutation::SetXattr { ino, name, value, mode } => done(client.setxattr(root, ino, name, value, mode).await),
             ClientMutation::SetAcl { ino, class, value, drop_set_gid } => attr(client.set_acl(root, ino, class, value, drop_set_gid).await),

@@ -64,7 +64,7 @@ fn what_a_dead_node_has_sent_may_come_late() {
             let (node, client) = start(inner, port).await;
             let root = Caller::ROOT;
             match then {
-                Then::Removed => client.unlink(&root, Ino::ROOT, &name("file")).await.unwrap(),
+                Then::Removed => client.unlink(&root, Ino::ROOT, &name("file")).await.map(drop).unwrap(),
                 Then::Renamed => {
                     client.rename(&root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.map(drop).unwrap()
                 }
@@ -217,13 +217,13 @@ impl Asked {
     async fn undo(self, client: &Client) -> &'static [&'static str] {
         let root = Caller::ROOT;
         match self {
-            Asked::WrittenFile => client.unlink(&root, Ino::ROOT, &name("file")).await.unwrap(),
-            Asked::MovedFile => client.unlink(&root, Ino::ROOT, &name("moved")).await.unwrap(),
+            Asked::WrittenFile => client.unlink(&root, Ino::ROOT, &name("file")).await.map(drop).unwrap(),
+            Asked::MovedFile => client.unlink(&root, Ino::ROOT, &name("moved")).await.map(drop).unwrap(),
             Asked::RemovedFile => {
                 fill(client, "file").await;
                 return &["file"];
             }
-            Asked::Marker => client.rmdir(&root, Ino::ROOT, &name("dir")).await.unwrap(),
+            Asked::Marker => client.rmdir(&root, Ino::ROOT, &name("dir")).await.map(drop).unwrap(),
             Asked::Pieces => {
                 for at in 0..LINKS {
                     client.unlink(&root, Ino::ROOT, &name(&format!("link{at}"))).await.unwrap();

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::namespace::zero_span;
-use ebb_model::{FileKind, PACK_UNIT_BYTES, PACKED_BYTES, PackId, Stamp, Time};
+use ebb_model::{Attr, FileKind, PACK_UNIT_BYTES, PACKED_BYTES, PackId, Stamp, Time};
 use proptest::prelude::*;
 
 const INO: Ino = Ino(7);
@@ -25,6 +25,14 @@ struct World {
     object_version: u64,
     /// Content, length and version when the upload under way began to read.
     upload: Option<(Cells, usize, u64)>,
+}
+
+fn gone() -> Change {
+    let (time, version) = (Time::default(), Version(1));
+    let (atime, mtime, ctime, btime) = (time, time, time, time);
+    let (kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes) = (FileKind::Regular, 0, 0, 0, 0, 0, 0, 0);
+    let attr = Attr { ino: INO, kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes, atime, mtime, ctime, btime, version };
+    Change::Gone { ino: INO, attr }
 }
 
 #[derive(Clone, Debug)]
@@ -382,7 +390,7 @@ proptest! {
             world.step(step);
             world.check();
         }
-        world.extents.observe(&Change::Gone { ino: INO, kind: FileKind::Regular });
+        world.extents.observe(&gone());
         prop_assert_eq!(world.extents.items().count(), 0);
         prop_assert_eq!((world.extents.resident_bytes(), world.extents.dirty_bytes()), (0, 0));
     }
@@ -491,7 +499,7 @@ fn of_an_exposed_file_nothing_is_let_go() {
     extents.apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
     assert_eq!(states(&extents), [Some((true, Some(7))), Some((true, None)), None]);
     extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
-    extents.observe(&Change::Gone { ino: INO, kind: FileKind::Regular });
+    extents.observe(&gone());
     assert!(!extents.is_exposed(INO) && extents.items().next().is_none());
     assert_eq!(extents.check(), Vec::<String>::new());
 }

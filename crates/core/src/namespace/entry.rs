@@ -148,7 +148,7 @@ impl Namespace {
         if nameless && holders.is_empty() {
             self.inodes.remove(&ino);
             self.count_out(counted_in, &inode);
-            changes.push(Change::Gone { ino, kind });
+            changes.push(Change::Gone { ino, attr: inode.attr });
             return;
         }
         if nameless {

@@ -16,7 +16,7 @@ impl Namespace {
         self.linkable.remove(&ino);
         if let Some(inode) = self.inodes.remove(&ino) {
             self.count_out_stray(&inode);
-            changes.push(Change::Gone { ino, kind: inode.attr.kind });
+            changes.push(Change::Gone { ino, attr: inode.attr });
         }
     }
 

@@ -110,8 +110,7 @@ impl Namespace {
     /// was the last one the inode goes.
     pub fn lose_unseen_name(&mut self, ino: Ino, changes: &mut Vec<Change>) {
         let Some(mut inode) = self.inode(ino) else { return };
-        let kind = inode.attr.kind;
-        if kind == FileKind::Directory || inode.attr.nlink <= inode.names {
+        if inode.attr.kind == FileKind::Directory || inode.attr.nlink <= inode.names {
             return;
         }
         inode.attr.nlink -= 1;
@@ -119,7 +118,7 @@ impl Namespace {
         if inode.attr.nlink == 0 {
             self.inodes.remove(&ino);
             self.count_out_stray(&inode);
-            changes.push(Change::Gone { ino, kind });
+            changes.push(Change::Gone { ino, attr: inode.attr });
         }
     }
 }

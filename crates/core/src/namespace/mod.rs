@@ -230,14 +230,14 @@ impl Namespace {
             }
             Mutation::Link { ino, parent, name } => self.link(caller, stamp, *ino, *parent, name, changes).map(Some),
             Mutation::Unlink { parent, name, holders } => {
-                self.unlink(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes).map(|()| None)
+                self.unlink(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes).map(|()| gone(changes))
             }
             Mutation::Rmdir { parent, name, holders } => {
-                self.rmdir(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes).map(|()| None)
+                self.rmdir(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes).map(|()| gone(changes))
             }
             Mutation::Rename { from, name, to, new_name, mode, holders } => self
                 .rename(caller, stamp, (*from, name), (*to, new_name), *mode, Parting { holders, trash, uid: caller.uid }, changes)
-                .map(|()| None),
+                .map(|()| gone(changes)),
             Mutation::SetAttr { ino, set } => self.set_attr(caller, stamp, *ino, set, changes).map(Some),
             Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => {
                 self.set_flags(caller, stamp, *ino, value, changes).map(Some)
@@ -280,10 +280,15 @@ pub enum Change {
     Zeroed { ino: Ino, range: Range<u64>, edges: Vec<u64>, stamp: Stamp },
     /// The size was set.
     Resized { ino: Ino, old_bytes: u64, new_bytes: u64, stamp: Stamp },
-    /// The inode has neither name nor holder and has been removed.
-    Gone { ino: Ino, kind: FileKind },
+    /// The inode has neither name nor holder and has been removed. `attr`: as it was at the end.
+    Gone { ino: Ino, attr: Attr },
     /// The bucket says all about the inode, which is known here no longer.
     Forgotten { ino: Ino },
+}
+
+/// What a removal has left nothing of.
+fn gone(changes: &[Change]) -> Option<Attr> {
+    changes.iter().find_map(|change| if let Change::Gone { attr, .. } = change { Some(attr.clone()) } else { None })
 }
 
 impl Change {

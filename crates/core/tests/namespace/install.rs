@@ -141,7 +141,7 @@ fn the_loss_of_the_last_unseen_name_takes_the_inode_along() {
     assert_eq!(volume.attr(file).nlink, 1);
     changes.clear();
     volume.namespace.lose_unseen_name(file, &mut changes);
-    assert_eq!(changes, [Change::Gone { ino: file, kind: FileKind::Regular }]);
+    assert!(matches!(&changes[..], [Change::Gone { ino, .. }] if *ino == file), "{changes:?}");
     assert_eq!(volume.namespace.check(), Vec::<String>::new());
     let (dir, named) = (volume.dir(Ino::ROOT, "d"), volume.file(Ino::ROOT, "f"));
     for ino in [dir, named, file] {

@@ -167,7 +167,7 @@ fn what_is_replaced_outlives_its_name_while_open() {
     assert_eq!(volume.rename((Ino::ROOT, "t"), (target, "x"), Replace), Err(NotFound));
     let mut changes = Vec::new();
     volume.namespace.release_all(SESSION, &mut changes);
-    assert_eq!(changes, [Change::Gone { ino: target, kind: FileKind::Directory }]);
+    assert!(matches!(&changes[..], [Change::Gone { ino, .. }] if *ino == target), "{changes:?}");
     assert_eq!(volume.path(source).unwrap(), "/t");
 }
 

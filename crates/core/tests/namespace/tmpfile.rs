@@ -21,7 +21,7 @@ fn a_file_without_a_name_goes_with_its_holder() {
     assert_eq!((volume.attr(dir), volume.names(dir)), (before, vec![]));
     let mut changes = Vec::new();
     volume.namespace.release_all(SESSION, &mut changes);
-    assert_eq!(changes, [Change::Gone { ino, kind: FileKind::Regular }]);
+    assert!(matches!(&changes[..], [Change::Gone { ino: gone, .. }] if *gone == ino), "{changes:?}");
     assert!(volume.namespace.check().is_empty());
 }
 

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -89,4 +89,40 @@ fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
         done.store(true, Ordering::Relaxed);
     });
     place.ebb(&["fsck", "mnt"]).good();
+}
+
+/// Situation: something is in use that the kernel does not call open, and loses its last name: a FIFO, what is open with O_PATH,
+/// and a current directory. Danger: whoever asks for its attributes is told that it is stale. Expectation: as on this
+/// machine's disk, it is what it was, without a name.
+#[test]
+fn what_is_in_use_without_being_open_outlives_its_name() {
+    let place = Place::new();
+    place.mount();
+    for base in ["backing", "mnt"] {
+        let at = |name: &str| place.path(&format!("{base}/{name}"));
+        let made = Command::new("mkfifo").arg(at("fifo")).status().unwrap();
+        assert!(made.success());
+        fs::create_dir(at("dir")).unwrap();
+        for name in ["removed", "replaced", "other"] {
+            fs::write(at(name), "12345").unwrap();
+        }
+        let by_path = |name| File::options().read(true).custom_flags(libc::O_PATH).open(at(name)).unwrap();
+        let fifo = File::options().read(true).write(true).open(at("fifo")).unwrap();
+        let [dir, removed, replaced] = ["dir", "removed", "replaced"].map(by_path);
+        fs::remove_file(at("fifo")).unwrap();
+        fs::remove_dir(at("dir")).unwrap();
+        fs::remove_file(at("removed")).unwrap();
+        fs::rename(at("other"), at("replaced")).unwrap();
+        assert!(fifo.metadata().unwrap().file_type().is_fifo() && dir.metadata().unwrap().is_dir(), "{base}");
+        for file in [&fifo, &dir, &removed, &replaced] {
+            assert_eq!(file.metadata().unwrap().nlink(), 0, "{base}");
+        }
+        assert_eq!((removed.metadata().unwrap().len(), replaced.metadata().unwrap().len()), (5, 5), "{base}");
+        let script =
+            "mkdir here && cd here && rmdir ../here && stat -c '%F %h' . && ls -a . && ! touch new 2>/dev/null && ! mkdir new 2>/dev/null";
+        let run = Command::new("sh").args(["-c", script]).current_dir(place.path(base)).output().unwrap();
+        assert!(run.status.success() && run.stdout == b"directory 0\n", "{base}: {run:?}");
+    }
+    fs::remove_file(place.path("backing/replaced")).unwrap();
+    place.umount();
 }

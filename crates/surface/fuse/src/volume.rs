@@ -49,6 +49,8 @@ const WRITES: u64 = 2;
 /// O_NOATIME: reading with it is not noted.
 const UNNOTED: u64 = 4;
 const FLAG_BITS: u32 = 3;
+/// Of an open directory's number: it had been removed before, and the node has nothing of it.
+const GONE: u64 = 1;
 
 /// A process that takes over goes on far behind what the one before can have given out.
 const OPENS_PER_LIFE: u64 = 1 << 40;
@@ -61,6 +63,9 @@ pub struct Volume {
     name_ttl: Duration,
     consistency: Consistency,
     known: Rc<RefCell<Known>>,
+    /// What was removed here while nobody had it open as far as the kernel says, which does not say it of a
+    /// FIFO, of a device, of a current directory or with O_PATH: as it was, until the kernel forgets it.
+    gone: RefCell<BTreeMap<Ino, Attr>>,
     pages: Rc<Pages>,
     /// Files that are open for reading and writing here, with the number of their opens: they
     /// may be mapped, and a mapping may hold what nobody has been told of.
@@ -125,6 +130,7 @@ impl Volume {
             name_ttl,
             consistency,
             known,
+            gone: RefCell::default(),
             pages,
             mappable,
             opens,
@@ -177,6 +183,17 @@ impl Volume {
                 tracing::debug!(%ino, %error, "the access time stays as it is");
             }
         }
+    }
+
+    fn note_gone(&self, gone: Option<Attr>) {
+        if let Some(attr) = gone.filter(|attr| self.known.borrow().has(attr.ino)) {
+            self.gone.borrow_mut().insert(attr.ino, attr);
+        }
+    }
+
+    /// What has gone and is in use by somebody still.
+    fn as_it_was(&self, ino: Ino) -> Option<Attr> {
+        self.gone.borrow().get(&ino).cloned()
     }
 
     /// How an operation on an inode that was looked up before has ended.
@@ -254,11 +271,13 @@ impl Filesystem for Volume {
             self.pages.forget(ino);
             self.readings.forget(ino);
             self.set_id.borrow_mut().remove(&ino);
+            self.gone.borrow_mut().remove(&ino);
         }
     }
 
     async fn getattr(&self, _cx: &Context, ino: Ino, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
-        Ok(self.attr_reply(self.on_known(self.client.getattr(self.real(ino)).await)?))
+        let found = self.client.getattr(self.real(ino)).await;
+        Ok(self.attr_reply(self.on_known(found.or_else(|error| self.as_it_was(ino).ok_or(error)))?))
     }
 
     async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
@@ -279,15 +298,18 @@ impl Filesystem for Volume {
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        Ok(self.once(cx).unlink(&Self::caller(cx), self.real(parent), &name).await?)
+        self.note_gone(self.once(cx).unlink(&Self::caller(cx), self.real(parent), &name).await?);
+        Ok(())
     }
 
     async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        Ok(self.once(cx).rmdir(&Self::caller(cx), self.real(parent), &name).await?)
+        self.note_gone(self.once(cx).rmdir(&Self::caller(cx), self.real(parent), &name).await?);
+        Ok(())
     }
 
     async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
-        Ok(self.once(cx).rename(&Self::caller(cx), self.real(from), &name, self.real(to), &new_name, mode).await?)
+        self.note_gone(self.once(cx).rename(&Self::caller(cx), self.real(from), &name, self.real(to), &new_name, mode).await?);
+        Ok(())
     }
 
     async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno> {
@@ -467,7 +489,11 @@ impl Filesystem for Volume {
     }
 
     async fn opendir(&self, cx: &Context, ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
-        self.on_known(self.client.open(self.real(ino)).await)?;
+        let opened = self.client.open(self.real(ino)).await;
+        if opened.is_err() && self.as_it_was(ino).is_some() {
+            return Ok(OpenReply { handle: Handle(self.next_number() << FLAG_BITS | GONE), caching: Caching::Fresh });
+        }
+        self.on_known(opened)?;
         let unread = self.readings.of_directories() && {
             let attr = self.client.getattr(self.real(ino)).await;
             attr.is_ok_and(|attr| self.readings.opened(ino, Some(&attr)))
@@ -504,7 +530,7 @@ impl Filesystem for Volume {
     }
 
     async fn releasedir(&self, _cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno> {
-        if self.is_left_no_more(handle) {
+        if handle.0 & GONE == 0 && self.is_left_no_more(handle) {
             self.client.close(self.real(ino));
         }
         Ok(())
