@@ -20,3 +20,16 @@ fn bytes_of_a_copy_are_seen_before_the_node_ends_of_its_disk() {
 fn bytes_in_a_pack_file_are_forced_though_their_store_file_is_removed() {
     run(1616).unwrap_or_else(|broken| panic!("{broken}"));
 }
+
+/// A file was removed, a power cut took that, and while the node was away somebody asked to open it: when the making of the
+/// file was repeated it counted as open, and so its removal left it there.
+#[test]
+fn who_waits_for_an_open_has_not_got_it_before_what_was_answered() {
+    run(93597).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// What a power cut had left of a file was filled up with zeros, which the next power cut took, and was missing then.
+#[test]
+fn what_is_filled_up_after_a_power_cut_is_forced() {
+    run(93484).unwrap_or_else(|broken| panic!("{broken}"));
+}

@@ -196,10 +196,11 @@ impl Holds {
         });
     }
 
-    /// What the node is to be told now. It may hear it whether or not it answers.
+    /// What the node is to be told now, of what somebody was told is open: who waits for that was told of nothing yet, and
+    /// asks by itself once what came before is repeated. It may hear it whether or not it answers.
     pub(crate) fn undeclared(&self) -> Vec<Ino> {
         let mut table = self.table.borrow_mut();
-        let undeclared = table.iter_mut().filter(|(_, hold)| hold.opens > 0 && hold.declared != Declared::Yes);
+        let undeclared = table.iter_mut().filter(|(_, hold)| hold.promised && hold.declared != Declared::Yes);
         undeclared
             .map(|(ino, hold)| {
                 hold.declared = Declared::Unsure;

@@ -272,9 +272,9 @@ async fn replay(shared: &Rc<Shared>, session: SessionId, recovered: LogIndex) ->
     while let Some(operation) = shared.journal.first_lost() {
         let mut mutation = operation.mutation.clone();
         match (&mut mutation, operation.replay.ino) {
-            (ClientMutation::Make { open, .. }, Some(ino)) => *open = shared.holds.is_open(ino),
+            (ClientMutation::Make { open, .. }, Some(ino)) => *open = shared.holds.is_promised(ino),
             // It may get its name from what follows.
-            (ClientMutation::Tmpfile { .. }, Some(ino)) if !shared.holds.is_open(ino) => closed.push(ino),
+            (ClientMutation::Tmpfile { .. }, Some(ino)) if !shared.holds.is_promised(ino) => closed.push(ino),
             _ => {}
         }
         let request = Request::Mutate { tx: operation.tx, caller: operation.caller, mutation, replay: Some(operation.replay) };
@@ -356,8 +356,6 @@ async fn declare_opens(shared: &Rc<Shared>, session: SessionId, if_refused: IfRe
             match (answer, &if_refused) {
                 (Ok(_), _) => shared.declared(*ino),
                 (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Later) => {}
-                // Whoever still waits for an open is told as its answer.
-                (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Stale) if !shared.holds.is_promised(*ino) => {}
                 (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Stale) => shared.errors.set(*ino, FsError::Stale),
                 (Err(failure), _) => return Err(failure),
             }

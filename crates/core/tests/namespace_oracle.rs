@@ -213,7 +213,12 @@ impl World {
         let mut changes = Vec::new();
         let answer = self.namespace.mutate(caller, stamp, mutation, &mut changes);
         let expected = self.reference.run(caller, stamp.time, mutation);
-        let found = answer.clone().map(|attr| attr.map(unversioned));
+        let mut found = answer.clone().map(|attr| attr.map(unversioned));
+        if let (Mutation::Unlink { .. } | Mutation::Rmdir { .. } | Mutation::Rename { .. }, Ok(gone)) = (mutation, &mut found)
+            && let Some(gone) = gone.take()
+        {
+            assert!(gone.nlink == 0 && before.attr(gone.ino).is_ok() && self.namespace.attr(gone.ino) == Err(FsError::Stale), "{gone:?}");
+        }
         assert_eq!(found, expected, "{mutation:?} by {caller:?}");
         if answer.is_err() {
             assert!(changes.is_empty());

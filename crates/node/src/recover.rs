@@ -291,8 +291,9 @@ impl Node {
     /// later was taken from here by something else.
     async fn doubt(&self, doubtful: Blocks) -> Result<(), RpcError> {
         for (ino, ranges) in doubtful {
-            self.store.reach_end(&self.place(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
-            for Range { start, end } in ranges {
+            for blocks in ranges {
+                self.store.fill_up(&self.place(ino), &blocks).await.map_err(|error| self.disk_failed(ino, error))?;
+                let Range { start, end } = blocks;
                 self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: start, count: end - start })).await?;
             }
         }

@@ -347,10 +347,12 @@ impl Store {
         self.state.borrow_mut().changed(place, blocks);
     }
 
-    /// From now on there are bytes up to the end of the file, zeros where there were none.
-    pub async fn reach_end(&self, place: &Place) -> Result<(), DiskError> {
+    /// From now on there is something in these blocks of a file, zeros where there was nothing.
+    pub async fn fill_up(&self, place: &Place, blocks: &Range<u64>) -> Result<(), DiskError> {
         let (file, end) = (self.file(place.file(), OpenMode::Create).await?, place.at(0, place.size_bytes).end);
-        if file.len().await? < end { file.set_len(end).await } else { Ok(()) }
+        let filled = if file.len().await? < end { file.set_len(end).await } else { Ok(()) };
+        self.state.borrow_mut().changed(place, blocks.clone());
+        filled
     }
 
     /// Who reads the store file past this sees where the file ends.

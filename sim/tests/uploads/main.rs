@@ -67,7 +67,12 @@ fn a_flush_waits_as_long_as_parts_arrive() {
     let port = process.bucket(&bucket);
     let (inner, clock) = (process.clone(), process.ports.clock.clone());
     let done = world.run(process.call(async move {
-        let options = Options { part_bytes: 1 << 20, bucket_timeout: Duration::from_secs(10), ..Options::default() };
+        let options = Options {
+            part_bytes: 1 << 20,
+            bucket_timeout: Duration::from_secs(10),
+            head_term: Duration::from_secs(300),
+            ..Options::default()
+        };
         let (node, client) = start_with(inner, port, options).await;
         make(&client, "file", 60).await;
         let began = clock.monotonic();

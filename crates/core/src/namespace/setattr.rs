@@ -63,20 +63,23 @@ impl Namespace {
 
 impl Inode {
     /// The mode after a write, truncation or change of owner: no set-uid, and set-gid only
-    /// where it cannot mean the group of a running program. Set-gid of a directory is no
-    /// privilege.
+    /// where it cannot mean the group of a running program, and the caller is in that group or root,
+    /// whoever has checked the rest. Set-gid of a directory is no privilege.
     pub(super) fn without_set_id(&self, caller: &Caller) -> u16 {
         let Attr { mode, gid, kind, .. } = self.attr;
         if kind == FileKind::Directory {
             return mode;
         }
-        let keeps_set_gid = mode & GROUP_EXECUTE == 0 && (is_privileged(caller) || caller.in_group(gid));
+        let keeps_set_gid = mode & GROUP_EXECUTE == 0 && (caller.uid == 0 || caller.in_group(gid));
         mode & !SET_UID & if keeps_set_gid { !0 } else { !SET_GID }
     }
 
-    /// File capabilities go whenever content or owner change, whoever does it.
+    /// File capabilities go whenever content or owner change, whoever does it. What a directory has under
+    /// that name means nothing.
     pub(super) fn drop_capability(&mut self) {
-        self.xattrs.remove(CAPABILITY);
+        if self.attr.kind != FileKind::Directory {
+            self.xattrs.remove(CAPABILITY);
+        }
     }
 }
 

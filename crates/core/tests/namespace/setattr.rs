@@ -1,5 +1,6 @@
 use crate::volume::*;
 use FsError::*;
+use bytes::Bytes;
 use ebb_core::namespace::Change;
 use ebb_model::*;
 
@@ -65,7 +66,11 @@ fn a_change_of_owner_drops_privileges() {
     assert_eq!(volume.set(&Caller::ROOT, file, set).unwrap().mode, 0o2644);
     let dir = volume.dir(Ino::ROOT, "d");
     volume.chmod(dir, 0o2755);
+    let name = Bytes::from_static(b"security.capability");
+    let set = Mutation::SetXattr { ino: dir, name: name.clone(), value: Bytes::from_static(b"x"), mode: XattrMode::Set };
+    volume.run(&Caller::ROOT, set).unwrap();
     assert_eq!(volume.set(&Caller::ROOT, dir, SetAttr { gid: Some(9), drop_set_id: true, ..NOTHING }).unwrap().mode, 0o2755);
+    assert_eq!(volume.namespace.list_xattr(dir), Ok(vec![name]));
 }
 
 #[test]

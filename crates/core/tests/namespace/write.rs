@@ -56,4 +56,10 @@ fn a_write_drops_privileges() {
     volume.chmod(file, 0o6555);
     let (attr, _) = volume.run(&Caller::ROOT, write(file, 0, 1, true)).unwrap();
     assert_eq!(attr.unwrap().mode, 0o555);
+    // Set-gid of what cannot be executed is no privilege of a program, and stays if its group writes.
+    for (caller, mode) in [(ALICE, 0o2666), (Caller { checked: true, ..ALICE }, 0o2666), (Caller { checked: true, ..BOB }, 0o666)] {
+        volume.chmod(file, 0o2666);
+        let (attr, _) = volume.run(&caller, write(file, 0, 1, true)).unwrap();
+        assert_eq!(attr.unwrap().mode, mode, "{caller:?}");
+    }
 }

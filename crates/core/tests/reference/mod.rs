@@ -488,7 +488,7 @@ impl Reference {
         if chown || set.drop_set_id || set.size_bytes.is_some() && !root {
             node.kill_set_id(caller);
         }
-        if chown || set.size_bytes.is_some() {
+        if (chown || set.size_bytes.is_some()) && node.kind != FileKind::Directory {
             node.xattrs.remove(&b"security.capability"[..]);
         }
         if let Some(uid) = set.uid {
@@ -722,7 +722,7 @@ impl Node {
             return;
         }
         self.mode &= !0o4000;
-        let member = caller.checked || caller.uid == 0 || caller.in_group(self.gid);
+        let member = caller.uid == 0 || caller.in_group(self.gid);
         if self.mode & 0o010 != 0 || !member {
             self.mode &= !0o2000;
         }
