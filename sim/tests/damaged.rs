@@ -136,6 +136,10 @@ fn what_is_missing_after_a_death_is_named() {
                 let size = mount.client.getattr(*ino).await.unwrap().size_bytes as usize;
                 assert_eq!(mount.client.read(*ino, 0, size).await, Err(FsError::Io), "{what}: inode {ino}");
             }
+            // Nor does what is written beside it make it whole.
+            let offset = if what == "flipped" { BLOCK_BYTES } else { 0 };
+            let written = mount.client.write(&Caller::ROOT, files[0], offset, Bytes::from_static(b"beside"), false).await;
+            assert_eq!(written.map(drop), Err(FsError::Io), "{what}");
             let troubles = mount.troubles().await;
             let report = rig::fsck(&mount.client).await.unwrap();
             for ino in &files {

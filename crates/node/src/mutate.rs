@@ -415,6 +415,13 @@ impl Node {
             }
             runs
         };
+        // What is damaged of a block must not come to count as whole with what is written beside it.
+        let whole = extent::whole_blocks(offset, len_bytes);
+        for block in touched.filter(|block| !whole.contains(block)) {
+            if self.replica.view().extents().block(ino, block).is_some_and(summed) {
+                self.read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES)).await?;
+            }
+        }
         for run in runs {
             self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: run.start, count: run.end - run.start })).await?;
         }

@@ -250,12 +250,9 @@ impl Node {
                 if end <= start {
                     continue;
                 }
-                let read = self.store.read_there(from, start, (end - start) as usize).await;
-                let (data, there) = read.map_err(|error| self.disk_failed(ino, error))?;
-                // What is missing is missing there as well.
-                if there > 0 {
-                    self.store.write(&to, start, data.slice(..there)).await.map_err(|error| self.disk_failed(ino, error))?;
-                }
+                let data = self.store.read(from, start, (end - start) as usize).await;
+                let data = data.map_err(|error| self.disk_failed(ino, error))?;
+                self.store.write(&to, start, data).await.map_err(|error| self.disk_failed(ino, error))?;
             }
             // What is dirty may have been forced where it is, by this run or an earlier one.
             if is_dirty && !self.store.is_young(ino) {

@@ -5,7 +5,7 @@ use crate::Node;
 use crate::fetch::{MAX_ATTEMPTS, Piece};
 use crate::locks::Mode;
 use bytes::{Bytes, BytesMut};
-use ebb_core::extent::{Block, Segment, Source};
+use ebb_core::extent::{Segment, Source};
 use ebb_model::*;
 use std::ops::Range;
 use std::rc::Rc;
@@ -98,14 +98,13 @@ impl Node {
         Ok(Some(data.freeze()))
     }
 
-    /// Reads present blocks and verifies those with a checksum, which are read whole for it, that of others something is
-    /// there, and nothing of an exposed file. `None` after a damaged clean block was dropped.
+    /// Reads present blocks and verifies those with a checksum, which are read whole for it, and
+    /// whatever is in blocks of an exposed file. `None` after a damaged clean block was dropped.
     pub(crate) async fn read_local(&self, ino: Ino, range: &Range<u64>) -> Result<Option<Bytes>, RpcError> {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let first_byte = blocks.start * BLOCK_BYTES;
         let len_bytes = ((blocks.end - blocks.start) * BLOCK_BYTES) as usize;
-        let read = self.store.read_there(&self.place(ino), first_byte, len_bytes).await;
-        let (data, there) = read.map_err(|error| self.disk_failed(ino, error))?;
+        let data = self.store.read(&self.place(ino), first_byte, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
         let start = (range.start - first_byte) as usize;
         let wanted = data.slice(start..start + (range.end - range.start) as usize);
         if self.is_exposed(ino) {
@@ -115,27 +114,20 @@ impl Node {
             let start = (block * BLOCK_BYTES - first_byte) as usize;
             let state = self.replica.view().extents().block(ino, block);
             let Some(state) = state else { return Ok(None) };
-            let Some(damage) = damage(state, &data[start..start + BLOCK_BYTES as usize], there > start) else { continue };
+            let Some(sum) = state.sum else { continue };
+            if ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize]) == sum {
+                continue;
+            }
             if state.dirty {
-                let what = format!("block {block} of inode {ino} is {damage} the node's disk, and the bucket does not have it yet");
+                let what = format!("block {block} of inode {ino} is damaged on the node's disk, and the bucket does not have it yet");
                 self.trouble(&format!("damage {ino} {block}"), Some(what));
                 return Err(FsError::Io.into());
             }
-            tracing::warn!(%ino, block, "a cached block is {damage} the node's disk and is fetched again");
+            tracing::warn!(%ino, block, "a cached block is damaged on the node's disk and is fetched again");
             self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 })).await?;
             return Ok(None);
         }
         self.loans.verified(ino, blocks);
         Ok(Some(wanted))
-    }
-}
-
-/// What is wrong with a block that was read here, if anything is. `is_there`: at least some of it was.
-pub(crate) fn damage(block: Block, data: &[u8], is_there: bool) -> Option<&'static str> {
-    match block.sum {
-        Some(sum) if ebb_format::crc32c(data) == sum => None,
-        None if is_there => None,
-        _ if is_there => Some("damaged on"),
-        _ => Some("missing from"),
     }
 }

@@ -281,6 +281,7 @@ impl Node {
             None => Vec::new(),
         };
         node.doubt(doubtful).await?;
+        node.find_missing().await?;
         node.fill_cache_order();
         node.start(late);
         Ok(node)
@@ -295,6 +296,29 @@ impl Node {
                 self.store.fill_up(&self.place(ino), &blocks).await.map_err(|error| self.disk_failed(ino, error))?;
                 let Range { start, end } = blocks;
                 self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: start, count: end - start })).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of a block without a checksum nobody could tell later that it is gone. Before anybody writes beside it, it gets
+    /// one that zeros do not have.
+    async fn find_missing(&self) -> Result<(), RpcError> {
+        let mut void = BTreeMap::<Ino, Vec<u64>>::new();
+        let version = {
+            let state = self.replica.view();
+            let unexposed = state.extents().void_blocks().filter(|(ino, _)| !state.extents().is_exposed(*ino));
+            unexposed.for_each(|(ino, block)| void.entry(ino).or_default().push(block));
+            Version(state.next_version().0 - 1)
+        };
+        let damaged = !ebb_format::crc32c(&[0; BLOCK_BYTES as usize]);
+        for (ino, blocks) in void {
+            let missing = self.store.missing(&self.place(ino), blocks.into_iter()).await;
+            let sums: Vec<(u64, u32)> =
+                missing.map_err(|error| self.disk_failed(ino, error))?.into_iter().map(|block| (block, damaged)).collect();
+            if !sums.is_empty() {
+                tracing::error!(%ino, blocks = sums.len(), "bytes that the bucket does not have are gone from the node's disk");
+                self.commit(Command::Extent(ExtentCommand::Summed { ino, version, sums })).await?;
             }
         }
         Ok(())
@@ -710,7 +734,7 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             unforced.written(ino, bytes, stamp.version, index);
         }
     }
-    let doubtful = blocks_of(&unsynced, |one| one.is_doubtful);
+    let doubtful = blocks_of(&unsynced, |one| one.is_doubtful || one.is_fetched);
     Ok(Replayed { partition, unsynced: blocks_of(&unsynced, |_| true), doubtful, unforced, holes, cuts })
 }
 

@@ -243,24 +243,18 @@ impl Store {
 
     /// Reads `len` bytes; what is beyond the end of the file reads as zeros.
     pub async fn read(&self, place: &Place, offset: u64, len: usize) -> Result<Bytes, DiskError> {
-        Ok(self.read_there(place, offset, len).await?.0)
-    }
-
-    /// As [`Store::read`], and how many of the bytes are there.
-    pub async fn read_there(&self, place: &Place, offset: u64, len: usize) -> Result<(Bytes, usize), DiskError> {
         let at = place.at(offset, (len as u64).min(place.end().saturating_sub(offset)));
         let data = match self.existing(place.file()).await? {
             Some(file) if !at.is_empty() => file.read_at(at.start, (at.end - at.start) as usize).await?,
             _ => Bytes::new(),
         };
-        let there = data.len();
-        if there == len {
-            return Ok((data, there));
+        if data.len() == len {
+            return Ok(data);
         }
         let mut padded = Vec::with_capacity(len);
         padded.extend_from_slice(&data);
         padded.resize(len, 0);
-        Ok((padded.into(), there))
+        Ok(padded.into())
     }
 
     pub async fn write(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
@@ -345,6 +339,15 @@ impl Store {
     /// Blocks of a store file were stored into past this.
     pub fn stored(&self, place: &Place, blocks: Range<u64>) {
         self.state.borrow_mut().changed(place, blocks);
+    }
+
+    /// Blocks of a file of which nothing is there.
+    pub async fn missing(&self, place: &Place, blocks: impl Iterator<Item = u64>) -> Result<Vec<u64>, DiskError> {
+        let end = match self.existing(place.file()).await? {
+            Some(file) => file.len().await?,
+            None => 0,
+        };
+        Ok(blocks.filter(|block| place.at(block * BLOCK_BYTES, 1).start >= end).collect())
     }
 
     /// From now on there is something in these blocks of a file, zeros where there was nothing.

@@ -6,18 +6,18 @@
 
 use super::*;
 use crate::tree::Value;
+use std::ops::Bound;
 
 impl Backing {
     /// What must happen before anything can be put to `key` for `ino`, where the store has refused that because of
     /// what is above or below it. `None`: nothing of this volume's is.
-    pub fn way_to(&self, ino: Ino, key: &str) -> Option<FlushStep> {
+    pub fn way_to(&self, namespace: &Namespace, ino: Ino, key: &str) -> Option<FlushStep> {
         let above = || key.match_indices('/').map(|(at, _)| &key[..at]);
         let below = (!key.ends_with('/')).then(|| format!("{key}/"));
         let is_below = |other: &str| below.as_ref().is_some_and(|below| other.starts_with(below));
         let in_the_way = |other: &str| is_below(other) || above().any(|above| above == other);
 
-        let deleted_above = above().map(str::to_owned).find(|above| self.deletes.contains_key(above));
-        if let Some(key) = deleted_above.or_else(|| first_below(&self.deletes, below.as_ref()).map(|(key, _)| key)) {
+        if let Some(key) = above().map(str::to_owned).find(|above| self.deletes.contains_key(above)) {
             return Some(FlushStep::AwaitDelete { key });
         }
         let sent = self.uploads.iter().find(|(_, upload)| upload.keys().any(in_the_way));
@@ -34,15 +34,32 @@ impl Backing {
                 None => self.aside(occupant, &from),
             };
         }
-        let redirected_above = above().find_map(|above| self.redirects.get(&format!("{above}/")));
-        let redirected = redirected_above.or_else(|| first_below(&self.redirects, below.as_ref()).map(|(_, dir)| dir))?;
-        let is_private = self.dirs.get(&redirected)?.prefix? == keys::private_prefix(redirected);
-        (!is_private).then_some(FlushStep::MakeWay { dir: redirected })
+        if let Some((key, _)) = first_below(&self.deletes, below.as_ref()) {
+            return Some(FlushStep::AwaitDelete { key });
+        }
+        if let Some((_, dir)) = first_below(&self.redirects, below.as_ref()) {
+            return Some(FlushStep::MakeWay { dir });
+        }
+        // A file whose name a directory had, below whose redirect the key is.
+        let file = above().find(|above| self.owner(namespace, above).is_some())?;
+        let redirects = above().filter(|above| above.len() >= file.len());
+        redirects.filter_map(|above| self.redirects.get(&format!("{above}/"))).next().map(|dir| FlushStep::MakeWay { dir })
     }
 
     /// Copies an object out of the way.
     fn aside(&self, occupant: Ino, from: &str) -> Option<FlushStep> {
         self.evict(occupant, from, keys::waiting_key(occupant))
+    }
+}
+
+impl Backing {
+    /// Something of this volume's is, or may still come, below the prefix.
+    pub(super) fn has_below(&self, prefix: &str) -> bool {
+        let is_below = |key: &str| key.len() > prefix.len() && key.starts_with(prefix);
+        let after = || (Bound::Excluded(prefix.to_owned()), Bound::Unbounded);
+        self.deletes.range(after()).next().is_some_and(|(key, _)| is_below(&key))
+            || self.homes.range(after()).next().is_some_and(|(key, _)| is_below(&key))
+            || self.uploads.values().any(|upload| upload.keys().any(is_below))
     }
 }
 

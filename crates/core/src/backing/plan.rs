@@ -142,9 +142,10 @@ impl Backing {
     }
 
     /// Objects to be deleted, with the tag that guards against another's hand. Those that a
-    /// write under way may still bring back wait for its end.
+    /// write under way may still bring back wait for its end, and directories for what is below them.
     pub fn deletes(&self) -> impl Iterator<Item = (String, Option<String>)> {
-        self.deletes.iter().filter(|(key, _)| !self.uploads.values().any(|upload| upload.claims(key)))
+        let waits = |key: &str| self.uploads.values().any(|upload| upload.claims(key)) || key.ends_with('/') && self.has_below(key);
+        self.deletes.iter().filter(move |(key, _)| !waits(key))
     }
 
     /// Writes that had begun. A node that has just started finds out how each one ended
@@ -234,7 +235,9 @@ impl Backing {
     /// The object that shows a directory which ebb has made to those who see only keys.
     pub(super) fn marker(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
         let state = self.dirs.get(&dir)?;
-        if state.marked || state.prefix.is_some() {
+        // One that was made here has its marker for certain once its page is there.
+        let is_there = state.marked && (state.load != Load::Native || state.page.is_some());
+        if is_there || state.prefix.is_some() {
             return None;
         }
         self.prefix_of(namespace, dir).filter(|prefix| !prefix.starts_with(".ebb/"))

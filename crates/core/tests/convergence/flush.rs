@@ -71,7 +71,7 @@ impl World {
         self.log(BackingCommand::UploadAborted { ino });
         self.attempts += 1;
         let attempt = self.attempts;
-        match self.partition.backing().way_to(ino, key) {
+        match self.partition.backing().way_to(self.partition.namespace(), ino, key) {
             Some(FlushStep::Evict { occupant, from, to, etag }) => {
                 self.announce(occupant, &to, attempt);
                 self.flights.push(Flight::Copy { ino: occupant, from, to, etag, attempt });

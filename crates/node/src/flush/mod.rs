@@ -30,7 +30,7 @@ use preserve::Preserved;
 use refused::RefusedWork;
 use rests::Rests;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 use transact::{Doubts, FlushError};
@@ -353,25 +353,35 @@ impl Node {
         while let Some(ended) = sent.next().await {
             round |= ended;
         }
-        let deletes: Vec<(String, Option<ETag>)> = {
-            let state = self.replica.view();
-            let due = state.backing().deletes().filter(|(key, _)| self.side_of_key(key) == side && !state.backing().awaits_head(key));
-            let due = due.filter(|(key, _)| !self.flusher.refused.is_paused(&Work::Key((*key).to_owned())));
-            due.map(|(key, etag)| (key.to_owned(), etag.map(|etag| ETag(etag.to_owned())))).collect()
-        };
-        let mut sent = stream::iter(deletes.into_iter().map(|(key, etag)| async move {
-            let ended = self.delete(&key, etag.as_ref()).await;
-            self.conclude(side, Work::Key(key), ended)
-        }))
-        .buffer_unordered(self.options.flush_parallel);
-        while let Some(ended) = sent.next().await {
-            round |= ended;
+        let mut tried = BTreeSet::new();
+        loop {
+            let deletes = self.deletes_due(side, &tried);
+            if deletes.is_empty() {
+                break;
+            }
+            tried.extend(deletes.iter().map(|(key, _)| key.clone()));
+            let mut sent = stream::iter(deletes.into_iter().map(|(key, etag)| async move {
+                let ended = self.delete(&key, etag.as_ref()).await;
+                self.conclude(side, Work::Key(key), ended)
+            }))
+            .buffer_unordered(self.options.flush_parallel);
+            while let Some(ended) = sent.next().await {
+                round |= ended;
+            }
         }
         if round.failed {
             return Err(());
         }
         self.trouble(&self.subject("bucket writes", side), None);
         Ok(if round.done { Progress::Some } else { Progress::None })
+    }
+
+    /// What is to be deleted that was not `tried`: a directory comes once all below it has gone.
+    fn deletes_due(&self, side: Side, tried: &BTreeSet<String>) -> Vec<(String, Option<ETag>)> {
+        let state = self.replica.view();
+        let due = state.backing().deletes().filter(|(key, _)| self.side_of_key(key) == side && !state.backing().awaits_head(key));
+        let due = due.filter(|(key, _)| !tried.contains(key) && !self.flusher.refused.is_paused(&Work::Key(key.clone())));
+        due.map(|(key, etag)| (key, etag.map(ETag))).collect()
     }
 
     fn due(&self, side: Side, root: Option<Ino>, all: bool, pick: impl Fn(DirtyWork) -> Option<Ino>) -> Vec<Ino> {

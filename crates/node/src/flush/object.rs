@@ -20,6 +20,8 @@ impl Node {
             FlushStep::Put { key, replaces } => (ino, key, self.put_file(ino, key, replaces.clone().map(ETag)).await),
             FlushStep::Move { from, to, etag } => (ino, to, self.move_object(ino, (from, to, &ETag(etag.clone())), planned).await),
             FlushStep::Evict { occupant, from, to, etag } => {
+                // Pages that tell of it must say where it is from then on.
+                self.see_all_names(*occupant).await?;
                 (*occupant, to, self.move_object(*occupant, (from, to, &ETag(etag.clone())), planned).await)
             }
             FlushStep::AwaitDelete { .. } | FlushStep::AwaitUpload { .. } | FlushStep::MakeWay { .. } | FlushStep::Nothing => {
@@ -35,10 +37,11 @@ impl Node {
     /// Does what must be done before the store takes anything at `key` for `ino`, which it has refused because of
     /// what is at keys above it or below.
     pub(super) async fn make_way(self: &Rc<Self>, ino: Ino, key: &str, nested: BucketError) -> Result<(), FlushError> {
-        let next = |state: &Partition| state.backing().way_to(ino, key);
+        let next = |state: &Partition| state.backing().way_to(state.namespace(), ino, key);
         let step = next(&self.replica.view());
         match &step {
             Some(FlushStep::Evict { occupant, from, to, etag }) => {
+                self.see_all_names(*occupant).await?;
                 self.move_object(*occupant, (from, to, &ETag(etag.clone())), |state| next(state) == step).await
             }
             Some(FlushStep::MakeWay { dir }) => {

@@ -241,6 +241,7 @@ impl Node {
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
         let mut backoff = Backoff::default();
+        let mut outlasted = false;
         loop {
             let asked = match self.may_write() {
                 true => ask().await,
@@ -254,6 +255,12 @@ impl Node {
                 }
                 Err(BucketError::Unavailable { what, retry_after }) if doubt.get() => (what, retry_after),
                 Err(BucketError::Forbidden { what }) if doubt.get() => (what, None),
+                // What was in the way of this one may be gone before an earlier one comes.
+                Err(BucketError::Nested { .. }) if doubt.get() && !outlasted => {
+                    self.outlast_doubts(key).await;
+                    outlasted = true;
+                    continue;
+                }
                 answer => return answer,
             };
             if self.is_stopping() || self.lost_to().is_some() {

@@ -524,11 +524,8 @@ impl Node {
             for block in part.range.start / BLOCK_BYTES..part.range.end.div_ceil(BLOCK_BYTES) {
                 let void = self.replica.view().extents().block(ino, block).is_some_and(|block| block.sum.is_none() && of(block.version));
                 if void {
-                    let read = self.store.read_there(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
-                    // What is missing gets none: whoever reads it is told.
-                    if let (data, 1..) = read.map_err(|error| self.disk_failed(ino, error))? {
-                        sums.push((block, ebb_format::crc32c(&data)));
-                    }
+                    let data = self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+                    sums.push((block, ebb_format::crc32c(&data.map_err(|error| self.disk_failed(ino, error))?)));
                 }
             }
         }

@@ -10,7 +10,6 @@ use crate::head::{HEAD_KEY, HeadError};
 use crate::identity;
 use crate::locks::Mode;
 use crate::log::{Log, LogError};
-use crate::read::damage;
 use crate::recover::{OpenError, Replayed, replay};
 use crate::store::{self, Place, Store};
 use bucket::Comparison;
@@ -22,6 +21,7 @@ use ebb_format::segment::VolumeId;
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
 use std::cell::{Ref, RefCell};
+use std::iter;
 use std::rc::Rc;
 use std::time::Duration;
 use thiserror::Error;
@@ -220,12 +220,17 @@ fn known_blocks(state: &Partition, ino: Ino) -> Vec<(u64, Block)> {
 
 async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<(u64, Block)>, report: &mut FsckReport) {
     for (block, known) in blocks {
-        report.blocks += u64::from(known.sum.is_some());
-        let damage = match store.read_there(place, block * BLOCK_BYTES, BLOCK_BYTES as usize).await {
-            Ok((data, there)) => match damage(known, &data, there > 0) {
-                None => continue,
-                Some(damage) => format!("{file}: block {block} is {damage} the node's disk"),
-            },
+        let damage = match known.sum {
+            Some(sum) => {
+                report.blocks += 1;
+                let read = store.read(place, block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+                read.map(|data| (ebb_format::crc32c(&data) != sum).then_some("damaged on"))
+            }
+            None => store.missing(place, iter::once(block)).await.map(|missing| (!missing.is_empty()).then_some("missing from")),
+        };
+        let damage = match damage {
+            Ok(None) => continue,
+            Ok(Some(damage)) => format!("{file}: block {block} is {damage} the node's disk"),
             Err(error) => format!("{file}: block {block} cannot be read: {error}"),
         };
         match known.dirty {

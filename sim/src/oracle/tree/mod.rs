@@ -276,9 +276,10 @@ impl Tree {
                 return Err(format!("byte {at} is not what was written"));
             }
             if !node.smeared.is_empty() {
-                node.content = Content::from_bytes(&seen.content);
-                // What was on its way to the disk may still get there, until others are forced over it.
-                for content in std::mem::take(&mut node.smeared) {
+                let before = std::mem::replace(&mut node.content, Content::from_bytes(&seen.content));
+                // What was on its way to the disk may still get there, until others are forced over it, and what was
+                // there before may come back.
+                for content in std::mem::take(&mut node.smeared).into_iter().chain([before]) {
                     add_new(&mut node.unforced, &content);
                 }
             }

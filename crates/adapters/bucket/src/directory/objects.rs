@@ -84,6 +84,7 @@ impl Store {
         tags: &ObjectTags,
         fill: impl FnOnce(&mut File) -> Result<(), Error>,
     ) -> Result<ETag, BucketError> {
+        self.check_place(path)?;
         let (unfinished, mut file) = self.new_file().map_err(|error| write_fault(&path.key, &error))?;
         match fill(&mut file).and_then(|()| self.seal(&file, tags)) {
             Ok(etag) => self.commit(&unfinished, etag, path, condition),
@@ -128,14 +129,18 @@ impl Store {
         let failed = |error: Error| fault("delete", key, &error);
         let parent = match sys::open_dir(&self.root, path.parent()) {
             Ok(parent) => parent,
-            Err(error) if is_missing(&error) => return Ok(()),
+            // Perhaps by a call before, which did not come to what it leaves behind.
+            Err(error) if is_missing(&error) => return self.prune(&path),
             Err(error) => return Err(failed(error)),
         };
         let held = self.lock(if_match.is_some() || path.form == Form::Folder, key)?;
         // Links, and what has the other form, are no objects: nothing is there to delete.
         let stat = match sys::stat_at(&parent, path.name()) {
             Ok(stat) => stat,
-            Err(error) if is_missing(&error) => return Ok(()),
+            Err(error) if is_missing(&error) => {
+                drop(held);
+                return self.prune(&path);
+            }
             Err(error) => return Err(failed(error)),
         };
         let etag = etag_of(&stat);

@@ -140,12 +140,35 @@ impl Store {
         match sys::stat_at(parent, path.name()) {
             Ok(stat) => match (stat.kind, path.form) {
                 (Kind::File, Form::File) | (Kind::Folder, Form::Folder) => Ok(Some(etag_of(&stat))),
+                (Kind::Folder, Form::File) if self.clear_away(parent, path)? => Ok(None),
                 (Kind::Folder, Form::File) => nested("a directory has this name, and a directory cannot be a file as well"),
                 (Kind::File, Form::Folder) => nested("a file has this name, and a file cannot be a directory as well"),
                 (Kind::Other, _) => Err(BucketError::Refused { what: what("something that is neither file nor directory has this name") }),
             },
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(fault("look at", &path.key, &error)),
+        }
+    }
+
+    /// A folder that was made for what is below it, and is empty, is nobody's: whoever made or emptied it did not come to its
+    /// removal.
+    fn clear_away(&self, parent: &File, path: &KeyPath) -> Result<bool, BucketError> {
+        let cleared = sys::open_dir(parent, path.name()).and_then(|folder| {
+            let is_left = self.notes == Notes::Attributes && self.notes.is_implicit(&folder)?;
+            Ok(is_left && sys::remove_dir(parent, path.name()).is_ok())
+        });
+        match cleared {
+            Err(error) if is_missing(&error) => Ok(true),
+            cleared => cleared.map_err(|error| fault("look at", &path.key, &error)),
+        }
+    }
+
+    /// Says before anything is written what [`Store::commit`] would say after it.
+    pub fn check_place(&self, path: &KeyPath) -> Result<(), BucketError> {
+        match sys::open_dir(&self.root, path.parent()) {
+            Ok(parent) => self.look(&parent, path).map(drop),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(fault("look for the directory of", &path.key, &error)),
         }
     }
 

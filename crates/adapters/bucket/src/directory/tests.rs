@@ -237,3 +237,24 @@ fn objects_are_ordinary_files() {
     assert_eq!(mode("k"), mode("theirs"));
     assert_eq!(sys::stat_at(&store.root, "k").unwrap().kind, Kind::File);
 }
+
+/// A process died between removing an object and the folder that was made for it.
+#[test]
+fn a_folder_that_was_left_behind_is_in_nobodys_way() {
+    let root = tempfile::tempdir().unwrap();
+    let store = store(root.path());
+    for again in [false, true] {
+        store.put("d/e/x", Bytes::new(), &Condition::Always, vec![]).unwrap();
+        fs::remove_file(root.path().join("d/e/x")).unwrap();
+        if again {
+            store.delete("d/e/x", None).unwrap();
+            assert!(!root.path().join("d").exists());
+        } else {
+            store.put("d/e", Bytes::new(), &Condition::Always, vec![]).unwrap();
+            store.delete("d/e", None).unwrap();
+        }
+    }
+    store.put("d/", Bytes::new(), &Condition::Always, vec![]).unwrap();
+    assert!(matches!(store.put("d", Bytes::new(), &Condition::Always, vec![]), Err(BucketError::Nested { .. })), "somebody asked for it");
+    assert!(matches!(store.upload_begin("d", vec![]), Err(BucketError::Nested { .. })));
+}

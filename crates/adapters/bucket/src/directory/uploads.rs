@@ -19,6 +19,7 @@ impl Store {
             return Err(BucketError::Refused { what: format!("{key:?}: a directory holds no bytes of its own") });
         }
         let incoming = self.writable()?;
+        self.check_place(&path)?;
         let failed = |error: Error| write_fault(key, &error);
         let id = hex(&sys::random().map_err(failed)?);
         let (folder, _) = self.make_folder(incoming, &id, true).map_err(failed)?;
