@@ -63,7 +63,10 @@ fn what_changes_places_is_flushed() {
 #[test]
 fn what_another_node_has_left_changes_places() {
     let halves = [
-        ("mkdir a; mkdir a/b; mv a/b t; rmdir a; mkdir a; mkdir a/s; write a/s/x; FLUSH", "mv a/s u; write a/s; FLUSH; look u/x; look a/s; look t"),
+        (
+            "mkdir a; mkdir a/b; mv a/b t; rmdir a; mkdir a; mkdir a/s; write a/s/x; FLUSH",
+            "mv a/s u; write a/s; FLUSH; look u/x; look a/s; look t",
+        ),
         ("mkdir a; mkdir b; write a/f; link a/f b/g; FLUSH", "look b/g; mv a z; write a; FLUSH; look z/f; look b/g; look a"),
         ("mkdir d; write d/x; write b; FLUSH", "swap b d; FLUSH; mv b/x d.x; rmdir b; mkdir b; write b/d; mv d b/x"),
     ];
