@@ -14,13 +14,14 @@ use std::time::Duration;
 const ROOT: Caller = Caller::ROOT;
 
 /// What is done, one after the other: `hold` opens a file until the end, `FLUSH` sends everything.
-const CHANGES_OF_PLACE: [(&str, &str); 12] = [
+const CHANGES_OF_PLACE: [(&str, &str); 13] = [
     ("a file goes below its name", "write b; FLUSH; mv b t; mkdir b; mv t b/b"),
     ("a file takes its directory's name", "mkdir b; write b/b; FLUSH; mv b/b t; rmdir b; mv t b"),
     ("a file and a directory change places", "mkdir d; write d/x; write b; FLUSH; swap b d"),
     ("so do two below others", "mkdir p; mkdir p/d; write p/d/x; mkdir q; write q/b; FLUSH; swap q/b p/d"),
     ("a directory takes the name of an open file", "write b; FLUSH; hold b; rm b; mkdir b; write b/x"),
     ("a file takes the name of a directory with an open file", "mkdir d; write d/x; FLUSH; hold d/x; rm d/x; rmdir d; write d"),
+    ("a directory comes where one had an open file", "mkdir d; write d/x; FLUSH; hold d/x; rm d/x; rmdir d; mkdir d; write d/x"),
     ("a changed file goes below its name", "write b; FLUSH; mv b t; mkdir b; mv t b/b; write b/b"),
     ("a new file is below what was a file", "write b; FLUSH; mv b t; mkdir b; mkdir b/c; write b/c/x"),
     ("a new file is where a directory was", "mkdir d; mkdir d/e; write d/e/x; FLUSH; mv d/e e; rmdir d; write d"),

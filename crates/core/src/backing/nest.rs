@@ -42,24 +42,19 @@ impl Backing {
         }
         // A file whose name a directory had, below whose redirect the key is.
         let file = above().find(|above| self.owner(namespace, above).is_some())?;
-        let redirects = above().filter(|above| above.len() >= file.len());
-        redirects.filter_map(|above| self.redirects.get(&format!("{above}/"))).next().map(|dir| FlushStep::MakeWay { dir })
+        let mut below_it = above().filter(|above| above.len() >= file.len());
+        below_it.find_map(|above| self.redirects.get(&format!("{above}/"))).map(|dir| FlushStep::MakeWay { dir })
+    }
+
+    /// Something below the prefix is to be deleted as well.
+    pub fn has_deletes_below(&self, prefix: &str) -> bool {
+        let next = self.deletes.range((Bound::Excluded(prefix.to_owned()), Bound::Unbounded)).next();
+        next.is_some_and(|(key, _)| key.starts_with(prefix))
     }
 
     /// Copies an object out of the way.
     fn aside(&self, occupant: Ino, from: &str) -> Option<FlushStep> {
         self.evict(occupant, from, keys::waiting_key(occupant))
-    }
-}
-
-impl Backing {
-    /// Something of this volume's is, or may still come, below the prefix.
-    pub(super) fn has_below(&self, prefix: &str) -> bool {
-        let is_below = |key: &str| key.len() > prefix.len() && key.starts_with(prefix);
-        let after = || (Bound::Excluded(prefix.to_owned()), Bound::Unbounded);
-        self.deletes.range(after()).next().is_some_and(|(key, _)| is_below(&key))
-            || self.homes.range(after()).next().is_some_and(|(key, _)| is_below(&key))
-            || self.uploads.values().any(|upload| upload.keys().any(is_below))
     }
 }
 

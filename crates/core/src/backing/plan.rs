@@ -142,10 +142,9 @@ impl Backing {
     }
 
     /// Objects to be deleted, with the tag that guards against another's hand. Those that a
-    /// write under way may still bring back wait for its end, and directories for what is below them.
+    /// write under way may still bring back wait for its end.
     pub fn deletes(&self) -> impl Iterator<Item = (String, Option<String>)> {
-        let waits = |key: &str| self.uploads.values().any(|upload| upload.claims(key)) || key.ends_with('/') && self.has_below(key);
-        self.deletes.iter().filter(move |(key, _)| !waits(key))
+        self.deletes.iter().filter(|(key, _)| !self.uploads.values().any(|upload| upload.claims(key)))
     }
 
     /// Writes that had begun. A node that has just started finds out how each one ended

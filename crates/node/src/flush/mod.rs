@@ -376,12 +376,14 @@ impl Node {
         Ok(if round.done { Progress::Some } else { Progress::None })
     }
 
-    /// What is to be deleted that was not `tried`: a directory comes once all below it has gone.
+    /// What is to be deleted that was not `tried`: directories come behind what is below them.
     fn deletes_due(&self, side: Side, tried: &BTreeSet<String>) -> Vec<(String, Option<ETag>)> {
         let state = self.replica.view();
         let due = state.backing().deletes().filter(|(key, _)| self.side_of_key(key) == side && !state.backing().awaits_head(key));
         let due = due.filter(|(key, _)| !tried.contains(key) && !self.flusher.refused.is_paused(&Work::Key(key.clone())));
-        due.map(|(key, etag)| (key, etag.map(ETag))).collect()
+        let due = due.map(|(key, etag)| (key, etag.map(ETag)));
+        let (behind, first): (Vec<_>, Vec<_>) = due.partition(|(key, _)| key.ends_with('/') && state.backing().has_deletes_below(key));
+        if first.is_empty() { behind } else { first }
     }
 
     fn due(&self, side: Side, root: Option<Ino>, all: bool, pick: impl Fn(DirtyWork) -> Option<Ino>) -> Vec<Ino> {
