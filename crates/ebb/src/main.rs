@@ -40,6 +40,7 @@ use ebb_cli::config::ConfigError;
 use ebb_cli::{Cli, Command};
 use failure::Failure;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 use warmup::Stay;
 
@@ -58,9 +59,12 @@ fn main() -> ExitCode {
     let outcome = match ebb_cli::parse(std::env::args_os()) {
         Ok(cli) => run(cli.command),
         Err(ConfigError::Usage(text)) => {
-            // Help and version come this way too. Where the terminal has gone there is nobody to tell.
-            text.print().ok();
-            return ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(2));
+            // Help and version come this way too.
+            match (text.print(), text.exit_code()) {
+                (Err(error), 0) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::of("standard output", error)),
+                // Where the terminal has gone there is nobody to tell.
+                (_, status) => return ExitCode::from(u8::try_from(status).unwrap_or(2)),
+            }
         }
         Err(error @ ConfigError::File { .. }) => Err(Failure::Usage(error.to_string())),
     };

@@ -159,7 +159,7 @@ fn make_durably(dir: &Path) -> io::Result<()> {
         }
         dir.parent().map_or(Ok(()), sync_dir_now)?;
     }
-    if dir.is_dir() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
+    if dir.is_dir() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOTDIR)) }
 }
 
 fn sync_dir_now(dir: &Path) -> io::Result<()> {

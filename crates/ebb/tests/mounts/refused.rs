@@ -42,7 +42,7 @@ fn failures_of_the_world() {
     place.ebb(&["status", "127.0.0.1:1"]).refused(1, "cannot be reached");
     mount("ebb://127.0.0.1:1/volume", &[]).refused(1, "cannot be reached");
     fs::write(place.path("data is a file"), "").unwrap();
-    place.ebb(&["mount", place.url(), "mnt", "--data", "data is a file"]).refused(1, "the data directory cannot be used");
+    place.ebb(&["mount", place.url(), "mnt", "--data", "data is a file"]).refused(1, "Not a directory");
     assert!(!place.is_mounted("mnt"));
 }
 
@@ -102,4 +102,14 @@ fn a_data_directory_is_not_below_its_own_mount() {
         place.ebb(&["mount", place.url(), "mnt", "--data", data]).refused(2, "below its own mount");
     }
     assert!(fs::read_dir(place.path("mnt")).unwrap().next().is_none(), "nothing is left there");
+}
+
+/// Situation: what was asked for cannot be written. Danger: it counts as done. Expectation: it is a failure.
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for asked in ["--help", "--version"] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let done = std::process::Command::new(env!("CARGO_BIN_EXE_ebb")).arg(asked).stdout(full).output().unwrap();
+        assert_eq!(done.status.code(), Some(1), "{asked}: {done:?}");
+    }
 }
