@@ -33,3 +33,10 @@ fn who_waits_for_an_open_has_not_got_it_before_what_was_answered() {
 fn what_is_filled_up_after_a_power_cut_is_forced() {
     run(93484).unwrap_or_else(|broken| panic!("{broken}"));
 }
+
+/// A file moved out of its pack while a part of it was zeroed: what the bucket has of the rest was forced before that, and
+/// not where it was then. A power cut took it, and zeros were sent in its place.
+#[test]
+fn what_is_zeroed_in_part_is_forced_where_it_is_by_then() {
+    run(121208).unwrap_or_else(|broken| panic!("{broken}"));
+}

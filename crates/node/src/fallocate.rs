@@ -58,11 +58,11 @@ impl Node {
             // What would be refused with its zeros in place is refused now.
             self.replica.view().namespace().permit_bytes(ino, what == Allocation::Zero)?;
             let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
+            let place = self.make_room(ino, parts.iter().map(|(part, _)| part.end.min(size)).max().unwrap_or(0)).await?;
             if zeroes {
                 self.force_rest(ino, span.clone()).await?;
                 self.preserve_zeroed(ino, span).await?;
             }
-            let place = self.make_room(ino, parts.iter().map(|(part, _)| part.end.min(size)).max().unwrap_or(0)).await?;
             if !keep_size {
                 self.store.grow(&place, size, end).await.map_err(|error| self.disk_failed(ino, error))?;
             }
