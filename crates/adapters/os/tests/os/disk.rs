@@ -189,7 +189,7 @@ fn the_data_directory_is_made_private_and_must_be_a_directory() {
     ebb_os::ports(&made).map(|_| ()).expect("made");
     assert_eq!(fs::metadata(&made).expect("it is there").permissions().mode() & 0o777, 0o700);
     fs::write(dir.path().join("f"), b"").expect("written");
-    assert!(matches!(ebb_os::ports(&dir.path().join("f")).map(|_| ()), Err(DiskError::Exists { .. })));
+    assert!(matches!(ebb_os::ports(&dir.path().join("f")).map(|_| ()), Err(DiskError::Failed { .. })));
     assert!(ebb_os::ports(Path::new("/proc/none")).map(|_| ()).is_err());
 }
 
