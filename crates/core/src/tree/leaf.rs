@@ -206,7 +206,8 @@ impl Leaf {
         self.border as usize
     }
 
-    /// The entry whose key is at `start` and whose value is at `value`.
+    /// The entry whose key is at `start` and whose value is at `value`. In line: a search comes to many.
+    #[inline(always)]
     fn entry(&self, start: usize, value: usize) -> Option<Entry> {
         if start == self.border() {
             return None;
@@ -325,7 +326,18 @@ fn put_number(out: &mut Vec<u8>, mut number: usize) {
     out.push(number as u8);
 }
 
+#[inline(always)]
 fn get_number(bytes: &[u8], at: &mut usize) -> usize {
+    match bytes[*at] {
+        few @ ..0x80 => {
+            *at += 1;
+            usize::from(few)
+        }
+        _ => get_long_number(bytes, at),
+    }
+}
+
+fn get_long_number(bytes: &[u8], at: &mut usize) -> usize {
     let (mut number, mut shift) = (0, 0);
     loop {
         let byte = bytes[*at];
