@@ -5,7 +5,7 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig::{attach_embedded, open};
-use ebb_sim::{DiskFaults, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World};
+use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World};
 use futures_util::future::{Either, select};
 use std::future::pending;
 use std::pin::pin;
@@ -202,6 +202,27 @@ fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
         left += u32::from(world.run(scenario).unwrap());
     }
     assert!(left > 0, "no process died at that moment");
+}
+
+/// Situation: an fsync fails, of which the kernel tells once, and calls the pages clean though the disk never saw them. The process ends,
+/// and the next one forces the file. Danger: the kernel has nothing to write, the fsync answers well, and a power cut takes the bytes.
+#[test]
+fn what_could_not_be_forced_is_written_once_more_by_the_next_process() {
+    for seed in 0..4 * SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            volume.fill(NEW).await;
+            volume.machine.disk("data").fail_nth(DiskOperation::Sync, 1);
+            assert_eq!(volume.client.fsync(volume.file).await, Err(FsError::Io), "seed {seed}");
+            volume.kill().await;
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.cut_power().await;
+            let kept = volume.client.read(volume.file, 0, BLOCK_BYTES as usize).await.unwrap();
+            assert!(kept.iter().all(|byte| *byte == NEW), "seed {seed}: what was forced in the end is lost");
+        };
+        world.run(scenario).unwrap();
+    }
 }
 
 /// Situation: a small file that was not forced outgrows its range in a pack file, and the process dies before the log says that it

@@ -206,7 +206,7 @@ impl Node {
         let fresh = recovery.is_empty();
         let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
         let mut missing_root = None;
-        let Replayed { partition, unsynced, doubtful, unforced, holes, cuts } = match fresh {
+        let Replayed { partition, unsynced, kept, doubtful, unforced, holes, cuts } = match fresh {
             true => {
                 let (partition, root) = empty(&ports, bucket.as_deref(), &serves, &options).await?;
                 missing_root = root;
@@ -270,6 +270,7 @@ impl Node {
         }
         node.store.not_forced(unsynced.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (node.place(*ino), run))));
         node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.place(ino), len)));
+        node.dirty_again(kept).await?;
         node.doubt_void_blocks();
         // What is removed or cut now must not come back with the next power cut.
         node.force_log().await?;
@@ -296,6 +297,19 @@ impl Node {
                 self.store.fill_up(&self.place(ino), &blocks).await.map_err(|error| self.disk_failed(ino, error))?;
                 let Range { start, end } = blocks;
                 self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: start, count: end - start })).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A sync of what the process before has written may have failed, of which this one hears nothing. Of an exposed file
+    /// nobody but who stores into it may write anything.
+    async fn dirty_again(&self, kept: Blocks) -> Result<(), RpcError> {
+        for (ino, ranges) in kept.into_iter().filter(|(ino, _)| !self.replica.view().extents().is_exposed(*ino)) {
+            let dirty = |blocks: Range<u64>| self.replica.view().extents().dirty_runs(ino, blocks);
+            for block in ranges.into_iter().flat_map(dirty).flatten() {
+                let again = self.store.dirty_again(&self.place(ino), block).await;
+                again.map_err(|error| self.disk_failed(ino, error))?;
             }
         }
         Ok(())
@@ -628,6 +642,8 @@ pub(crate) struct Replayed {
     pub partition: Partition,
     /// That no later sync covers.
     unsynced: Blocks,
+    /// Those of them that were written since the machine was last down.
+    kept: Blocks,
     /// Those of them that a power cut may have taken back.
     pub doubtful: Blocks,
     unforced: Unforced,
@@ -643,6 +659,7 @@ impl Replayed {
         Replayed {
             partition,
             unsynced: Blocks::new(),
+            kept: Blocks::new(),
             doubtful: Blocks::new(),
             unforced: Unforced::default(),
             holes: Vec::new(),
@@ -735,7 +752,8 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
         }
     }
     let doubtful = blocks_of(&unsynced, |one| one.is_doubtful || one.is_fetched);
-    Ok(Replayed { partition, unsynced: blocks_of(&unsynced, |_| true), doubtful, unforced, holes, cuts })
+    let kept = blocks_of(&unsynced, |one| !one.is_doubtful && !one.is_fetched);
+    Ok(Replayed { partition, unsynced: blocks_of(&unsynced, |_| true), kept, doubtful, unforced, holes, cuts })
 }
 
 /// Blocks that the command at `index` speaks of.

@@ -226,6 +226,29 @@ impl Store {
         blocks.into_iter().for_each(|(place, blocks)| state.changed(&place, blocks.clone()));
     }
 
+    /// Writes what the system has of a block once more. The process before may have ended because it could not be forced:
+    /// the system then calls it clean, and the next sync would say that all is well without having written it.
+    pub async fn dirty_again(&self, place: &Place, block: u64) -> Result<(), DiskError> {
+        let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
+        let at = place.at(block * BLOCK_BYTES, BLOCK_BYTES);
+        let read = || file.read_at(at.start, (at.end - at.start) as usize);
+        let bytes = match read().await {
+            Err(error) => {
+                tracing::warn!(%error, "asked once more for what is to be forced");
+                read().await
+            }
+            read => read,
+        };
+        match bytes {
+            Ok(bytes) => file.write_at(at.start, bytes).await,
+            // Nobody can force it any more; whoever reads it is told.
+            Err(error) => {
+                tracing::error!(ino = %place.ino, block, %error, "what a run before has written and not forced cannot be read");
+                Ok(())
+            }
+        }
+    }
+
     /// These files were cut by an earlier run, which may not have forced their new length.
     pub fn not_forced_cuts(&self, cuts: impl IntoIterator<Item = (Place, u64)>) {
         let mut state = self.state.borrow_mut();
