@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 pub struct Buffers {
-    limit_bytes: u64,
+    limit_bytes: Cell<u64>,
     /// Pieces at one time.
     most: usize,
     taken: Cell<Taken>,
@@ -37,7 +37,7 @@ struct Turn<'a> {
 impl Buffers {
     pub fn new(limit_bytes: u64, most: usize) -> Buffers {
         Buffers {
-            limit_bytes,
+            limit_bytes: Cell::new(limit_bytes),
             most,
             taken: Cell::default(),
             queue: RefCell::default(),
@@ -66,10 +66,30 @@ impl Buffers {
         Room { buffers: self, bytes }
     }
 
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.get()
+    }
+
+    /// What is taken beyond it stays taken.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit_bytes.set(bytes);
+        self.changed.raise();
+    }
+
+    pub fn taken_bytes(&self) -> u64 {
+        self.taken.get().bytes
+    }
+
     /// One piece always has, whatever its size.
     fn has_room(&self, more: u64) -> bool {
         let Taken { bytes, pieces } = self.taken.get();
-        pieces == 0 || pieces < self.most && bytes + more <= self.limit_bytes
+        pieces == 0 || pieces < self.most && bytes + more <= self.limit_bytes.get()
+    }
+}
+
+impl Room<'_> {
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 

@@ -59,6 +59,7 @@ mod trash;
 mod troubles;
 mod walks;
 mod warm;
+mod window;
 pub mod wire;
 
 pub use backup::{BackupError, ENCRYPTION, Of, backup, discard_backup, fetch_backup, find_backup};

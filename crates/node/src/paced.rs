@@ -1,5 +1,5 @@
-//! A bucket whose bodies come and go no faster than they may, and that is written to only while it
-//! is this node's.
+//! A bucket whose bodies come and go no faster than they may and than the line carries, and that is written to only
+//! while it is this node's.
 //!
 //! A body is let through once the time of those before it is over at the stated rate. Who is next is
 //! whose request would end first over the slowest line that is waited for: a small body waits for one
@@ -9,6 +9,7 @@
 use crate::bucket::SLOWEST_BODY_BYTES_PER_SECOND;
 use crate::head::Tenure;
 use crate::signal::Signal;
+use crate::window::Window;
 use bytes::Bytes;
 use ebb_ports::{
     Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 /// How fast all buckets of a volume may be used together; `None`: as fast as it goes.
 pub struct Pace {
+    clock: Rc<dyn Clock>,
     download: Option<Gate>,
     upload: Option<Gate>,
 }
@@ -31,7 +33,7 @@ pub struct Pace {
 impl Pace {
     pub fn new(clock: &Rc<dyn Clock>, download_bytes_per_sec: Option<u64>, upload_bytes_per_sec: Option<u64>) -> Pace {
         let gate = |rate| Gate::new(clock.clone(), rate);
-        Pace { download: download_bytes_per_sec.map(gate), upload: upload_bytes_per_sec.map(gate) }
+        Pace { clock: clock.clone(), download: download_bytes_per_sec.map(gate), upload: upload_bytes_per_sec.map(gate) }
     }
 }
 
@@ -112,6 +114,7 @@ impl Gate {
 pub struct PacedBucket {
     inner: Rc<dyn Bucket>,
     pace: Rc<Pace>,
+    window: Window,
     /// None where nothing is written at all.
     tenure: Option<Rc<Tenure>>,
 }
@@ -119,7 +122,7 @@ pub struct PacedBucket {
 impl PacedBucket {
     /// Several may share the same `pace`.
     pub fn new(inner: Rc<dyn Bucket>, pace: Rc<Pace>, tenure: Option<Rc<Tenure>>) -> PacedBucket {
-        PacedBucket { inner, pace, tenure }
+        PacedBucket { inner, window: Window::new(pace.clock.clone()), pace, tenure }
     }
 
     /// Refuses a write once another node may have the bucket, however long it has waited for its turn.
@@ -131,8 +134,13 @@ impl PacedBucket {
         if let Some(gate) = self.pace.upload.as_ref().filter(|_| body_bytes > 0) {
             gate.pass(body_bytes).await;
         }
+        let sending = self.window.send(body_bytes).await;
         self.tenure.as_ref().map_or(Ok(()), |tenure| tenure.check())?;
-        send(&*self.inner).await
+        let sent = send(&*self.inner).await;
+        if let Some(sending) = sending {
+            sending.ended(!matches!(sent, Err(BucketError::Unknown { .. } | BucketError::Unavailable { .. })));
+        }
+        sent
     }
 }
 

@@ -40,6 +40,30 @@ struct Shared {
     requests: RefCell<BTreeMap<&'static str, u64>>,
     forbidden_until: Cell<Duration>,
     gone_until: Cell<Duration>,
+    uplink: Uplink,
+}
+
+/// The line that all bodies share on their way to the store.
+#[derive(Default)]
+struct Uplink {
+    bytes_per_sec: Cell<Option<u64>>,
+    bodies: Cell<u64>,
+}
+
+/// A body on its way.
+struct OnLine<'a>(&'a Uplink);
+
+impl Drop for OnLine<'_> {
+    fn drop(&mut self) {
+        self.0.bodies.set(self.0.bodies.get() - 1);
+    }
+}
+
+impl Uplink {
+    fn enter(&self) -> OnLine<'_> {
+        self.bodies.set(self.bodies.get() + 1);
+        OnLine(self)
+    }
 }
 
 /// What becomes of one request.
@@ -63,6 +87,7 @@ impl SimBucket {
                 requests: RefCell::default(),
                 forbidden_until: Cell::new(Duration::ZERO),
                 gone_until: Cell::new(Duration::ZERO),
+                uplink: Uplink::default(),
             }),
         }
     }
@@ -106,6 +131,11 @@ impl SimBucket {
     /// The store cannot be reached for a while.
     pub fn vanish_for(&self, duration: Duration) {
         self.shared.gone_until.set(self.shared.executor.now().saturating_add(duration));
+    }
+
+    /// The line to the store carries so many bytes a second, of all that is sent at one time together.
+    pub fn set_uplink(&self, bytes_per_sec: u64) {
+        self.shared.uplink.bytes_per_sec.set(Some(bytes_per_sec));
     }
 
     /// What the bucket holds now.
@@ -217,6 +247,25 @@ impl Kind {
 }
 
 impl ProcessBucket {
+    /// Sends a body. A client gives its request up if it takes longer than over the slowest line that it knows.
+    async fn send(&self, what: &str, bytes: u64) -> Result<(), BucketError> {
+        let Shared { executor, uplink, .. } = &*self.bucket.shared;
+        let Some(bytes_per_sec) = uplink.bytes_per_sec.get() else { return Ok(()) };
+        let until = executor.now() + BODY_PATIENCE + Duration::from_secs(bytes / SLOWEST_UPLINK_BYTES_PER_SEC);
+        let _on_line = uplink.enter();
+        let mut left = bytes;
+        while left > 0 {
+            if executor.now() >= until {
+                return Err(BucketError::Unknown { what: what.to_owned() });
+            }
+            let piece = left.min(LINE_PIECE_BYTES);
+            let took = Duration::from_micros(piece * uplink.bodies.get() * 1_000_000 / bytes_per_sec);
+            executor.sleep(&self.owner, took).await;
+            left -= piece;
+        }
+        Ok(())
+    }
+
     async fn request<T: 'static>(
         &self,
         kind: Kind,
@@ -312,6 +361,7 @@ impl Bucket for ProcessBucket {
         let key = key.to_owned();
         Box::pin(async move {
             let asked = key.clone();
+            self.send(&key, body.len() as u64).await?;
             self.request(Kind::Changes("put"), &key, move |store, request| store.put(request, &asked, body, &condition, tags)).await
         })
     }
@@ -361,6 +411,7 @@ impl Bucket for ProcessBucket {
         let (key, upload) = (key.to_owned(), upload.clone());
         Box::pin(async move {
             let asked = key.clone();
+            self.send(&key, body.len() as u64).await?;
             self.request(Kind::Changes("upload_part"), &key, move |store, _| store.upload_part(&asked, &upload, number, body)).await
         })
     }
@@ -448,3 +499,10 @@ const LATENCY_MAX: Duration = Duration::from_millis(20);
 
 /// How long a request into silence takes to give up.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A body that takes longer than this and than a slow line would is given up.
+const BODY_PATIENCE: Duration = Duration::from_secs(35);
+const SLOWEST_UPLINK_BYTES_PER_SEC: u64 = 128 << 10;
+
+/// A body shares the line anew after so much of it.
+const LINE_PIECE_BYTES: u64 = 16 << 10;

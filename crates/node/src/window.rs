@@ -1,0 +1,149 @@
+//! How much may be on its way to a bucket at one time.
+//!
+//! All that is sent at one time shares the line, so on a slow one nothing would arrive before its request is given
+//! up, and nothing ever would. More is let out as long as what was sent is answered soon, half of it once it
+//! is not.
+
+use crate::buffers::{Buffers, Room};
+use ebb_ports::Clock;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+pub struct Window {
+    clock: Rc<dyn Clock>,
+    line: Buffers,
+    /// Monotonic time at which it was last made smaller.
+    shrunk: Cell<Option<Duration>>,
+}
+
+/// A body on its way, until dropped.
+pub struct Sending<'a> {
+    window: &'a Window,
+    room: Room<'a>,
+    began: Duration,
+    /// There was not much more to go beside it than went.
+    fills: bool,
+}
+
+impl Window {
+    pub fn new(clock: Rc<dyn Clock>) -> Window {
+        Window { clock, line: Buffers::new(FIRST_BYTES, usize::MAX), shrunk: Cell::default() }
+    }
+
+    /// Waits until so many bytes may go. Few do at once.
+    pub async fn send(&self, bytes: u64) -> Option<Sending<'_>> {
+        if bytes < SMALL_BYTES {
+            return None;
+        }
+        let room = self.line.take(bytes).await;
+        let fills = self.line.taken_bytes() >= self.line.limit_bytes() / 2;
+        Some(Sending { window: self, room, began: self.clock.monotonic(), fills })
+    }
+
+    /// At most once for all that was under way together.
+    fn shrink(&self, began: Duration) {
+        if self.shrunk.get().is_none_or(|shrunk| began >= shrunk) {
+            self.shrunk.set(Some(self.clock.monotonic()));
+            let used = self.line.taken_bytes().min(self.line.limit_bytes());
+            self.line.set_limit((used / 2).max(LEAST_BYTES));
+        }
+    }
+}
+
+impl Sending<'_> {
+    /// The request has ended; `answered` unless nobody knows how.
+    pub fn ended(self, answered: bool) {
+        let took = self.window.clock.monotonic() - self.began;
+        if answered && took < SOON {
+            // Of less nobody knows what more would do.
+            let more = if self.fills { self.room.bytes() } else { 0 };
+            self.window.line.set_limit(self.window.line.limit_bytes() + more);
+        } else if !answered || took > LATE {
+            self.window.shrink(self.began);
+        }
+    }
+}
+
+/// Nobody waits for his turn with less.
+const SMALL_BYTES: u64 = 128 << 10;
+
+/// What is let out before anything is known of the line, and at least. One body always is.
+const FIRST_BYTES: u64 = 8 << 20;
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// A request of 8 MiB is given up after 99 s (`ebb-bucket`).
+const SOON: Duration = Duration::from_secs(10);
+const LATE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_model::Time;
+    use ebb_ports::PortFuture;
+    use futures_util::FutureExt;
+
+    const MIB: u64 = 1 << 20;
+
+    #[derive(Default)]
+    struct Watch(Cell<Duration>);
+
+    impl Clock for Watch {
+        fn wall(&self) -> Time {
+            unreachable!("nobody asks what day it is")
+        }
+
+        fn monotonic(&self) -> Duration {
+            self.0.get()
+        }
+
+        fn sleep(&self, _: Duration) -> PortFuture<'static, ()> {
+            unreachable!("nobody sleeps")
+        }
+    }
+
+    fn all_that_may<'a>(window: &'a Window, bytes: u64) -> Vec<Sending<'a>> {
+        std::iter::from_fn(|| window.send(bytes).now_or_never().flatten()).take(100).collect()
+    }
+
+    #[test]
+    fn a_line_that_answers_soon_is_filled() {
+        let window = Window::new(Rc::new(Watch::default()));
+        for most in [1, 2, 4, 7, 11, 17] {
+            let sent = all_that_may(&window, 8 * MIB);
+            assert_eq!(sent.len(), most);
+            sent.into_iter().for_each(|sending| sending.ended(true));
+        }
+    }
+
+    #[test]
+    fn one_after_the_other_says_nothing_of_more() {
+        let window = Window::new(Rc::new(Watch::default()));
+        for _ in 0..100 {
+            window.send(MIB).now_or_never().flatten().unwrap().ended(true);
+        }
+        assert_eq!(all_that_may(&window, 4 * MIB).len(), 2);
+    }
+
+    #[test]
+    fn what_is_late_or_lost_halves_it_once() {
+        for answered in [true, false] {
+            let watch = Rc::new(Watch::default());
+            let window = Window::new(watch.clone());
+            for most in [8, 4, 2, 1, 1] {
+                let sent = all_that_may(&window, MIB);
+                assert_eq!(sent.len(), most);
+                watch.0.set(watch.0.get() + LATE + Duration::from_secs(1));
+                sent.into_iter().for_each(|sending| sending.ended(answered));
+            }
+        }
+    }
+
+    #[test]
+    fn small_ones_pass_by() {
+        let window = Window::new(Rc::new(Watch::default()));
+        let _all = all_that_may(&window, 16 * MIB);
+        assert!(matches!(window.send(SMALL_BYTES - 1).now_or_never(), Some(None)));
+        assert!(window.send(SMALL_BYTES).now_or_never().is_none());
+    }
+}
