@@ -6,6 +6,7 @@ use ebb_node::Options;
 use ebb_ports::Capabilities;
 use ebb_sim::World;
 use ebb_sim::volume::rig;
+use futures_util::future::join;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -35,8 +36,19 @@ fn what_shares_a_slow_line_arrives() {
                 client.write(&Caller::ROOT, ino, at * MIB, data, false).await.unwrap();
             }
         }
+        let sent = async || match client.admin(AdminRequest::Status).await.unwrap() {
+            AdminReply::Status(status) => (status.sent_bytes, status.dirty_bytes),
+            other => panic!("{other:?}"),
+        };
         let began = world.now();
-        client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        let halfway = async {
+            world.sleep(Duration::from_secs(60)).await;
+            sent().await
+        };
+        let (flushed, (sent_bytes, dirty_bytes)) = join(client.admin(AdminRequest::Flush { path: vec![] }), halfway).await;
+        flushed.unwrap();
+        assert!(sent_bytes >= MIB && dirty_bytes > sent_bytes, "{sent_bytes} of {dirty_bytes}");
+        assert_eq!(sent().await, (0, 0));
         world.now() - began
     });
     let took = took.unwrap();

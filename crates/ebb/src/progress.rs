@@ -43,14 +43,16 @@ impl Progress {
 
     /// Shows what is still dirty, and what may be why.
     pub fn update(&mut self, status: &Status) {
-        self.most_bytes = self.most_bytes.max(status.dirty_bytes);
+        // Parts of large files that have not changed are sent too.
+        let left_bytes = status.dirty_bytes.saturating_sub(status.sent_bytes);
+        self.most_bytes = self.most_bytes.max(left_bytes);
         let trouble = match &status.troubles[..] {
             [] => String::new(),
             [one] => format!(": {}", one.what),
             [one, more @ ..] => format!(": {} (`ebb status` says {} more)", one.what, more.len()),
         };
-        let left = || format!("{} files, {} left{trouble}", status.dirty_files, Bytes(status.dirty_bytes));
-        self.show(self.most_bytes - status.dirty_bytes, self.most_bytes, left);
+        let left = || format!("{} files, {} left{trouble}", status.dirty_files, Bytes(left_bytes));
+        self.show(self.most_bytes - left_bytes, self.most_bytes, left);
     }
 
     /// Shows how much is done, and says it where there is no bar to see.

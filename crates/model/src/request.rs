@@ -678,6 +678,8 @@ pub struct Status {
     pub dirty_bytes: u64,
     pub dirty_files: u64,
     pub dirty_since: Option<Time>,
+    /// The bucket has these bytes in parts of files that are being sent; they count as dirty until all is there.
+    pub sent_bytes: u64,
     pub pending_deletes: u64,
     /// How fast the buckets may be used; `None`: as fast as it goes.
     pub download_bytes_per_sec: Option<u64>,

@@ -71,6 +71,7 @@ impl Node {
             dirty_bytes: state.extents().dirty_bytes() - state.orphan_bytes(),
             dirty_files: dirt.files,
             dirty_since: dirt.since,
+            sent_bytes: self.flusher.sent_bytes(),
             pending_deletes: dirt.deletes,
             download_bytes_per_sec: self.options.download_bytes_per_sec,
             upload_bytes_per_sec: self.options.upload_bytes_per_sec,

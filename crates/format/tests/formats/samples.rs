@@ -712,6 +712,7 @@ impl Draw {
             dirty_bytes: self.u64(),
             dirty_files: self.u64(),
             dirty_since: self.option(Draw::time),
+            sent_bytes: self.u64(),
             pending_deletes: self.u64(),
             download_bytes_per_sec: self.option(Draw::u64),
             upload_bytes_per_sec: self.option(Draw::u64),

@@ -51,8 +51,8 @@ pub struct Flusher {
     doubts: Doubts,
     pub(crate) rests: Rests,
     flushed: Cell<Flushed>,
-    /// Of files that are being sent in parts: how many the bucket has taken.
-    parts: RefCell<BTreeMap<Ino, u64>>,
+    /// Of files that are being sent in parts: how many bytes the bucket has taken.
+    taken: RefCell<BTreeMap<Ino, u64>>,
     /// Files that were sent, and the commands that say so.
     sent: RefCell<BTreeMap<Ino, LogIndex>>,
 }
@@ -99,7 +99,7 @@ impl Flusher {
             doubts: Doubts::default(),
             rests: Rests::default(),
             flushed: Cell::default(),
-            parts: RefCell::default(),
+            taken: RefCell::default(),
             sent: RefCell::default(),
         }
     }
@@ -122,6 +122,10 @@ impl Flusher {
 
     pub(crate) fn buffers(&self, side: Side) -> &Buffers {
         &self.lane(side).buffers
+    }
+
+    pub fn sent_bytes(&self) -> u64 {
+        self.taken.borrow().values().sum()
     }
 
     pub fn wake(&self) {
@@ -193,14 +197,14 @@ impl Node {
         let before = self.flusher.flushed.get();
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
-        let mut parts = BTreeMap::new();
+        let mut taken = BTreeMap::new();
         loop {
             self.move_renamed().await;
             let remaining = self.dirty_below(root);
             if remaining == 0 {
                 break;
             }
-            let gets_on = self.sends_more_of(root, &mut parts);
+            let gets_on = self.sends_more_of(root, &mut taken);
             if remaining < left || gets_on {
                 left = left.min(remaining);
                 deadline = self.ports.clock.monotonic() + self.flush_patience();
@@ -232,8 +236,8 @@ impl Node {
     /// The bucket has taken more of a file below an inode than when these numbers were written. One that began again, as it
     /// does if it changes, counts no more: it may do so for ever.
     fn sends_more_of(&self, root: Ino, before: &mut BTreeMap<Ino, Option<u64>>) -> bool {
-        let parts = self.flusher.parts.borrow();
-        let below = parts.iter().filter(|(ino, _)| self.is_below(**ino, root));
+        let taken = self.flusher.taken.borrow();
+        let below = taken.iter().filter(|(ino, _)| self.is_below(**ino, root));
         below.fold(false, |more, (ino, sent)| {
             let before = before.entry(*ino).or_insert(Some(0));
             let exceeds = before.is_some_and(|before| *sent > before);
@@ -403,7 +407,7 @@ impl Node {
         self.flusher.progress.raise();
         let what = match &work {
             Work::Inode(ino) => {
-                self.flusher.parts.borrow_mut().remove(ino);
+                self.flusher.taken.borrow_mut().remove(ino);
                 self.name_of(*ino)
             }
             Work::Key(key) => key.clone(),

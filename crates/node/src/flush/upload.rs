@@ -205,7 +205,7 @@ impl Node {
             return Err(FlushError::Later);
         }
         self.flusher.preserved.begin(ino, content.size_bytes);
-        self.flusher.parts.borrow_mut().remove(&ino);
+        self.flusher.taken.borrow_mut().remove(&ino);
         let frozen = waits.then_some(guard);
         let sent = self.send_parts(ino, key, upload, &content, frozen.is_some()).await;
         drop(frozen);
@@ -246,11 +246,12 @@ impl Node {
         let read = stream::iter(numbers).take_while(|_| ready(!self.flusher.preserved.is_broken(ino))).then(|number| async move {
             let start = u64::from(number - 1) * part_bytes;
             let range = start..(start + part_bytes).min(size);
+            let bytes = range.end - range.start;
             if let Some(piece) = self.stored(ino, key, &range) {
                 self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
-                return Ok((number, Part::Stored(piece)));
+                return Ok((number, bytes, Part::Stored(piece)));
             }
-            let (buffers, bytes) = (self.flusher.buffers(self.side_of_key(key)), range.end - range.start);
+            let buffers = self.flusher.buffers(self.side_of_key(key));
             // Those who have room may wait for the file that is kept as it is.
             let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
             let _guard = match frozen {
@@ -259,9 +260,9 @@ impl Node {
             };
             let body = self.read_for_upload(ino, range.clone(), size).await?;
             self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
-            Ok::<_, FlushError>((number, Part::Read(body, room)))
+            Ok::<_, FlushError>((number, bytes, Part::Read(body, room)))
         });
-        let sent = read.map_ok(|(number, part)| async move {
+        let sent = read.map_ok(|(number, bytes, part)| async move {
             let sent = match part {
                 Part::Stored(piece) => {
                     let copied = self.insist(key, || self.bucket().upload_part_copy(key, upload, number, piece.clone())).await;
@@ -275,7 +276,7 @@ impl Node {
                 Part::Read(body, _room) => self.insist(key, || self.bucket().upload_part(key, upload, number, body.clone())).await,
             };
             let sent = sent?;
-            *self.flusher.parts.borrow_mut().entry(ino).or_default() += 1;
+            *self.flusher.taken.borrow_mut().entry(ino).or_default() += bytes;
             Ok(sent)
         });
         sent.try_buffered(PARTS_AT_ONCE).try_collect().await

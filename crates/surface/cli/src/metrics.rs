@@ -86,6 +86,7 @@ impl Page {
             ("ebb_cache_limit_bytes", "Most of them.", status.cache_limit_bytes),
             ("ebb_dirty_bytes", "Bytes that have not reached the bucket.", status.dirty_bytes),
             ("ebb_dirty_files", "Files that have not reached the bucket.", status.dirty_files),
+            ("ebb_sent_bytes", "Bytes among them that it has in parts of files that are being sent.", status.sent_bytes),
             ("ebb_pending_deletes", "Objects that are still to be deleted.", status.pending_deletes),
             (
                 "ebb_unforced_operations",
@@ -183,6 +184,7 @@ mod tests {
             dirty_bytes: 0,
             dirty_files: 0,
             dirty_since: Some(Time::from_secs(5)),
+            sent_bytes: 0,
             pending_deletes: 0,
             download_bytes_per_sec: None,
             upload_bytes_per_sec: None,

@@ -81,6 +81,7 @@ pub fn json(reply: &AdminReply) -> Value {
             "dirty_bytes": status.dirty_bytes,
             "dirty_files": status.dirty_files,
             "dirty_since_secs": status.dirty_since.map(|time| time.secs),
+            "sent_bytes": status.sent_bytes,
             "pending_deletes": status.pending_deletes,
             "download_bytes_per_sec": status.download_bytes_per_sec,
             "upload_bytes_per_sec": status.upload_bytes_per_sec,
@@ -139,7 +140,11 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
     match status.dirty_since {
         Some(since) => {
             let age = age(since, now);
-            writeln!(out, "dirty     {} files, {}, the oldest for {age}", status.dirty_files, Bytes(status.dirty_bytes))?;
+            let sent = match status.sent_bytes {
+                0 => String::new(),
+                bytes => format!(" ({} of them sent)", Bytes(bytes)),
+            };
+            writeln!(out, "dirty     {} files, {}{sent}, the oldest for {age}", status.dirty_files, Bytes(status.dirty_bytes))?;
         }
         None => writeln!(out, "dirty     nothing")?,
     }
