@@ -54,7 +54,7 @@ impl Mount {
 
     async fn status(&self) -> Status {
         let Ok(AdminReply::Status(status)) = self.client.admin(AdminRequest::Status).await else { panic!("there is no status") };
-        status
+        *status
     }
 
     async fn troubles(&self) -> Vec<String> {

@@ -312,7 +312,7 @@ fn options(embedded: bool, limit: u64) -> Options {
 async fn status(process: &Process, client: &Client) -> Status {
     let client = client.clone();
     match process.call(async move { client.admin(AdminRequest::Status).await }).await.unwrap() {
-        Ok(AdminReply::Status(status)) => status,
+        Ok(AdminReply::Status(status)) => *status,
         other => panic!("{other:?}"),
     }
 }

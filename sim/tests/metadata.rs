@@ -49,7 +49,7 @@ async fn fill(client: &Client, dir: Ino) -> u64 {
 
 async fn status(client: &Client) -> Status {
     match client.admin(AdminRequest::Status).await.unwrap() {
-        AdminReply::Status(status) => status,
+        AdminReply::Status(status) => *status,
         other => panic!("{other:?}"),
     }
 }

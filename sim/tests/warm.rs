@@ -68,7 +68,7 @@ async fn warm_inode(client: &Client, attr: Attr) -> Result<u64, FsError> {
 
 async fn status(client: &Client) -> Status {
     match client.admin(AdminRequest::Status).await.unwrap() {
-        AdminReply::Status(status) => status,
+        AdminReply::Status(status) => *status,
         other => panic!("{other:?}"),
     }
 }

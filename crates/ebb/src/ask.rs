@@ -67,7 +67,7 @@ pub async fn explain(target: Target) -> Result<(), Failure> {
 
 pub async fn node_status(address: &str) -> Result<Status, Failure> {
     match ask(address, AdminRequest::Status).await {
-        Ok(AdminReply::Status(status)) => Ok(status),
+        Ok(AdminReply::Status(status)) => Ok(*status),
         Ok(_) => Err(Failure::of(address, "a reply of the wrong kind")),
         Err(error) => Err(Failure::of(address, error)),
     }

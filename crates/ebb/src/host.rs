@@ -155,7 +155,7 @@ pub async fn stop(node: &Rc<Node>, signals: &mut Signals) -> Option<Left> {
 async fn status(node: &Rc<Node>) -> Option<ebb_model::Status> {
     use ebb_model::{AdminReply, AdminRequest, Reply, Request};
     match node.handle(Request::Admin(AdminRequest::Status)).await {
-        Ok(Reply::Admin(AdminReply::Status(status))) => Some(status),
+        Ok(Reply::Admin(AdminReply::Status(status))) => Some(*status),
         _ => None,
     }
 }

@@ -608,7 +608,7 @@ pub const MAX_PATHS: usize = 128;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AdminReply {
-    Status(Status),
+    Status(Box<Status>),
     Dirty(Vec<DirtyItem>),
     Flushed {
         files: u64,

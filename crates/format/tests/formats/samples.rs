@@ -814,7 +814,7 @@ impl Draw {
             Reply::Data(self.bytes()),
             Reply::Mutated(Mutated { attr: self.option(Draw::attr), index: self.index(), replay: self.replay() }),
             Reply::Forced { durable: self.index() },
-            Reply::Admin(AdminReply::Status(self.status())),
+            Reply::Admin(AdminReply::Status(Box::new(self.status()))),
             Reply::Admin(AdminReply::Dirty(self.list(Draw::dirty_item))),
             Reply::Admin(AdminReply::Flushed { files: self.u64(), bytes: self.u64() }),
             Reply::Admin(AdminReply::Evicted { bytes: self.u64(), next: self.option(|draw| (draw.ino(), draw.u64())) }),
