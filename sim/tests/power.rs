@@ -225,6 +225,26 @@ fn what_could_not_be_forced_is_written_once_more_by_the_next_process() {
     }
 }
 
+/// Situation: part of a block was written, and the disk is full by the time that the next process writes what was not forced once more.
+/// Danger: the rest of the block takes room, and the volume cannot be opened any more.
+#[test]
+fn a_full_disk_keeps_nobody_from_starting() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            let at = 3 * BLOCK_BYTES + 20_000;
+            volume.client.write(&Caller::ROOT, volume.file, at, vec![NEW; 1000].into(), false).await.unwrap();
+            let disk = volume.machine.disk("data");
+            disk.set_capacity(disk.used_bytes());
+            volume.kill().await;
+            let kept = volume.client.read(volume.file, at, 1000).await.unwrap();
+            assert!(kept.iter().all(|byte| *byte == NEW), "seed {seed}");
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
 /// Situation: a small file that was not forced outgrows its range in a pack file, and the process dies before the log says that it
 /// has moved to a store file of its own. Danger: the next start removes that store file, and takes with it that the bytes in the pack file are
 /// still to be forced; an fsync then does nothing, and a power cut takes them back.

@@ -308,8 +308,11 @@ impl Node {
         for (ino, ranges) in kept.into_iter().filter(|(ino, _)| !self.replica.view().extents().is_exposed(*ino)) {
             let dirty = |blocks: Range<u64>| self.replica.view().extents().dirty_runs(ino, blocks);
             for block in ranges.into_iter().flat_map(dirty).flatten() {
-                let again = self.store.dirty_again(&self.place(ino), block).await;
-                again.map_err(|error| self.disk_failed(ino, error))?;
+                match self.store.dirty_again(&self.place(ino), block).await {
+                    // Zeros beside what was written may need some. A full disk is no reason not to start.
+                    Err(DiskError::NoSpace) => tracing::warn!(%ino, block, "no room to write once more what is not forced"),
+                    again => again.map_err(|error| self.disk_failed(ino, error))?,
+                }
             }
         }
         Ok(())
