@@ -9,7 +9,7 @@
 use crate::bucket::SLOWEST_BODY_BYTES_PER_SECOND;
 use crate::head::Tenure;
 use crate::signal::Signal;
-use crate::window::Window;
+use crate::window::{Fate, Window};
 use bytes::Bytes;
 use ebb_ports::{
     Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
@@ -138,7 +138,11 @@ impl PacedBucket {
         self.tenure.as_ref().map_or(Ok(()), |tenure| tenure.check())?;
         let sent = send(&*self.inner).await;
         if let Some(sending) = sending {
-            sending.ended(!matches!(sent, Err(BucketError::Unknown { .. } | BucketError::Unavailable { .. })));
+            sending.ended(match &sent {
+                Ok(_) => Fate::Taken,
+                Err(BucketError::Unknown { .. } | BucketError::Unavailable { .. }) => Fate::Lost,
+                Err(_) => Fate::Refused,
+            });
         }
         sent
     }

@@ -15,6 +15,17 @@ pub struct Window {
     line: Buffers,
     /// Monotonic time at which it was last made smaller.
     shrunk: Cell<Option<Duration>>,
+    /// Since when nothing is on its way.
+    idle: Cell<Duration>,
+}
+
+/// What has become of a body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Taken,
+    /// Refused, for which it need not have been carried.
+    Refused,
+    Lost,
 }
 
 /// A body on its way, until dropped.
@@ -28,7 +39,7 @@ pub struct Sending<'a> {
 
 impl Window {
     pub fn new(clock: Rc<dyn Clock>) -> Window {
-        Window { clock, line: Buffers::new(FIRST_BYTES, usize::MAX), shrunk: Cell::default() }
+        Window { clock, line: Buffers::new(FIRST_BYTES, usize::MAX), shrunk: Cell::default(), idle: Cell::default() }
     }
 
     /// Waits until so many bytes may go. Few do at once.
@@ -36,45 +47,71 @@ impl Window {
         if bytes < SMALL_BYTES {
             return None;
         }
+        if self.line.taken_bytes() == 0 && self.clock.monotonic() - self.idle.get() > FORGOTTEN {
+            // It may be another line by now.
+            self.line.set_limit(self.line.limit_bytes().min(FIRST_BYTES));
+        }
         let room = self.line.take(bytes).await;
         let fills = self.line.taken_bytes() >= self.line.limit_bytes() / 2;
         Some(Sending { window: self, room, began: self.clock.monotonic(), fills })
     }
 
     /// At most once for all that was under way together.
-    fn shrink(&self, began: Duration) {
+    fn shrink(&self, began: Duration, by: u64) {
         if self.shrunk.get().is_none_or(|shrunk| began >= shrunk) {
             self.shrunk.set(Some(self.clock.monotonic()));
             let used = self.line.taken_bytes().min(self.line.limit_bytes());
-            self.line.set_limit((used / 2).max(LEAST_BYTES));
+            self.line.set_limit((used / by).max(LEAST_BYTES));
         }
     }
 }
 
 impl Sending<'_> {
-    /// The request has ended; `answered` unless nobody knows how.
-    pub fn ended(self, answered: bool) {
-        let took = self.window.clock.monotonic() - self.began;
-        if answered && took < SOON {
-            // Of less nobody knows what more would do.
-            let more = if self.fills { self.room.bytes() } else { 0 };
-            self.window.line.set_limit(self.window.line.limit_bytes() + more);
-        } else if !answered || took > LATE {
-            self.window.shrink(self.began);
+    pub fn ended(self, fate: Fate) {
+        let (window, bytes) = (self.window, self.room.bytes());
+        let took = window.clock.monotonic() - self.began;
+        let given_up = given_up_after(bytes);
+        match fate {
+            // Twice as much takes half of the time that there is.
+            Fate::Taken if took < given_up / 4 => {
+                // Of less nobody knows what more would do.
+                let more = if self.fills { bytes } else { 0 };
+                window.line.set_limit(window.line.limit_bytes() + more);
+            }
+            Fate::Taken if took > given_up / 2 => window.shrink(self.began, 2),
+            Fate::Taken | Fate::Refused => {}
+            Fate::Lost => window.shrink(self.began, 4),
         }
     }
 }
 
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.window.idle.set(self.window.clock.monotonic());
+    }
+}
+
+/// The time that the client of a store gives a request with so many bytes (`ebb-bucket`).
+fn given_up_after(bytes: u64) -> Duration {
+    Duration::from_secs(35) + slow_body(bytes)
+}
+
+/// What so many bytes take on the slowest line that carries anything to a bucket.
+pub fn slow_body(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / SLOWEST_BYTES_PER_SEC)
+}
+
+const SLOWEST_BYTES_PER_SEC: u64 = 128 << 10;
+
+/// A line that nothing was sent over for so long is a new one.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
 /// Nobody waits for his turn with less.
-const SMALL_BYTES: u64 = 128 << 10;
+const SMALL_BYTES: u64 = 16 << 10;
 
 /// What is let out before anything is known of the line, and at least. One body always is.
 const FIRST_BYTES: u64 = 8 << 20;
 const LEAST_BYTES: u64 = 1 << 20;
-
-/// A request of 8 MiB is given up after 99 s (`ebb-bucket`).
-const SOON: Duration = Duration::from_secs(10);
-const LATE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -112,7 +149,7 @@ mod tests {
         for most in [1, 2, 4, 7, 11, 17] {
             let sent = all_that_may(&window, 8 * MIB);
             assert_eq!(sent.len(), most);
-            sent.into_iter().for_each(|sending| sending.ended(true));
+            sent.into_iter().for_each(|sending| sending.ended(Fate::Taken));
         }
     }
 
@@ -120,23 +157,36 @@ mod tests {
     fn one_after_the_other_says_nothing_of_more() {
         let window = Window::new(Rc::new(Watch::default()));
         for _ in 0..100 {
-            window.send(MIB).now_or_never().flatten().unwrap().ended(true);
+            window.send(MIB).now_or_never().flatten().unwrap().ended(Fate::Taken);
         }
         assert_eq!(all_that_may(&window, 4 * MIB).len(), 2);
     }
 
     #[test]
-    fn what_is_late_or_lost_halves_it_once() {
-        for answered in [true, false] {
+    fn what_is_late_or_lost_makes_it_smaller_once() {
+        for (fate, expected) in [(Fate::Taken, [8, 4, 2, 1, 1]), (Fate::Lost, [8, 2, 1, 1, 1]), (Fate::Refused, [8, 8, 8, 8, 8])] {
             let watch = Rc::new(Watch::default());
             let window = Window::new(watch.clone());
-            for most in [8, 4, 2, 1, 1] {
+            for most in expected {
                 let sent = all_that_may(&window, MIB);
                 assert_eq!(sent.len(), most);
-                watch.0.set(watch.0.get() + LATE + Duration::from_secs(1));
-                sent.into_iter().for_each(|sending| sending.ended(answered));
+                watch.0.set(watch.0.get() + given_up_after(MIB) / 2 + Duration::from_secs(1));
+                sent.into_iter().for_each(|sending| sending.ended(fate));
             }
         }
+    }
+
+    #[test]
+    fn after_a_pause_it_is_another_line() {
+        let watch = Rc::new(Watch::default());
+        let window = Window::new(watch.clone());
+        for _ in 0..3 {
+            all_that_may(&window, 8 * MIB).into_iter().for_each(|sending| sending.ended(Fate::Taken));
+        }
+        watch.0.set(FORGOTTEN);
+        assert_eq!(all_that_may(&window, 8 * MIB).len(), 7);
+        watch.0.set(3 * FORGOTTEN);
+        assert_eq!(all_that_may(&window, 8 * MIB).len(), 1);
     }
 
     #[test]
