@@ -8,7 +8,7 @@ use ebb_model::*;
 use ebb_node::{Node, Options};
 use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
 use futures_util::future::{Either, select};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -518,6 +518,46 @@ fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
         end(node, client).await;
     }));
     done.unwrap_or_else(|failure| panic!("{failure}")).unwrap();
+}
+
+/// Situation: somebody appends to a file all the time, and makes files beside it, while others flush. Danger: there is always something that
+/// the bucket does not have, and the flush never ends, or says that it could not. Expectation: it ends once the bucket has what was
+/// there when it began.
+#[test]
+fn a_flush_ends_though_there_is_always_more() {
+    for seed in 0..4 {
+        let world = Rc::new(World::new(seed));
+        let process = world.machine("a").process("node");
+        let (inner, outer) = (process.clone(), world.clone());
+        let done = world.run(process.call(async move {
+            let bucket = outer.bucket();
+            let (node, client) = start(inner.clone(), inner.bucket(&bucket)).await;
+            let (ino, len) = (make(&client, "log", 0).await, Cell::new(0usize));
+            let work = async {
+                for step in 0.. {
+                    client.write(&Caller::ROOT, ino, len.get() as u64, Bytes::from(vec![1; 100]), false).await.unwrap();
+                    len.set(len.get() + 100);
+                    if step % 10 == 0 {
+                        make(&client, &format!("file {step}"), 0).await;
+                    }
+                    inner.ports.clock.sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let flushes = async {
+                for _ in 0..5 {
+                    inner.ports.clock.sleep(Duration::from_secs(1)).await;
+                    let (before, began) = (len.get(), inner.ports.clock.monotonic());
+                    client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+                    let took = inner.ports.clock.monotonic() - began;
+                    assert!(took < Duration::from_secs(5), "{took:?}");
+                    assert!(bucket.objects()["log"].body.len() >= before, "seed {seed}");
+                }
+            };
+            select(Box::pin(work), Box::pin(flushes)).await;
+            end(node, client).await;
+        }));
+        done.unwrap_or_else(|failure| panic!("{failure}")).unwrap();
+    }
 }
 
 /// Situation: a file whose checksums a death has made void is sent, and the bucket refuses a part while checksums of another one are

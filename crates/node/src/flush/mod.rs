@@ -19,7 +19,8 @@ use crate::borders::Side;
 use crate::bucket::Backoff;
 use crate::buffers::Buffers;
 use crate::signal::Signal;
-use ebb_core::backing::DirtyWork;
+use crate::window::slow_body;
+use ebb_core::backing::{DirtyWork, FlushStep};
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag};
 use futures_channel::oneshot;
@@ -53,6 +54,8 @@ pub struct Flusher {
     flushed: Cell<Flushed>,
     /// Of files that are being sent in parts: how many bytes the bucket has taken.
     taken: RefCell<BTreeMap<Ino, u64>>,
+    /// Files that changed while they were sent, and up to where the bucket has what they were.
+    behind: RefCell<BTreeMap<Ino, Version>>,
     /// Files that were sent, and the commands that say so.
     sent: RefCell<BTreeMap<Ino, LogIndex>>,
 }
@@ -100,6 +103,7 @@ impl Flusher {
             rests: Rests::default(),
             flushed: Cell::default(),
             taken: RefCell::default(),
+            behind: RefCell::default(),
             sent: RefCell::default(),
         }
     }
@@ -128,6 +132,11 @@ impl Flusher {
         self.taken.borrow().values().sum()
     }
 
+    /// Files since the start, and what of others has been sent by now.
+    fn sent(&self) -> (u64, u64) {
+        (self.flushed.get().files, self.sent_bytes())
+    }
+
     pub fn wake(&self) {
         self.woken.raise();
     }
@@ -144,24 +153,39 @@ impl Flusher {
     }
 }
 
-/// Whether a cycle has brought anything to an end, or all that is due waits for something else.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Progress {
-    Some,
-    None,
-}
-
+/// What a cycle, or one piece of its work, has come to.
 #[derive(Clone, Copy, Default)]
 struct Round {
+    /// It has brought something to an end.
     done: bool,
     /// The bucket or the node's disk should be left alone for a while.
     failed: bool,
+    /// Something was refused, or waits for something else.
+    left: bool,
+}
+
+/// What the bucket has taken of a file, and how often it has begun to anew.
+#[derive(Default)]
+struct Taken {
+    bytes: u64,
+    beginnings: u32,
+}
+
+const MOST_BEGINNINGS: u32 = 4;
+
+/// What was not in the bucket when a flush began.
+struct Owed {
+    files: Vec<Ino>,
+    keys: Vec<String>,
+    /// Of the last change before it.
+    version: Version,
 }
 
 impl std::ops::BitOrAssign for Round {
     fn bitor_assign(&mut self, other: Round) {
         self.done |= other.done;
         self.failed |= other.failed;
+        self.left |= other.left;
     }
 }
 
@@ -175,10 +199,13 @@ impl Node {
                 select(woken, self.ports.clock.sleep(POLL)).await;
                 continue;
             }
-            match self.flush_cycle(side, None).await {
-                Ok(Progress::Some) => backoff = Backoff::default(),
+            let turn = self.flusher.lane(side).cycling.lock().await;
+            let ended = self.cycle(side, None).await;
+            drop(turn);
+            match ended {
+                Ok(round) if round.done => backoff = Backoff::default(),
                 // What is due waits for something else.
-                Ok(Progress::None) => self.ports.clock.sleep(POLL).await,
+                Ok(_) => self.ports.clock.sleep(POLL).await,
                 Err(()) => {
                     let pause = backoff.pause(self.ports.entropy.next_u64(), None);
                     self.ports.clock.sleep(pause).await;
@@ -187,8 +214,8 @@ impl Node {
         }
     }
 
-    /// Writes everything dirty at or below an inode, and waits for it. Gives what was
-    /// written meanwhile: files and bytes.
+    /// Writes everything dirty at or below an inode, and waits for what was dirty when it began: there may always be
+    /// more. Gives what was written meanwhile: files and bytes.
     pub(crate) async fn flush_below(self: &Rc<Self>, root: Ino) -> Result<(u64, u64), RpcError> {
         if self.bucket.is_none() {
             return Ok((0, 0));
@@ -198,6 +225,9 @@ impl Node {
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
         let mut taken = BTreeMap::new();
+        let owed = self.owed_below(root);
+        // How many of its cycles wait for others, and what these had sent by then.
+        let (waiting, mut sent) = (Rc::new(Cell::new(0)), self.flusher.sent());
         loop {
             self.move_renamed().await;
             let remaining = self.dirty_below(root);
@@ -205,56 +235,99 @@ impl Node {
                 break;
             }
             let gets_on = self.sends_more_of(root, &mut taken);
-            if remaining < left || gets_on {
+            let others_get_on = waiting.get() > 0 && self.flusher.sent() != sent;
+            sent = self.flusher.sent();
+            if remaining < left || gets_on || others_get_on {
                 left = left.min(remaining);
                 deadline = self.ports.clock.monotonic() + self.flush_patience();
             } else if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }
+            let is_there = !self.owes(&owed);
             self.flusher.refused.try_again();
             // In tasks of their own: a request that the bucket does not answer has to be seen
             // through, and whoever waits here does not have to.
             let ended = self.sides_of_flush(root).map(|side| {
                 let (sender, ended) = oneshot::channel();
-                let node = self.clone();
+                let (node, waiting) = (self.clone(), waiting.clone());
+                waiting.set(waiting.get() + 1);
                 self.ports.spawn.spawn(Box::pin(async move {
-                    let (Ok(()) | Err(_)) = sender.send(node.flush_cycle(side, Some(root)).await);
+                    let _turn = node.flusher.lane(side).cycling.lock().await;
+                    waiting.set(waiting.get() - 1);
+                    let (Ok(()) | Err(_)) = sender.send(node.cycle(side, Some(root)).await);
                 }));
                 ended
             });
             let ended = join_all(ended.collect::<Vec<_>>());
             let patience = deadline.saturating_sub(self.ports.clock.monotonic());
             match select(ended, self.ports.clock.sleep(patience)).await {
-                Either::Left((ended, _)) if !ended.contains(&Ok(Ok(Progress::Some))) => self.ports.clock.sleep(POLL).await,
-                Either::Left(_) | Either::Right(_) => {}
+                Either::Left((ended, _)) => {
+                    let failed = Round { failed: true, ..Round::default() };
+                    let mut round = Round::default();
+                    ended.into_iter().for_each(|ended| round |= ended.ok().and_then(Result::ok).unwrap_or(failed));
+                    // The pages that tell of it are there as well, and what had to go for it is gone.
+                    if is_there && !round.failed && !round.left {
+                        break;
+                    }
+                    if !round.done {
+                        self.ports.clock.sleep(POLL).await;
+                    }
+                }
+                Either::Right(_) => {}
             }
         }
         let after = self.flusher.flushed.get();
         Ok((after.files - before.files, after.bytes - before.bytes))
     }
 
-    /// The bucket has taken more of a file below an inode than when these numbers were written. One that began again, as it
-    /// does if it changes, counts no more: it may do so for ever.
-    fn sends_more_of(&self, root: Ino, before: &mut BTreeMap<Ino, Option<u64>>) -> bool {
+    fn owed_below(&self, root: Ino) -> Owed {
+        let dirty: Vec<DirtyWork> = self.replica.view().backing().dirty_work().map(|(_, work)| work).collect();
+        let files = dirty.into_iter().filter_map(|work| match work {
+            DirtyWork::File(ino) => Some(ino).filter(|ino| self.is_below(*ino, root)),
+            DirtyWork::Page(_) => None,
+        });
+        let files = files.collect();
+        Owed { files, keys: self.keys_to_go(root), version: Version(self.replica.view().next_version().0 - 1) }
+    }
+
+    fn owes(&self, owed: &Owed) -> bool {
+        let state = self.replica.view();
+        let (backing, behind) = (state.backing(), self.flusher.behind.borrow());
+        let is_there = |ino: &Ino| {
+            let changed_since = behind.get(ino).is_some_and(|version| *version >= owed.version)
+                && matches!(backing.flush_step(state.namespace(), *ino), FlushStep::Put { .. });
+            changed_since || !backing.is_dirty(*ino)
+        };
+        let unwanted: BTreeSet<&str> = backing.unwanted().collect();
+        !owed.files.iter().all(is_there) || owed.keys.iter().any(|key| backing.is_to_be_deleted(key) || unwanted.contains(&key[..]))
+    }
+
+    /// The bucket has taken more of a file below an inode than when these numbers were written. One that begins again and again,
+    /// as it does if it changes, counts no more: it may do so for ever.
+    fn sends_more_of(&self, root: Ino, before: &mut BTreeMap<Ino, Taken>) -> bool {
         let taken = self.flusher.taken.borrow();
         let below = taken.iter().filter(|(ino, _)| self.is_below(**ino, root));
-        below.fold(false, |more, (ino, sent)| {
-            let before = before.entry(*ino).or_insert(Some(0));
-            let exceeds = before.is_some_and(|before| *sent > before);
-            *before = before.filter(|before| sent >= before).map(|_| *sent);
-            more || exceeds
+        below.fold(false, |more, (ino, bytes)| {
+            let before = before.entry(*ino).or_default();
+            before.beginnings += u32::from(*bytes < before.bytes);
+            let exceeds = *bytes > before.bytes;
+            before.bytes = *bytes;
+            more || exceeds && before.beginnings <= MOST_BEGINNINGS
         })
     }
 
-    /// How long a flush waits for the next file, or the next part of one, to be there: beside the usual time what all files
-    /// take that are to be sent, if that is limited.
+    /// How long a flush waits for the next file, or the next part of one, to be there: beside the usual time what one takes on a slow
+    /// line, and what all files take that are to be sent, if that is limited.
     pub(crate) fn flush_patience(&self) -> Duration {
-        let patience = self.upload_patience();
-        let Some(rate) = self.options.upload_bytes_per_sec else { return patience };
         let state = self.replica.view();
         let length = |ino| state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
-        let bytes = state.backing().dirty_inodes().fold(0u64, |sum, (_, ino)| sum.saturating_add(length(ino)));
-        patience + Duration::from_secs(bytes / rate.max(1))
+        let lengths = state.backing().dirty_inodes().map(|(_, ino)| length(ino));
+        let (bytes, longest) = lengths.fold((0u64, 0), |(sum, longest), len| (sum.saturating_add(len), len.max(longest)));
+        let patience = self.upload_patience() + slow_body(longest.min(CHUNK_BYTES));
+        match self.options.upload_bytes_per_sec {
+            Some(rate) => patience + Duration::from_secs(bytes / rate.max(1)),
+            None => patience,
+        }
     }
 
     /// The buckets that have anything of what is below an inode: objects without a key of
@@ -269,10 +342,14 @@ impl Node {
     fn dirty_below(&self, root: Ino) -> usize {
         let dirty: Vec<Ino> = self.replica.view().backing().dirty_inodes().map(|(_, ino)| ino).collect();
         let inodes = dirty.into_iter().filter(|ino| self.is_below(*ino, root)).count();
+        inodes + self.keys_to_go(root).len()
+    }
+
+    fn keys_to_go(&self, root: Ino) -> Vec<String> {
         let sides: Vec<Side> = self.sides_of_flush(root).collect();
         let state = self.replica.view();
         let gone = state.backing().deletes().map(|(key, _)| key).chain(state.backing().unwanted().map(str::to_owned));
-        inodes + gone.filter(|key| sides.contains(&self.side_of_key(key))).count()
+        gone.filter(|key| sides.contains(&self.side_of_key(key))).collect()
     }
 
     /// Whether a cycle of one bucket would find anything to do.
@@ -326,8 +403,8 @@ impl Node {
     }
 
     /// One round over what is due for one bucket: everything below `root`, or what is old enough.
-    async fn flush_cycle(self: &Rc<Self>, side: Side, root: Option<Ino>) -> Result<Progress, ()> {
-        let _turn = self.flusher.lane(side).cycling.lock().await;
+    /// It is the turn of whoever asks for it.
+    async fn cycle(self: &Rc<Self>, side: Side, root: Option<Ino>) -> Result<Round, ()> {
         if !self.may_flush() {
             return Err(());
         }
@@ -335,6 +412,7 @@ impl Node {
         let mut round = Round::default();
         let now = self.ports.clock.monotonic();
         self.flusher.rests.end(now);
+        self.flusher.behind.borrow_mut().retain(|ino, _| self.replica.view().backing().is_dirty(*ino));
         let files = self.due(side, root, all, |work| match work {
             DirtyWork::File(ino) => Some(ino).filter(|ino| all || !self.flusher.rests.has(*ino, now)),
             DirtyWork::Page(_) => None,
@@ -343,7 +421,8 @@ impl Node {
             stream::iter(files.into_iter().map(|ino| async move { self.conclude(side, Work::Inode(ino), self.flush_file(ino).await) }))
                 .buffer_unordered(self.options.flush_parallel);
         while let Some(ended) = sent.next().await {
-            round |= ended;
+            // Of files whoever waits knows himself which he waits for.
+            round |= Round { left: false, ..ended };
         }
         self.move_renamed().await;
         let now = self.ports.clock.monotonic();
@@ -377,7 +456,7 @@ impl Node {
             return Err(());
         }
         self.trouble(&self.subject("bucket writes", side), None);
-        Ok(if round.done { Progress::Some } else { Progress::None })
+        Ok(round)
     }
 
     /// What is to be deleted that was not `tried`: directories come behind what is below them.
@@ -415,22 +494,22 @@ impl Node {
         match ended {
             Ok(()) => {
                 self.flusher.refused.done(&work);
-                Round { done: true, failed: false }
+                Round { done: true, ..Round::default() }
             }
-            Err(FlushError::Later) => Round::default(),
+            Err(FlushError::Later) => Round { left: true, ..Round::default() },
             Err(FlushError::Node(error)) => {
                 tracing::warn!(what, %error, "could not be written to the bucket");
-                Round { done: false, failed: true }
+                Round { failed: true, ..Round::default() }
             }
             Err(FlushError::Bucket(error @ (BucketError::Unavailable { .. } | BucketError::Unknown { .. }))) => {
                 let what = format!("{} does not take what is written: {error}", self.describe(side));
                 self.trouble(&self.subject("bucket writes", side), Some(what));
-                Round { done: false, failed: true }
+                Round { failed: true, ..Round::default() }
             }
             Err(FlushError::Bucket(error)) => {
                 let what = format!("{what} cannot be written to the bucket: {error}");
                 self.flusher.refused.add(work, what, self.ports.clock.monotonic(), self.ports.clock.wall());
-                Round::default()
+                Round { left: true, ..Round::default() }
             }
         }
     }

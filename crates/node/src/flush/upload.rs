@@ -88,7 +88,7 @@ impl Node {
                 self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
                 self.flusher.count(len_bytes);
                 self.is_sound(key, &(0..u64::MAX));
-                self.rest(ino, began);
+                self.rest(ino, began, version);
                 Ok(())
             }
             // Only a node that stops leaves it at that: the next start finds out.
@@ -110,7 +110,7 @@ impl Node {
 
     /// What has changed while it was sent is not sent again at once, or who appends to a large file all the time would
     /// have all of it sent all the time.
-    fn rest(&self, ino: Ino, began: Duration) {
+    fn rest(&self, ino: Ino, began: Duration, version: Version) {
         let is_changed = {
             let state = self.replica.view();
             matches!(state.backing().flush_step(state.namespace(), ino), FlushStep::Put { .. })
@@ -118,6 +118,7 @@ impl Node {
         if is_changed {
             let now = self.ports.clock.monotonic();
             self.flusher.rests.begin(ino, now + (now - began));
+            self.flusher.behind.borrow_mut().insert(ino, version);
         }
     }
 
@@ -273,13 +274,40 @@ impl Node {
                     }
                     copied
                 }
-                Part::Read(body, _room) => self.insist(key, || self.bucket().upload_part(key, upload, number, body.clone())).await,
+                Part::Read(body, _room) => self.send_part(key, || self.bucket().upload_part(key, upload, number, body.clone())).await,
             };
             let sent = sent?;
             *self.flusher.taken.borrow_mut().entry(ino).or_default() += bytes;
             Ok(sent)
         });
         sent.try_buffered(PARTS_AT_ONCE).try_collect().await
+    }
+
+    /// Sends one part of many. That the store cannot be reached for a moment is no reason to send all others again.
+    async fn send_part<'a>(
+        &'a self,
+        key: &str,
+        send: impl Fn() -> ebb_ports::PortFuture<'a, Result<PartTag, BucketError>>,
+    ) -> Result<PartTag, BucketError> {
+        let (mut backoff, mut failing) = (Backoff::default(), None);
+        loop {
+            let error = match self.insist(key, &send).await {
+                Err(error @ BucketError::Unavailable { .. }) => error,
+                sent => return sent,
+            };
+            let now = self.ports.clock.monotonic();
+            let since = *failing.get_or_insert(now);
+            let BucketError::Unavailable { retry_after, what } = &error else { return Err(error) };
+            if now - since >= self.options.bucket_timeout || self.is_stopping() || self.lost_to().is_some() {
+                return Err(error);
+            }
+            let side = self.side_of_key(key);
+            self.trouble(
+                &self.subject("bucket writes", side),
+                Some(format!("{} does not take what is written: {what}", self.describe(side))),
+            );
+            self.ports.clock.sleep(backoff.pause(self.ports.entropy.next_u64(), *retry_after)).await;
+        }
     }
 
     /// The bytes of a part as the bucket has them already, in the object that the file's home is. What is so now
