@@ -237,27 +237,10 @@ impl Node {
         let range = reserved.as_ref().map(|reserved| reserved.range);
         let to = Place { packed: range, ..*from };
         let stays = from.packed.zip(range).is_some_and(|(before, now)| now.begins_as(&before));
-        if !stays {
-            let (runs, is_dirty) = {
-                let state = self.replica.view();
-                (state.extents().resident_runs(ino, 0..u64::MAX), state.extents().dirty_bytes_of(ino) > 0)
-            };
-            if runs.is_empty() {
-                self.store.born(ino);
-            }
-            for run in runs {
-                let (start, end) = (run.start * BLOCK_BYTES, (run.end * BLOCK_BYTES).min(from.end()));
-                if end <= start {
-                    continue;
-                }
-                let data = self.store.read(from, start, (end - start) as usize).await;
-                let data = data.map_err(|error| self.disk_failed(ino, error))?;
-                self.store.write(&to, start, data).await.map_err(|error| self.disk_failed(ino, error))?;
-            }
-            // What is dirty may have been forced where it is, by this run or an earlier one.
-            if is_dirty && !self.store.is_young(ino) {
-                self.store.sync(SyncScope::File(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
-            }
+        if !stays && let Err(error) = self.copy_to(from, &to).await {
+            // What was written there is nobody's.
+            range.into_iter().for_each(|range| self.store.vacate(range, self.replica.log().written()));
+            return Err(error);
         }
         let index = self.commit(Command::Extent(ExtentCommand::Packed { ino, range })).await?;
         let place = self.place(ino);
@@ -265,6 +248,32 @@ impl Node {
             self.store.vacate(unused, index);
         }
         Ok(place)
+    }
+
+    /// Copies what there is of a file to another place of it, and forces what may have been forced where it is.
+    async fn copy_to(&self, from: &Place, to: &Place) -> Result<(), RpcError> {
+        let ino = from.ino;
+        let (runs, is_dirty) = {
+            let state = self.replica.view();
+            (state.extents().resident_runs(ino, 0..u64::MAX), state.extents().dirty_bytes_of(ino) > 0)
+        };
+        if runs.is_empty() {
+            self.store.born(ino);
+        }
+        for run in runs {
+            let (start, end) = (run.start * BLOCK_BYTES, (run.end * BLOCK_BYTES).min(from.end()));
+            if end <= start {
+                continue;
+            }
+            let data = self.store.read(from, start, (end - start) as usize).await;
+            let data = data.map_err(|error| self.disk_failed(ino, error))?;
+            self.store.write(to, start, data).await.map_err(|error| self.disk_failed(ino, error))?;
+        }
+        // What is dirty may have been forced where it is, by this run or an earlier one.
+        if is_dirty && !self.store.is_young(ino) {
+            self.store.sync(SyncScope::File(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+        }
+        Ok(())
     }
 
     /// The cache has nothing of the file any more: its range can go. The inode's lock is held
@@ -306,7 +315,10 @@ impl Node {
     /// The pack file with the least in use, if that is little.
     fn sparse_pack(&self) -> Option<PackId> {
         let state = self.replica.view();
-        let packs = state.extents().packs().filter(|(pack, _)| !self.store.packs.is_in_use(*pack));
+        // What could not be forced where it is cannot leave it.
+        let stuck: BTreeSet<PackId> =
+            self.store.failed().into_iter().filter_map(|(ino, _)| Some(state.extents().packed(ino)?.pack)).collect();
+        let packs = state.extents().packs().filter(|(pack, _)| !stuck.contains(pack) && !self.store.packs.is_in_use(*pack));
         let (pack, used) = packs.min_by_key(|(_, bytes)| *bytes)?;
         (used < self.options.pack_bytes / COMPACTED_SHARE).then_some(pack)
     }
