@@ -6,7 +6,7 @@ use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig::{attach_embedded, open};
 use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
@@ -225,8 +225,79 @@ fn what_could_not_be_forced_is_written_once_more_by_the_next_process() {
     }
 }
 
-/// Situation: part of a block was written, and the disk is full by the time that the next process writes what was not forced once more.
-/// Danger: the rest of the block takes room, and the volume cannot be opened any more.
+/// Situation: as before, but everything is being forced while the fsync fails, and the kernel tells only the fsync. Danger: the other one
+/// claims that all is on the disk, so that the next process writes nothing once more.
+#[test]
+fn who_forces_everything_hears_of_an_fsync_that_fails() {
+    let mut failed = 0;
+    for seed in 0..16 * SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            volume.fill(NEW).await;
+            volume.machine.disk("data").fail_nth(DiskOperation::Sync, 1 + seed % 2);
+            let (one, all) = join(volume.client.fsync(volume.file), volume.client.sync_fs()).await;
+            volume.kill().await;
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.cut_power().await;
+            let kept = volume.client.read(volume.file, 0, BLOCK_BYTES as usize).await.unwrap();
+            assert!(kept.iter().all(|byte| *byte == NEW), "seed {seed}: what was forced in the end is lost, {one:?} and {all:?}");
+            one.is_err()
+        };
+        failed += u64::from(world.run(scenario).unwrap());
+    }
+    assert!(failed > SEEDS, "{failed} fsyncs failed");
+}
+
+/// Situation: a small file could not be forced, and is removed. Danger: nothing as a whole can be forced any more, nor a snapshot
+/// written, as long as the process lives.
+#[test]
+fn a_file_that_is_gone_is_forced_no_more() {
+    let world = World::new(1);
+    let scenario = async {
+        let volume = Mounted::with_old_bytes(&world).await;
+        volume.fill(NEW).await;
+        volume.machine.disk("data").fail_nth(DiskOperation::Sync, 1);
+        assert_eq!(volume.client.fsync(volume.file).await, Err(FsError::Io));
+        let name = Name::new(b"file").unwrap();
+        volume.client.unlink(&Caller::ROOT, Ino::ROOT, &name).await.unwrap();
+        volume.client.close(volume.file);
+        // Its name is gone for good with the first one.
+        let first = volume.client.sync_fs().await;
+        world.sleep(Duration::from_secs(1)).await;
+        volume.client.sync_fs().await.unwrap_or_else(|error| panic!("{error}, after {first:?}"));
+    };
+    world.run(scenario).unwrap();
+}
+
+/// Situation: a file is cut within a block, and that cannot be forced. The next process makes it longer and forces it. Danger: the kernel calls
+/// the zeros behind the cut clean, and a power cut brings back what was cut off.
+#[test]
+fn zeros_behind_a_cut_are_written_once_more() {
+    for seed in 0..4 * SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            // Too large for a pack file.
+            let (len, cut) = (3 * BLOCK_BYTES, 2 * BLOCK_BYTES + CHANGED_BYTES);
+            volume.client.write(&Caller::ROOT, volume.file, 0, vec![OLD; len as usize].into(), false).await.unwrap();
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.resize(cut).await;
+            volume.machine.disk("data").fail_nth(DiskOperation::Sync, 1);
+            assert_eq!(volume.client.fsync(volume.file).await, Err(FsError::Io), "seed {seed}");
+            volume.kill().await;
+            volume.resize(len).await;
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.cut_power().await;
+            let kept = volume.client.read(volume.file, cut, (len - cut) as usize).await.unwrap();
+            assert!(!kept.contains(&OLD), "seed {seed}: what was cut off is back");
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
+/// Situation: part of a block was written, could not be forced, and the disk is full by the time that the next process writes once more what was not.
+/// Danger: the rest of the block takes room, and the volume cannot be opened any more, or what was written is left out.
 #[test]
 fn a_full_disk_keeps_nobody_from_starting() {
     for seed in 0..SEEDS {
@@ -236,8 +307,13 @@ fn a_full_disk_keeps_nobody_from_starting() {
             let at = 3 * BLOCK_BYTES + 20_000;
             volume.client.write(&Caller::ROOT, volume.file, at, vec![NEW; 1000].into(), false).await.unwrap();
             let disk = volume.machine.disk("data");
+            disk.fail_nth(DiskOperation::Sync, 1);
+            assert_eq!(volume.client.fsync(volume.file).await, Err(FsError::Io), "seed {seed}");
             disk.set_capacity(disk.used_bytes());
             volume.kill().await;
+            volume.client.fsync(volume.file).await.unwrap();
+            disk.set_capacity(1 << 40);
+            volume.cut_power().await;
             let kept = volume.client.read(volume.file, at, 1000).await.unwrap();
             assert!(kept.iter().all(|byte| *byte == NEW), "seed {seed}");
         };

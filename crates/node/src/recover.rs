@@ -40,6 +40,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 use thiserror::Error;
 
 #[derive(Clone, PartialEq, Debug, Error)]
@@ -305,11 +306,17 @@ impl Node {
     /// A sync of what the process before has written may have failed, of which this one hears nothing. Of an exposed file
     /// nobody but who stores into it may write anything.
     async fn dirty_again(&self, kept: Blocks) -> Result<(), RpcError> {
+        let mut written = 0u64;
         for (ino, ranges) in kept.into_iter().filter(|(ino, _)| !self.replica.view().extents().is_exposed(*ino)) {
             let dirty = |blocks: Range<u64>| self.replica.view().extents().dirty_runs(ino, blocks);
             for block in ranges.into_iter().flat_map(dirty).flatten() {
+                written += 1;
+                if written.is_multiple_of(WRITTEN_IN_A_ROW) {
+                    // Whoever keeps the volume meanwhile has his turn.
+                    self.ports.clock.sleep(Duration::from_micros(1)).await;
+                }
                 match self.store.dirty_again(&self.place(ino), block).await {
-                    // Zeros beside what was written may need some. A full disk is no reason not to start.
+                    // A full disk is no reason not to start.
                     Err(DiskError::NoSpace) => tracing::warn!(%ino, block, "no room to write once more what is not forced"),
                     again => again.map_err(|error| self.disk_failed(ino, error))?,
                 }
@@ -426,6 +433,9 @@ impl Node {
         Ok(())
     }
 }
+
+/// Blocks that a start writes once more before others have their turn.
+const WRITTEN_IN_A_ROW: u64 = 256;
 
 /// Items of one frame of a snapshot.
 const ITEMS_PER_FRAME: usize = 512;
@@ -732,6 +742,11 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                     cuts.remove(&ino);
                 }
                 Effect::Cut { ino, len_bytes } => {
+                    // Of the block in which it is cut the rest is zeros.
+                    if !len_bytes.is_multiple_of(BLOCK_BYTES) {
+                        let block = len_bytes / BLOCK_BYTES;
+                        unsynced.entry(ino).or_default().push(written(block..block + 1));
+                    }
                     unforced.superseded(ino, len_bytes..u64::MAX);
                     cuts.entry(ino).and_modify(|cut: &mut u64| *cut = len_bytes.min(*cut)).or_insert(len_bytes);
                 }

@@ -21,6 +21,7 @@ use ebb_core::extent::{BlockRuns, touched_blocks};
 use ebb_core::partition::Partition;
 use ebb_model::{BLOCK_BYTES, Ino, LogIndex, PackId, PackRange, SyncScope};
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
+use futures_util::lock::Mutex;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -30,6 +31,9 @@ use std::rc::Rc;
 /// Store files kept open. Enough for the files at work at one time, far below the usual
 /// limit of 1,024 descriptors.
 const MAX_OPEN_FILES: usize = 512;
+
+/// No file system has smaller blocks.
+const SECTOR_BYTES: usize = 512;
 
 const DIRECTORY: &str = "store";
 
@@ -145,6 +149,8 @@ struct State {
     /// Changes are numbered.
     changes: u64,
     failed: BTreeMap<Ino, DiskError>,
+    /// Files of which somebody waits for a sync: of two that ran at one time the system would tell only one that it failed.
+    syncing: BTreeMap<FileId, Rc<Mutex<()>>>,
     /// In the order of the commands that said so.
     doomed: VecDeque<(LogIndex, Doomed)>,
 }
@@ -240,7 +246,19 @@ impl Store {
             read => read,
         };
         match bytes {
-            Ok(bytes) => file.write_at(at.start, bytes).await,
+            Ok(bytes) => match file.write_at(at.start, bytes.clone()).await {
+                // Zeros beside what was written may need room. What was written has it.
+                Err(DiskError::NoSpace) => {
+                    for start in (0..bytes.len()).step_by(SECTOR_BYTES) {
+                        let sector = bytes.slice(start..bytes.len().min(start + SECTOR_BYTES));
+                        if sector.iter().any(|byte| *byte != 0) {
+                            file.write_at(at.start + start as u64, sector).await?;
+                        }
+                    }
+                    Ok(())
+                }
+                written => written,
+            },
             // Nobody can force it any more; whoever reads it is told.
             Err(error) => {
                 tracing::error!(ino = %place.ino, block, %error, "what a run before has written and not forced cannot be read");
@@ -257,7 +275,10 @@ impl Store {
 
     /// Forces the length of files that were cut.
     pub async fn sync_cuts(&self) -> Result<(), DiskError> {
-        let cut = self.state.borrow().cut.first().copied();
+        let cut = {
+            let state = self.state.borrow();
+            state.cut.iter().find(|ino| !state.failed.contains_key(ino)).copied()
+        };
         match cut {
             Some(ino) => self.sync(SyncScope::File(ino)).await.map(drop),
             None => Ok(()),
@@ -429,7 +450,8 @@ impl Store {
         let mut state = self.state.borrow_mut();
         // Its bytes are of use only if the command is lost, and then as they are.
         state.settled(ino);
-        if state.own.contains(&ino) {
+        // Of one that could not be forced that is forgotten with it.
+        if state.own.contains(&ino) || state.failed.contains_key(&ino) {
             state.doomed.push_back((index, Doomed::File(ino)));
         }
     }
@@ -613,10 +635,9 @@ impl Store {
             }
         }
         let mut result = Ok(any);
-        if only.is_none() {
-            result = self.state.borrow().failed.values().next().map_or(Ok(any), |error| Err(error.clone()));
-        }
         for (file, changes) in files {
+            let syncing = self.state.borrow_mut().syncing.entry(file).or_default().clone();
+            let _turn = syncing.lock().await;
             let synced = match self.existing(file).await {
                 Ok(Some(open)) => open.sync_data().await,
                 Ok(None) => Ok(()),
@@ -639,12 +660,18 @@ impl Store {
                     }
                 }
             }
+            // Beside the map nobody else has it.
+            if Rc::strong_count(&syncing) == 2 {
+                state.syncing.remove(&file);
+            }
         }
-        // The system tells only one of two syncs of a file that run at one time.
-        if let Some(error) = only.and_then(|ino| self.state.borrow().failed.get(&ino).cloned()) {
-            return Err(error);
-        }
-        result
+        // Another one may have been told meanwhile.
+        let state = self.state.borrow();
+        let failed = match only {
+            Some(ino) => state.failed.get(&ino),
+            None => state.failed.values().next(),
+        };
+        failed.map_or(result, |error| Err(error.clone()))
     }
 
     /// Whether all of its bytes are forced.

@@ -150,6 +150,7 @@ impl CachedFile {
         let forced = self.dirty_lens.partition_point(|(sequence, _)| *sequence <= until);
         if let Some((_, len)) = self.dirty_lens.drain(..forced).next_back() {
             stored.len = len;
+            stored.cut_beyond_len();
         }
     }
 
@@ -228,8 +229,10 @@ impl CachedFile {
         self.dirty_sectors.entry(index).or_default().push((self.sequence, new));
     }
 
+    /// What is written once more after a failed sync has its length stored too.
     fn note_len(&mut self, len: u64) {
-        if len != self.content.len {
+        let is_stranded = self.dirty_lens.is_empty() && self.stored.content.borrow().len != len;
+        if len != self.content.len || is_stranded {
             self.content.len = len;
             self.dirty_lens.push((self.sequence, len));
         }
