@@ -175,6 +175,7 @@ const MOST_BEGINNINGS: u32 = 4;
 
 /// What was not in the bucket when a flush began.
 struct Owed {
+    root: Ino,
     files: Vec<Ino>,
     keys: Vec<String>,
     /// Of the last change before it.
@@ -280,26 +281,32 @@ impl Node {
         Ok((after.files - before.files, after.bytes - before.bytes))
     }
 
-    fn owed_below(&self, root: Ino) -> Owed {
+    fn dirty_files_below(&self, root: Ino) -> Vec<Ino> {
         let dirty: Vec<DirtyWork> = self.replica.view().backing().dirty_work().map(|(_, work)| work).collect();
         let files = dirty.into_iter().filter_map(|work| match work {
             DirtyWork::File(ino) => Some(ino).filter(|ino| self.is_below(*ino, root)),
             DirtyWork::Page(_) => None,
         });
-        let files = files.collect();
-        Owed { files, keys: self.keys_to_go(root), version: Version(self.replica.view().next_version().0 - 1) }
+        files.collect()
+    }
+
+    fn owed_below(&self, root: Ino) -> Owed {
+        let (files, keys) = (self.dirty_files_below(root), self.keys_to_go(root));
+        Owed { root, files, keys, version: Version(self.replica.view().next_version().0 - 1) }
     }
 
     fn owes(&self, owed: &Owed) -> bool {
+        let dirty = self.dirty_files_below(owed.root);
         let state = self.replica.view();
         let (backing, behind) = (state.backing(), self.flusher.behind.borrow());
-        let is_there = |ino: &Ino| {
-            let changed_since = behind.get(ino).is_some_and(|version| *version >= owed.version)
-                && matches!(backing.flush_step(state.namespace(), *ino), FlushStep::Put { .. });
-            changed_since || !backing.is_dirty(*ino)
-        };
+        let step = |ino| backing.flush_step(state.namespace(), ino);
+        let is_there = |ino| behind.get(&ino).is_some_and(|version| *version >= owed.version) && matches!(step(ino), FlushStep::Put { .. });
+        // What a directory has taken along moves in the course of a flush.
+        let moves = dirty.iter().any(|ino| matches!(step(*ino), FlushStep::Move { .. }));
         let unwanted: BTreeSet<&str> = backing.unwanted().collect();
-        !owed.files.iter().all(is_there) || owed.keys.iter().any(|key| backing.is_to_be_deleted(key) || unwanted.contains(&key[..]))
+        moves
+            || owed.files.iter().any(|ino| backing.is_dirty(*ino) && !is_there(*ino))
+            || owed.keys.iter().any(|key| backing.is_to_be_deleted(key) || unwanted.contains(&key[..]))
     }
 
     /// The bucket has taken more of a file below an inode than when these numbers were written. One that begins again and again,
