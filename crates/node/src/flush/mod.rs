@@ -244,7 +244,8 @@ impl Node {
             } else if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }
-            let is_there = !self.owes(&owed);
+            // Where nobody has changed anything since, what is left is the flush's own, and ends with it.
+            let is_there = self.last_version() > owed.version && !self.owes(&owed);
             self.flusher.refused.try_again();
             // In tasks of their own: a request that the bucket does not answer has to be seen
             // through, and whoever waits here does not have to.
@@ -292,7 +293,11 @@ impl Node {
 
     fn owed_below(&self, root: Ino) -> Owed {
         let (files, keys) = (self.dirty_files_below(root), self.keys_to_go(root));
-        Owed { root, files, keys, version: Version(self.replica.view().next_version().0 - 1) }
+        Owed { root, files, keys, version: self.last_version() }
+    }
+
+    fn last_version(&self) -> Version {
+        Version(self.replica.view().next_version().0 - 1)
     }
 
     fn owes(&self, owed: &Owed) -> bool {
