@@ -149,8 +149,11 @@ impl CachedFile {
         });
         let forced = self.dirty_lens.partition_point(|(sequence, _)| *sequence <= until);
         if let Some((_, len)) = self.dirty_lens.drain(..forced).next_back() {
+            let is_cut = len < stored.len;
             stored.len = len;
-            stored.cut_beyond_len();
+            if is_cut {
+                stored.cut_beyond_len();
+            }
         }
     }
 
