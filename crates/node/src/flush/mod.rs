@@ -164,6 +164,14 @@ struct Round {
     left: bool,
 }
 
+impl std::ops::BitOrAssign for Round {
+    fn bitor_assign(&mut self, other: Round) {
+        self.done |= other.done;
+        self.failed |= other.failed;
+        self.left |= other.left;
+    }
+}
+
 /// What the bucket has taken of a file, and how often it has begun to anew.
 #[derive(Default)]
 struct Taken {
@@ -180,14 +188,6 @@ struct Owed {
     keys: Vec<String>,
     /// Of the last change before it.
     version: Version,
-}
-
-impl std::ops::BitOrAssign for Round {
-    fn bitor_assign(&mut self, other: Round) {
-        self.done |= other.done;
-        self.failed |= other.failed;
-        self.left |= other.left;
-    }
 }
 
 impl Node {
