@@ -5,7 +5,7 @@
 //! is not.
 
 use crate::buffers::{Buffers, Room};
-use ebb_ports::Clock;
+use ebb_ports::{Clock, SLOWEST_UPLOAD_BYTES_PER_SECOND};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -99,10 +99,8 @@ fn given_up_after(bytes: u64) -> Duration {
 
 /// What so many bytes take on the slowest line that carries anything to a bucket.
 pub fn slow_body(bytes: u64) -> Duration {
-    Duration::from_secs(bytes / SLOWEST_BYTES_PER_SEC)
+    Duration::from_secs(bytes / SLOWEST_UPLOAD_BYTES_PER_SECOND)
 }
-
-const SLOWEST_BYTES_PER_SEC: u64 = 128 << 10;
 
 /// A line that nothing was sent over for so long is a new one.
 const FORGOTTEN: Duration = Duration::from_secs(600);

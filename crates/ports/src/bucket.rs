@@ -5,6 +5,9 @@ use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
 
+/// A client treats a line that carries a body more slowly as lost.
+pub const SLOWEST_UPLOAD_BYTES_PER_SECOND: u64 = 128 << 10;
+
 /// External storage: a flat map of keys to objects, as S3 has it. Keys are any UTF-8
 /// text (`a//b`, `../x` and a trailing `/` among them) and are never normalised.
 ///

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ebb_format::sums;
 use ebb_ports::{
     Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, PortFuture,
-    UploadId,
+    SLOWEST_UPLOAD_BYTES_PER_SECOND, UploadId,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -251,7 +251,7 @@ impl ProcessBucket {
     async fn send(&self, what: &str, bytes: u64) -> Result<(), BucketError> {
         let Shared { executor, uplink, .. } = &*self.bucket.shared;
         let Some(bytes_per_sec) = uplink.bytes_per_sec.get() else { return Ok(()) };
-        let until = executor.now() + BODY_PATIENCE + Duration::from_secs(bytes / SLOWEST_UPLINK_BYTES_PER_SEC);
+        let until = executor.now() + BODY_PATIENCE + Duration::from_secs(bytes / SLOWEST_UPLOAD_BYTES_PER_SECOND);
         let _on_line = uplink.enter();
         let mut left = bytes;
         while left > 0 {
@@ -502,7 +502,5 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A body that takes longer than this and than a slow line would is given up.
 const BODY_PATIENCE: Duration = Duration::from_secs(35);
-const SLOWEST_UPLINK_BYTES_PER_SEC: u64 = 128 << 10;
-
 /// A body shares the line anew after so much of it.
 const LINE_PIECE_BYTES: u64 = 16 << 10;

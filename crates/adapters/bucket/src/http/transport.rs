@@ -2,7 +2,7 @@
 //! and says of a failure whether the request may have arrived.
 
 use bytes::{Bytes, BytesMut};
-use ebb_ports::{BucketError, ObjectTags};
+use ebb_ports::{BucketError, ObjectTags, SLOWEST_UPLOAD_BYTES_PER_SECOND};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
@@ -167,7 +167,5 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Shorter than servers keep idle connections: a mutation sent into a connection that
 /// the server is just closing ends in `Unknown`, which costs more than a new connection.
 const POOL_IDLE: Duration = Duration::from_secs(4);
-/// A slower uplink is treated as lost.
-const SLOWEST_UPLOAD_BYTES_PER_SECOND: u64 = 128 << 10;
 /// What is reserved on the word of a Content-Length alone.
 const MAX_RESERVE_BYTES: usize = 64 << 20;
