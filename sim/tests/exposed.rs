@@ -173,7 +173,7 @@ impl Scene<'_> {
     /// It is read, lent, and mapped to be stored into, with bytes that have just been written or fetched; and maybe
     /// the power is cut when that has just been done.
     async fn get_hold(&mut self) {
-        if self.holder.is_some() || self.model.len() < 200_000 {
+        if self.holder.is_some() {
             return;
         }
         // What has holes is not lent.
@@ -183,7 +183,8 @@ impl Scene<'_> {
             self.life.evict().await;
             self.life.read().await;
         }
-        assert!(self.life.lend(Borrow::Begin).await);
+        let begin = if self.model.len() < 200_000 || self.rng.below(2) == 0 { Borrow::Follow } else { Borrow::Begin };
+        assert!(self.life.lend(begin).await);
         let path = format!("store/{:016x}", self.life.ino.0);
         self.holder = Some(self.world.machine("a").disk("data").hold(&path).unwrap());
         assert!(self.life.lend(Borrow::Expose).await);

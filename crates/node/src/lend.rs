@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 /// Below this an open that is lent costs more than it saves: all of the file is one request, and
-/// then in the kernel's own cache.
+/// then in the kernel's own cache. Unless that is not to have it ([`Borrow::Follow`]).
 const LEAST_BYTES: u64 = 128 << 10;
 
 /// Each has descriptors of its own, of which a process has 1,024 as a rule.
@@ -89,8 +89,12 @@ impl Node {
             // Whatever comes of this, it is to be kept as it is to be seen.
             self.loans.table.borrow_mut().entry(ino).or_default();
         }
-        if borrow == Borrow::Begin {
+        let begins = matches!(borrow, Borrow::Begin | Borrow::Follow);
+        if begins {
             self.walk_ahead(ino);
+        }
+        if borrow == Borrow::Follow && !self.store.has_own(ino) {
+            self.set_apart(ino).await?;
         }
         // Who has just read a file opens it again.
         self.filled(|other| other == ino).await;
@@ -98,8 +102,9 @@ impl Node {
             let guard = self.locks.lock(ino, Mode::Shared).await;
             let size = self.file_size(ino)?;
             let is_lent = self.is_exposed(ino) || self.loans.is_lent(ino) && (borrow == Borrow::Resume || !self.end_loan(ino));
-            let is_had = is_lent || borrow == Borrow::Begin || self.is_lent_out(ino).await?;
-            let may_be = is_lent || is_had && self.is_whole(ino, size) && self.may_lend(size);
+            let is_had = is_lent || begins || self.is_lent_out(ino).await?;
+            let is_worth = size >= LEAST_BYTES || borrow == Borrow::Follow;
+            let may_be = is_lent || is_had && is_worth && self.is_whole(ino, size) && self.may_lend(size);
             if !may_be {
                 return Ok(None);
             }
@@ -221,11 +226,21 @@ impl Node {
     fn is_whole(&self, ino: Ino, size_bytes: u64) -> bool {
         let state = self.replica.view();
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
-        if size_bytes < LEAST_BYTES || state.extents().resident_bytes_of(ino) != blocks * BLOCK_BYTES {
+        if state.extents().resident_bytes_of(ino) != blocks * BLOCK_BYTES {
             return false;
         }
         let is_unknown = |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
         !self.loans.unverified(ino, blocks).into_iter().flatten().any(is_unknown)
+    }
+
+    /// A file that is whole gets a store file of its own, however small it is.
+    async fn set_apart(&self, ino: Ino) -> Result<(), RpcError> {
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        if self.is_whole(ino, self.file_size(ino)?) {
+            self.leave_pack(ino).await?;
+            self.store.make_own(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        }
+        Ok(())
     }
 
     /// What of a file is only in the bucket.

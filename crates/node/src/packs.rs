@@ -219,6 +219,12 @@ impl Node {
         self.relocate(&place, reserved).await
     }
 
+    /// A file moves to a store file of its own. The inode's lock is held exclusively.
+    pub(crate) async fn leave_pack(&self, ino: Ino) -> Result<(), RpcError> {
+        let place = self.place(ino);
+        if place.packed.is_some() { self.relocate(&place, None).await.map(drop) } else { Ok(()) }
+    }
+
     fn is_small(&self, end: u64) -> bool {
         end > 0 && end < self.options.pack_below_bytes
     }

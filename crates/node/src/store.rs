@@ -431,6 +431,11 @@ impl Store {
         self.state.borrow().own.contains(&ino)
     }
 
+    /// The file has a store file of its own, though nothing is in it yet.
+    pub async fn make_own(&self, ino: Ino) -> Result<(), DiskError> {
+        self.file(FileId::Own(ino), OpenMode::Create).await.map(drop)
+    }
+
     /// There may be bytes in blocks that are not in use: those of a write whose command a power cut has taken.
     pub fn may_have_more(&self, place: &Place) -> bool {
         place.packed.is_some() || self.state.borrow().earlier.contains(&place.ino)

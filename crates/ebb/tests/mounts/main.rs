@@ -10,6 +10,7 @@ mod close_to_open;
 mod crashes;
 mod data;
 mod detached;
+mod direct_writers;
 mod encrypted;
 mod ends;
 mod exposed;

@@ -1,7 +1,7 @@
 //! What is agreed with the kernel at the start of a connection.
 
 use crate::abi::{self, init};
-use ebb_model::MAX_IO_BYTES;
+use ebb_model::{BLOCK_BYTES, MAX_IO_BYTES};
 use zerocopy::FromBytes;
 
 /// What is asked for where the kernel offers it.
@@ -79,6 +79,12 @@ impl Negotiated {
         self.minor >= 44
     }
 
+    /// After a write by request alone ([`crate::Caching::Direct`]) the kernel drops what it has read ahead or mapped
+    /// meanwhile of the pages that were written. Linux 6.18 does; of those before not all do.
+    pub fn drops_pages_behind_writes(&self) -> bool {
+        self.minor >= 45 && self.has(init::DIRECT_IO_ALLOW_MMAP)
+    }
+
     /// The kernel takes set-gid from what is made for a group that its maker is not in. Linux
     /// does since 6.0, and has a number of its own since 6.1.
     pub fn drops_set_gid(&self) -> bool {
@@ -124,7 +130,7 @@ pub(crate) fn negotiate(body: &[u8], also: u64) -> Option<(Answer, abi::InitOut)
     out.flags2 = (agreed.flags >> 32) as u32;
     out.max_background = MAX_BACKGROUND;
     out.congestion_threshold = MAX_BACKGROUND / 4 * 3;
-    out.max_write = MAX_IO_BYTES as u32;
+    out.max_write = MAX_WRITE_BYTES;
     out.max_pages = max_pages(page_bytes());
     out.time_gran = 1;
     if agreed.has(init::PASSTHROUGH) {
@@ -132,6 +138,10 @@ pub(crate) fn negotiate(body: &[u8], also: u64) -> Option<(Answer, abi::InitOut)
     }
     Some((Answer::Agreed(agreed), out))
 }
+
+/// In one WRITE. A page less in memory would do for [`MAX_IO_BYTES`] from wherever in a page they begin, but
+/// the next one should begin with a block: a block that comes in two pieces has no checksum until it is sent.
+const MAX_WRITE_BYTES: u32 = MAX_IO_BYTES as u32 - BLOCK_BYTES as u32;
 
 /// What a slot of a ring must hold is the larger of this and `max_write`.
 fn max_pages(page_bytes: usize) -> u16 {
@@ -162,7 +172,7 @@ mod tests {
         let (answer, out) = negotiate(&offer(7, 99, u64::MAX), 0).unwrap();
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED }));
         assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED);
-        assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 1 << 20, 256));
+        assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 960 << 10, 256));
         assert_eq!(out.max_stack_depth, 0);
     }
 

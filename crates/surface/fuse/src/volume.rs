@@ -1,9 +1,9 @@
 //! A volume as the kernel sees it: the client library's answers with the right to cache them.
 
 use crate::access_times::Readings;
+use crate::io_modes::IoModes;
 use crate::known::Known;
 use crate::lockers::Lockers;
-use crate::native::Native;
 use crate::pages::Pages;
 use crate::{
     AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption,
@@ -42,7 +42,7 @@ const SET_ID: u16 = 0o6000;
 const SET_GID: u16 = 0o2000;
 const SET_GID_EXECUTABLE: u16 = SET_GID | 0o010;
 
-/// Of an open file's number: it was opened while nothing may be cached, and every read and write comes here.
+/// Of an open file's number: every read and write comes here.
 const DIRECT: u64 = 1;
 /// It can write.
 const WRITES: u64 = 2;
@@ -76,8 +76,7 @@ pub struct Volume {
     /// Set-id bits of which the kernel knows. It does not notice that a write has taken them away
     /// where the write goes past its cache.
     set_id: RefCell<BTreeMap<Ino, u16>>,
-    /// Some files are read by the kernel itself.
-    native: Option<Native>,
+    io_modes: IoModes,
     notifier: Notifier,
     /// When something that the kernel had looked up was last found to have gone.
     lost: Cell<Option<Instant>>,
@@ -121,7 +120,7 @@ impl Volume {
         let lockers = RefCell::new(Lockers::new(client.estate().cloned()));
         let (mappable, opens) = (RefCell::default(), Cell::new(life * OPENS_PER_LIFE));
         let (readings, set_id) = (Readings::new(access), RefCell::default());
-        let native = passthrough.map(Native::new);
+        let io_modes = IoModes::new(passthrough, kernel);
         let lost = Cell::default();
         Volume {
             client,
@@ -137,7 +136,7 @@ impl Volume {
             lockers,
             readings,
             set_id,
-            native,
+            io_modes,
             notifier,
             lost,
         }
@@ -371,7 +370,7 @@ impl Filesystem for Volume {
     async fn read(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
         self.pages.read(ino, handle);
         let data = self.client.read(ino, offset, len_bytes as usize).await?;
-        if self.native.as_ref().is_some_and(|native| native.is_native(ino)) {
+        if self.io_modes.is_native(ino) {
             // Asked by sendfile(2) the kernel keeps a page, of which others may store past it.
             self.dropped_later(ino, offset..offset + u64::from(len_bytes));
         }
@@ -383,14 +382,13 @@ impl Filesystem for Volume {
 
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
         let caller = Self::caller(cx);
+        let past_cache = (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
         // Only the node knows the end of a file that others write too.
         let written = match mode.append {
             true => self.once(cx).append(&caller, ino, data, mode.drop_set_id).await?,
             false => self.once(cx).write(&caller, ino, offset, data, mode.drop_set_id).await?,
         };
-        let is_native = self.native.as_ref().is_some_and(|native| native.is_native(ino));
-        let past_cache = (handle.0 & DIRECT != 0 || is_native) && !mode.from_cache;
-        if past_cache && self.consistency == Consistency::CloseToOpen {
+        if past_cache && self.may_show_zeros(ino) {
             self.end_dropped(ino, offset.min(written.offset)).await?;
         } else if written.offset != offset {
             // The kernel has put it where it thought that the file ends.

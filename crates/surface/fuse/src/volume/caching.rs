@@ -93,14 +93,15 @@ impl Volume {
         }
     }
 
+    /// Where the kernel does not drop pages of a file that it learns to be longer.
+    pub(super) fn may_show_zeros(&self, ino: Ino) -> bool {
+        self.consistency == Consistency::CloseToOpen && (self.pages.of(ino) || self.io_modes.fills_pages(ino))
+    }
+
     /// Drops pages of a file that a write past the cache has made longer, from where it did so: one
     /// that was read meanwhile has zeros behind the old end. The kernel takes the file to be longer as
     /// soon as it has its answer, so it comes first; of such a write it holds no page until then.
-    /// (Newer kernels drop such pages too, after that.)
     pub(super) async fn end_dropped(&self, ino: Ino, end: u64) -> Result<(), Errno> {
-        if !self.pages.of(ino) {
-            return Ok(());
-        }
         match self.notifier.send(Notification::Inode { ino, bytes: end..u64::MAX }).await {
             Ok(()) => Ok(()),
             Err(error) => {

@@ -4,7 +4,8 @@
 //! bucket its pages go with the next open; where others are attached everything that it has cached goes, once what
 //! was asked before is answered.
 
-use super::Volume;
+use super::{DIRECT, Volume, WRITES};
+use crate::io_modes::Left;
 use crate::{Context, Errno, Handle};
 use ebb_client::Open;
 use ebb_model::{Attr, Borrow, Ino};
@@ -15,7 +16,7 @@ impl Volume {
     /// before, in an earlier life, it is open once all the same.
     pub(super) fn leave(&self, cx: &Context, ino: Ino, handle: Handle, mappable: bool) -> Result<(), Errno> {
         let Some(estate) = self.client.estate() else { return Ok(()) };
-        let registration = self.native.as_ref().and_then(|native| native.registration(ino));
+        let registration = self.io_modes.registration(ino);
         let detail = Detail { mappable, registration };
         let before = estate.opened_before(cx.request());
         let open = Open { request: cx.request(), ino: self.real(ino), handle: handle.0, detail: detail.word() };
@@ -53,24 +54,24 @@ impl Volume {
                 self.pages.opened(ino, Handle(0), None);
             }
         }
-        let mut left: BTreeMap<Ino, (u64, Option<i32>)> = BTreeMap::new();
+        let mut left: BTreeMap<Ino, Left> = BTreeMap::new();
         for open in estate.opens() {
             let (ino, detail) = (self.shown(open.ino), Detail::of(open.detail));
-            let (count, registration) = left.entry(ino).or_default();
-            *count += 1;
-            *registration = detail.registration.or(*registration);
+            let of_inode = left.entry(ino).or_default();
+            of_inode.count += 1;
+            of_inode.cached |= open.handle & DIRECT == 0;
+            of_inode.read |= open.handle & WRITES == 0 || detail.mappable;
+            of_inode.registration = detail.registration.or(of_inode.registration);
             if detail.mappable {
                 *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
             }
         }
-        for (ino, (count, registration)) in left {
-            if let Some(native) = &self.native {
-                let loan = match registration {
-                    Some(_) => self.client.lend(self.real(ino), Borrow::Resume).await.unwrap_or(None),
-                    None => None,
-                };
-                native.left(ino, count, registration, loan);
-            }
+        for (ino, of_inode) in left {
+            let loan = match of_inode.registration {
+                Some(_) => self.client.lend(self.real(ino), Borrow::Resume).await.unwrap_or(None),
+                None => None,
+            };
+            self.io_modes.left(ino, of_inode, loan);
             // The kernel may know of set-id bits, which writes take away. It is not told to ask anew:
             // what it then hears of links it would count once more with names that go meanwhile.
             if let Ok(attr) = self.client.getattr(self.real(ino)).await {

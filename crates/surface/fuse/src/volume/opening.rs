@@ -1,6 +1,7 @@
 //! Files that are opened and closed.
 
 use super::{DIRECT, FLAG_BITS, UNNOTED, Volume, WRITES};
+use crate::io_modes::IoMode;
 use crate::pages::Found;
 use crate::{Caching, Context, Errno, Handle, OpenFlags, OpenReply};
 use ebb_client::Loan;
@@ -19,12 +20,12 @@ impl Volume {
 
     /// What the kernel may read by itself, if this open can be one of those that do.
     pub(super) async fn lend(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Loan>, FsError> {
-        let Some(native) = &self.native else { return Ok(None) };
-        let is_native = native.is_native(ino);
-        if !is_native && (!self.may_cache() || !native.wants(ino)) {
+        let is_native = self.io_modes.is_native(ino);
+        if !is_native && (!self.may_cache() || !self.io_modes.wants(ino)) {
             return Ok(None);
         }
         let borrow = match flags.writes() || flags.is_direct() {
+            false if self.io_modes.is_only_written(ino) => Borrow::Follow,
             false => Borrow::Begin,
             true if stores(flags) => Borrow::Expose,
             true => Borrow::Join,
@@ -33,7 +34,7 @@ impl Volume {
             // It would be mapped all the same.
             Ok(None) if is_native && stores(flags) => Err(FsError::Io),
             // Others that have it open go on reading past the node what this one would not get.
-            Err(error) if native.is_native(ino) => Err(error),
+            Err(error) if self.io_modes.is_native(ino) => Err(error),
             lent => Ok(lent.unwrap_or(None)),
         }
     }
@@ -43,8 +44,7 @@ impl Volume {
         loop {
             let found = self.find(ino, flags).await?;
             let loan = self.lend(ino, flags).await?;
-            let is_native = self.native.as_ref().is_some_and(|native| native.is_native(ino));
-            if !(is_native && stores(flags) && loan.is_none()) {
+            if !(self.io_modes.is_native(ino) && stores(flags) && loan.is_none()) {
                 return Ok((found, loan));
             }
             // Others have it natively since: it is to be known that this one can store into it.
@@ -67,20 +67,20 @@ impl Volume {
         let number = self.next_number();
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
-        let cached = self.may_cache_pages(flags);
-        let direct = if cached { 0 } else { DIRECT };
+        let mode = self.io_modes.open(ino, flags, loan, self.may_cache_pages(flags));
+        let direct = if mode == IoMode::Direct { DIRECT } else { 0 };
         let writes = if flags.writes() { WRITES } else { 0 };
         let unnoted = if noted { 0 } else { UNNOTED };
         let handle = Handle(number << FLAG_BITS | unnoted | writes | direct);
-        let caching = match cached {
-            true if (self.pages.opened(ino, handle, found) || self.is_told()) && !unread => Caching::Keep,
-            true => Caching::Fresh,
-            false => Caching::Direct,
-        };
-        let caching = match &self.native {
+        // Of a lent file too: sendfile(2) and others have the kernel fill pages.
+        let keep = mode != IoMode::Direct && (self.pages.opened(ino, handle, found) || self.is_told()) && !unread;
+        let caching = match mode {
+            IoMode::Cached if keep => Caching::Keep,
+            IoMode::Cached => Caching::Fresh,
+            IoMode::Direct => Caching::Direct,
             // Only what the node sees does it log.
-            Some(native) => native.open(ino, loan, caching, flags.is_direct() || flags.writes()),
-            None => caching,
+            IoMode::Native(file) if flags.is_direct() || flags.writes() => Caching::PassthroughDirect(file),
+            IoMode::Native(file) => Caching::Passthrough(file),
         };
         self.leave(cx, ino, handle, mappable)?;
         Ok(OpenReply { handle, caching })
@@ -93,9 +93,7 @@ impl Volume {
 
     /// An open file is closed for good. `ino` is the kernel's number.
     pub(super) fn let_go(&self, ino: Ino, mappable: bool) {
-        if let Some(native) = &self.native {
-            native.release(ino);
-        }
+        self.io_modes.release(ino);
         self.client.close(self.real(ino));
         if mappable {
             let mut mappable = self.mappable.borrow_mut();

@@ -1,0 +1,215 @@
+//! Files that somebody only writes: past the kernel's pages, which nobody can tell by what they read (decision 18).
+
+use crate::native::{LEN, content, is_native, open, open_direct, read};
+use crate::place::Place;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn write_only(place: &Place, name: &str) -> File {
+    OpenOptions::new().write(true).create(true).truncate(false).open(place.path("mnt").join(name)).unwrap()
+}
+
+/// What a file costs: the kernel asks for `security.capability` before it writes into its own pages.
+#[test]
+fn a_file_that_is_written_costs_four_requests() {
+    let place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), content(4096)).unwrap();
+    // RELEASE is not waited for.
+    let mut counts = Default::default();
+    for _ in 0..100 {
+        let stats = place.ebb(&["stats", "mnt", "--interval", "0", "--json"]).good().json();
+        counts = ["CREATE", "WRITE", "RELEASE", "GETXATTR", "FLUSH"]
+            .map(|name| stats["mount"]["operations"][name]["count"].as_u64().unwrap_or(0));
+        if counts[2] == 1 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(counts, [1, 1, 1, 0, 0]);
+    place.umount();
+}
+
+/// Records that tell where they are, so that each byte has one right value.
+fn record(number: u64) -> [u8; RECORD] {
+    let mut bytes = [b'\n'; RECORD];
+    bytes[..RECORD - 1].copy_from_slice(format!("{number:06}").as_bytes());
+    bytes
+}
+
+const RECORD: usize = 7;
+const RECORDS: u64 = 4000;
+const OVERWRITES: u64 = 1000;
+
+/// Reads by one way from a place in the file: some bytes, or none at its end.
+type Way = fn(&File, u64, &mut [u8]) -> usize;
+
+fn by_read(file: &File, at: u64, bytes: &mut [u8]) -> usize {
+    file.read_at(bytes, at).unwrap()
+}
+
+/// Has the kernel fill its pages, however the file is open.
+fn by_sendfile(file: &File, at: u64, bytes: &mut [u8]) -> usize {
+    let (mut ends, mut at) = ([0; 2], at as libc::off_t);
+    // SAFETY: both calls write to what lives in this frame; the pipe's ends are owned below.
+    let sent = unsafe {
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        libc::sendfile(ends[1], file.as_raw_fd(), &mut at, bytes.len())
+    };
+    // SAFETY: nobody else has these.
+    let [mut out, _end] = ends.map(|fd| unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+    let len = usize::try_from(sent).expect("sendfile(2) of a file works");
+    std::io::Read::read_exact(&mut out, &mut bytes[..len]).unwrap();
+    len
+}
+
+/// Follows a file that grows, as `tail -f` does: what was acknowledged is there, and each byte is as it was written.
+fn follow(file: &File, way: Way, acknowledged: &AtomicU64) {
+    let (mut at, mut bytes) = (0, vec![0; 10_000]);
+    while at < RECORDS * RECORD as u64 {
+        let least = acknowledged.load(Ordering::Acquire) * RECORD as u64;
+        let len = way(file, at, &mut bytes);
+        for (index, &byte) in bytes[..len].iter().enumerate() {
+            let place = at as usize + index;
+            assert_eq!(byte, record((place / RECORD) as u64)[place % RECORD], "byte {place}");
+        }
+        assert!(at + len as u64 >= least.min(at + bytes.len() as u64), "{at} and {len} bytes, of {least}");
+        at += len as u64;
+    }
+}
+
+fn followed(path: &Path, writer_first: bool, appends: bool) {
+    let writer = || match appends {
+        true => OpenOptions::new().append(true).create(true).open(path).unwrap(),
+        false => OpenOptions::new().write(true).create(true).truncate(false).open(path).unwrap(),
+    };
+    let before = writer_first.then(writer);
+    if !writer_first {
+        File::create(path).unwrap();
+    }
+    let readers: [(File, Way); 2] = [by_read as Way, by_sendfile].map(|way| (File::open(path).unwrap(), way));
+    let writer = before.unwrap_or_else(writer);
+    let acknowledged = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (reader, way) in &readers {
+            scope.spawn(|| follow(reader, *way, &acknowledged));
+        }
+        // Who asks how long the file is has the kernel learn of it before the writer has.
+        scope.spawn(|| while readers[0].0.metadata().unwrap().len() < RECORDS * RECORD as u64 {});
+        for number in 0..RECORDS {
+            std::io::Write::write_all(&mut &writer, &record(number)).unwrap();
+            acknowledged.store(number + 1, Ordering::Release);
+        }
+    });
+}
+
+#[test]
+fn who_follows_a_file_sees_each_byte_as_it_was_written() {
+    let place = Place::new();
+    place.mount();
+    for (name, writer_first, appends) in [("a", true, true), ("b", true, false), ("c", false, true), ("d", false, false)] {
+        followed(&place.path("mnt").join(name), writer_first, appends);
+    }
+    place.umount();
+}
+
+/// Whoever was told that a counter is written sees it at least so far, in whatever way he reads.
+#[test]
+fn what_is_written_over_is_seen_at_once() {
+    let place = Place::new();
+    place.mount();
+    let path = place.path("mnt/counter");
+    fs::write(&path, [0; 8192]).unwrap();
+    for writer_first in [true, false] {
+        let writer = writer_first.then(|| write_only(&place, "counter"));
+        let (reader, sender) = (open(&place, "counter"), open(&place, "counter"));
+        // SAFETY: a new mapping, which nobody cuts the file below; it is given back at the end.
+        let map = unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ, libc::MAP_SHARED, reader.as_raw_fd(), 0) };
+        assert_ne!(map, libc::MAP_FAILED);
+        let writer = writer.unwrap_or_else(|| write_only(&place, "counter"));
+        let written = AtomicU64::new(0);
+        let map = map as usize;
+        let mapped = |at: u64| {
+            // SAFETY: within the mapping, which lives until the threads are done.
+            unsafe { ((map + at as usize) as *const u64).read_volatile() }
+        };
+        let asked = |file: &File, way: Way, at: u64| {
+            let mut bytes = [0; 8];
+            assert_eq!(way(file, at, &mut bytes), 8);
+            u64::from_ne_bytes(bytes)
+        };
+        let watch = |value: &dyn Fn(u64) -> u64| {
+            let mut at = 0;
+            loop {
+                at = 4096 - at;
+                let least = written.load(Ordering::Acquire);
+                let seen = value(at);
+                assert!(seen >= least, "{seen} after {least} was written");
+                if least == OVERWRITES {
+                    break;
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| watch(&mapped));
+            scope.spawn(|| watch(&|at| asked(&reader, by_read, at)));
+            scope.spawn(|| watch(&|at| asked(&sender, by_sendfile, at)));
+            for number in 1..=OVERWRITES {
+                writer.write_all_at(&number.to_ne_bytes(), 0).unwrap();
+                writer.write_all_at(&number.to_ne_bytes(), 4096).unwrap();
+                written.store(number, Ordering::Release);
+            }
+        });
+        // SAFETY: nothing points into it any more.
+        unsafe { libc::munmap(map as *mut libc::c_void, 8192) };
+        writer.write_all_at(&[0; 8192], 0).unwrap();
+    }
+    place.umount();
+}
+
+/// A file that is being written can be read natively already, however small it is, and mapped to store: the node
+/// learns of all of it.
+#[test]
+fn who_reads_what_is_being_written_reads_natively() {
+    let place = Place::over_s3();
+    place.mount();
+    for (name, len) in [("file", LEN), ("small", 1000)] {
+        let writer = write_only(&place, name);
+        writer.write_all_at(&content(len), 0).unwrap();
+        let reader = open(&place, name);
+        assert!(is_native(&place, name, &reader) && read(&reader) == content(len));
+
+        writer.write_all_at(b"more", len as u64).unwrap();
+        writer.write_all_at(b"other", 700).unwrap();
+        let mut expected = content(len);
+        expected.extend(b"more");
+        expected[700..705].copy_from_slice(b"other");
+        assert!(read(&reader) == expected && read(&open_direct(&place, name)) == expected);
+
+        let both = OpenOptions::new().read(true).write(true).open(place.path("mnt").join(name)).unwrap();
+        // SAFETY: a new mapping of a page of a file that nobody cuts meanwhile.
+        unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, both.as_raw_fd(), 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            at.cast::<u8>().write_volatile(!expected[0]);
+            assert_eq!(libc::munmap(at, 4096), 0);
+        }
+        expected[0] = !expected[0];
+        assert!(read(&reader) == expected && read(&open_direct(&place, name)) == expected);
+        drop((writer, reader, both));
+        place.umount();
+        place.drop_cache();
+        place.mount();
+        assert!(fs::read(place.path("mnt").join(name)).unwrap() == expected);
+    }
+    // Of a file without anything in it too.
+    let writer = write_only(&place, "empty");
+    let reader = open(&place, "empty");
+    writer.write_all_at(b"x", 0).unwrap();
+    assert!(read(&reader) == b"x" && is_native(&place, "empty", &reader));
+    drop((writer, reader));
+    place.umount();
+}
