@@ -93,7 +93,7 @@ impl Node {
         if begins {
             self.walk_ahead(ino);
         }
-        if borrow == Borrow::Follow && !self.store.has_own(ino) {
+        if borrow == Borrow::Follow && !self.is_apart(ino) {
             self.set_apart(ino).await?;
         }
         // Who has just read a file opens it again.
@@ -104,7 +104,7 @@ impl Node {
             let is_lent = self.is_exposed(ino) || self.loans.is_lent(ino) && (borrow == Borrow::Resume || !self.end_loan(ino));
             let is_had = is_lent || begins || self.is_lent_out(ino).await?;
             let is_worth = size >= LEAST_BYTES || borrow == Borrow::Follow;
-            let may_be = is_lent || is_had && is_worth && self.is_whole(ino, size) && self.may_lend(size);
+            let may_be = is_lent || is_had && is_worth && self.is_apart(ino) && self.is_whole(ino, size) && self.may_lend(size);
             if !may_be {
                 return Ok(None);
             }
@@ -226,11 +226,21 @@ impl Node {
     fn is_whole(&self, ino: Ino, size_bytes: u64) -> bool {
         let state = self.replica.view();
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
-        if state.extents().resident_bytes_of(ino) != blocks * BLOCK_BYTES {
+        // Of a packed file it is as much as its range has.
+        let is_here = match self.place(ino).packed {
+            None => state.extents().resident_bytes_of(ino) == blocks * BLOCK_BYTES,
+            Some(_) => (0..blocks).all(|block| state.extents().block(ino, block).is_some()),
+        };
+        if !is_here {
             return false;
         }
         let is_unknown = |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
         !self.loans.unverified(ino, blocks).into_iter().flatten().any(is_unknown)
+    }
+
+    /// Its bytes are in a store file of its own.
+    fn is_apart(&self, ino: Ino) -> bool {
+        self.place(ino).packed.is_none() && self.store.has_own(ino)
     }
 
     /// A file that is whole gets a store file of its own, however small it is.
@@ -263,7 +273,8 @@ impl Node {
         let has_room = || {
             let table = self.loans.table.borrow();
             let lent_bytes = table.values().map(|loan| loan.size_bytes).sum::<u64>();
-            table.len() < MAX_FILES && lent_bytes.saturating_add(size_bytes) <= self.options.cache_bytes / CACHE_SHARE
+            let most = if size_bytes < LEAST_BYTES { MAX_FILES / 2 } else { MAX_FILES };
+            table.len() < most && lent_bytes.saturating_add(size_bytes) <= self.options.cache_bytes / CACHE_SHARE
         };
         if has_room() {
             return true;

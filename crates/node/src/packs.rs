@@ -245,7 +245,10 @@ impl Node {
         let stays = from.packed.zip(range).is_some_and(|(before, now)| now.begins_as(&before));
         if !stays && let Err(error) = self.copy_to(from, &to).await {
             // What was written there is nobody's.
-            range.into_iter().for_each(|range| self.store.vacate(range, self.replica.log().written()));
+            match range {
+                Some(range) => self.store.vacate(range, self.replica.log().written()),
+                None => self.forget_own(ino).await?,
+            }
             return Err(error);
         }
         let index = self.commit(Command::Extent(ExtentCommand::Packed { ino, range })).await?;
@@ -256,9 +259,17 @@ impl Node {
         Ok(place)
     }
 
+    async fn forget_own(&self, ino: Ino) -> Result<(), RpcError> {
+        self.store.drop_own(ino).await.map_err(|error| self.disk_failed(ino, error))
+    }
+
     /// Copies what there is of a file to another place of it, and forces what may have been forced where it is.
     async fn copy_to(&self, from: &Place, to: &Place) -> Result<(), RpcError> {
         let ino = from.ino;
+        if to.packed.is_none() && self.store.has_own(ino) {
+            // Of an attempt that could not be undone.
+            self.forget_own(ino).await?;
+        }
         let (runs, is_dirty) = {
             let state = self.replica.view();
             (state.extents().resident_runs(ino, 0..u64::MAX), state.extents().dirty_bytes_of(ino) > 0)

@@ -1,6 +1,6 @@
 //! Files that somebody only writes: past the kernel's pages, which nobody can tell by what they read (decision 18).
 
-use crate::native::{LEN, content, is_native, open, open_direct, read};
+use crate::native::{LEN, content, is_native, open, open_direct, read, store};
 use crate::place::Place;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -181,6 +181,7 @@ fn who_reads_what_is_being_written_reads_natively() {
         writer.write_all_at(&content(len), 0).unwrap();
         let reader = open(&place, name);
         assert!(is_native(&place, name, &reader) && read(&reader) == content(len));
+        assert!(store(&place, name).starts_with(place.path("data/store")));
 
         writer.write_all_at(b"more", len as u64).unwrap();
         writer.write_all_at(b"other", 700).unwrap();
@@ -211,5 +212,37 @@ fn who_reads_what_is_being_written_reads_natively() {
     writer.write_all_at(b"x", 0).unwrap();
     assert!(read(&reader) == b"x" && is_native(&place, "empty", &reader));
     drop((writer, reader));
+    place.umount();
+}
+
+/// Whoever opens the file, and however, while others do: the kernel refuses none for the modes of the others.
+#[test]
+fn opens_that_overlap_are_not_refused() {
+    let place = Place::new();
+    place.mount();
+    for (name, len) in [("file", LEN), ("small", 1000)] {
+        let path = place.path("mnt").join(name);
+        fs::write(&path, content(len)).unwrap();
+        std::thread::scope(|scope| {
+            for at in 0..2 {
+                scope.spawn({
+                    let path = &path;
+                    move || {
+                        for _ in 0..400 {
+                            let writer = OpenOptions::new().write(true).open(path).unwrap();
+                            writer.write_all_at(&content(len)[at..at + 1], at as u64).unwrap();
+                        }
+                    }
+                });
+                scope.spawn(|| (0..400).for_each(|_| assert!(fs::read(&path).unwrap() == content(len))));
+            }
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+                    assert!(read(&both) == content(len));
+                }
+            });
+        });
+    }
     place.umount();
 }

@@ -37,7 +37,7 @@ fn main() -> io::Result<()> {
     }
     println!("{:50} {:12.0}", "stat, TTL 60 s: calls/s", mounted(Settings::default(), stats)?);
     println!("{:50} {:12.0}", "stat, TTL 0: calls/s", mounted(Settings { ttl: Duration::ZERO, ..Settings::default() }, stats)?);
-    let direct = Settings { caching: Caching::Direct, ..Settings::default() };
+    let direct = Settings { caching: Caching::Direct { parallel: true }, ..Settings::default() };
     println!("{:50} {:12.0}", "read 1 MiB, direct: MB/s", mounted(direct, reads)?);
     println!("{:50} {:12.0}", "read 4 KiB, direct, 1 thread: reads/s", mounted(direct, small_reads)?);
     Ok(())

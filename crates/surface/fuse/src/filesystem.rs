@@ -200,7 +200,10 @@ pub enum Caching {
     /// What is cached already is kept, and entries of a directory are cached.
     Keep,
     /// Every read and write comes here. Mappings are still possible, and cached while mapped.
-    Direct,
+    Direct {
+        /// Writes that do not make the file longer come side by side.
+        parallel: bool,
+    },
     /// No read, write or store through a mapping comes here: they go to this file. Of an
     /// inode's opens that overlap in time all or none say so, and all name the same.
     Passthrough(PassthroughId),

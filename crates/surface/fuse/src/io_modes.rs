@@ -1,27 +1,28 @@
 //! How the kernel reads and writes each file that is open: from its pages, by requests alone, or from a
 //! file that the node lends (decisions 8, 18).
 //!
-//! An inode has one such mode as long as it is open, because neither goes with another:
-//! - while one open goes to a lent file the kernel refuses every open that does not;
-//! - who writes by requests alone has the kernel drop the pages that it writes to, but whoever is reading
+//! Not every mode goes with every other on one inode:
+//! - While one open goes to a lent file the kernel refuses every new one that does not, and lets none begin to
+//!   while another reads from its pages or has the file mapped. Who only writes by requests alone is in nobody's way.
+//! - Who writes by requests alone has the kernel drop the pages that it writes to. Whoever is reading
 //!   from such a page at that moment would see zeros behind what was the file's end.
 //!
-//! So the first open decides. What is written down here is written between the decision and the reply, with
-//! nothing awaited in between. The kernel forgets an open before it says RELEASE, so its idea of
-//! what is open is never ahead of this.
+//! What is written down here is written between the decision and the reply, with nothing awaited in between.
+//! The kernel forgets an open before it says RELEASE, so its idea of what is open is never ahead of this.
+//! It can be behind, as long as whoever has opened the file has not come to run.
 
 use crate::{Negotiated, OpenFlags, Passthrough, PassthroughId, Registered};
 use ebb_client::{Held, Loan};
 use ebb_model::Ino;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 
 pub(crate) struct IoModes {
     passthrough: Option<Passthrough>,
     /// The kernel drops pages that are filled while they are written past.
     drops_pages: bool,
-    open: RefCell<BTreeMap<Ino, Open>>,
+    files: RefCell<BTreeMap<Ino, Open>>,
     /// The kernel takes no file of this disk, or none of this process.
     refused: Cell<bool>,
 }
@@ -36,67 +37,99 @@ pub(crate) enum IoMode {
     Native(PassthroughId),
 }
 
-/// An inode that is open.
-enum Open {
-    Cached {
-        count: u64,
-    },
-    /// `read`: some of these opens can read, and may be mapped.
-    Direct {
-        count: u64,
-        read: bool,
-    },
+/// An open file, or one that is to be open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opener {
+    /// Of this open alone.
+    pub number: u64,
+    pub flags: OpenFlags,
+    /// The kernel may keep pages of the file.
+    pub cacheable: bool,
+    /// No other mount can have the file open.
+    pub sole: bool,
+    /// Nobody else can know of the file before the kernel has it open.
+    pub first: bool,
+}
+
+/// How a file is open, as its handle says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// From pages, or from the lent file.
+    Undirected,
+    /// By requests alone, to read too: it can be mapped.
+    Direct,
+    /// By requests alone, to write alone.
+    Writer,
+}
+
+/// What of an inode is open.
+#[derive(Default)]
+struct Open {
+    cached: u64,
+    direct: u64,
+    writers: u64,
+    /// Writers that the kernel may still have to open.
+    unheard: BTreeSet<u64>,
+    native: Option<Native>,
+}
+
+struct Native {
     // Dropped in this order: the file is given back when the kernel does not have it any more.
-    Native {
-        registered: Registered,
-        _held: Option<Held>,
-        count: u64,
-    },
+    registered: Registered,
+    _held: Option<Held>,
+    count: u64,
 }
 
 /// What an earlier process has left open of an inode.
 #[derive(Default)]
 pub(crate) struct Left {
-    pub count: u64,
-    pub read: bool,
-    pub cached: bool,
+    undirected: u64,
+    direct: u64,
+    writers: u64,
     pub registration: Option<i32>,
+}
+
+impl Left {
+    pub fn add(&mut self, way: Way) {
+        *match way {
+            Way::Undirected => &mut self.undirected,
+            Way::Direct => &mut self.direct,
+            Way::Writer => &mut self.writers,
+        } += 1;
+    }
 }
 
 impl IoModes {
     /// Without `passthrough` nothing is lent.
     pub fn new(passthrough: Option<Passthrough>, kernel: Negotiated) -> IoModes {
         let drops_pages = kernel.drops_pages_behind_writes();
-        IoModes { passthrough, drops_pages, open: RefCell::default(), refused: Cell::new(false) }
+        IoModes { passthrough, drops_pages, files: RefCell::default(), refused: Cell::new(false) }
     }
 
     /// An inode that is open since before. Whether or not it is lent once more, the node takes nothing away
     /// that the kernel has.
     pub fn left(&self, ino: Ino, left: Left, loan: Option<Loan>) {
-        let Left { count, read, cached, registration } = left;
-        let open = match (registration, &self.passthrough) {
-            (Some(id), Some(passthrough)) => Open::Native { registered: passthrough.left(id), _held: loan.map(|loan| loan.held), count },
-            _ if cached => Open::Cached { count },
-            _ => Open::Direct { count, read },
+        let Left { undirected, direct, writers, registration } = left;
+        let registered = registration.zip(self.passthrough.as_ref()).map(|(id, passthrough)| passthrough.left(id));
+        let open = match registered {
+            Some(registered) => {
+                let native = Native { registered, _held: loan.map(|loan| loan.held), count: undirected };
+                Open { direct, writers, native: Some(native), ..Open::default() }
+            }
+            None => Open { cached: undirected, direct, writers, ..Open::default() },
         };
-        self.open.borrow_mut().insert(ino, open);
+        self.files.borrow_mut().insert(ino, open);
     }
 
     /// By which number the kernel knows what it reads by itself.
     pub fn registration(&self, ino: Ino) -> Option<i32> {
-        match self.open.borrow().get(&ino) {
-            Some(Open::Native { registered, .. }) => Some(registered.id().0),
-            Some(Open::Cached { .. } | Open::Direct { .. }) | None => None,
-        }
+        self.files.borrow().get(&ino)?.native.as_ref().map(|native| native.registered.id().0)
     }
 
     /// Whether the next open of the inode can go to the file that is lent, if one is.
     pub fn wants(&self, ino: Ino) -> bool {
-        match self.open.borrow().get(&ino) {
-            Some(Open::Native { .. }) => true,
-            Some(Open::Cached { .. } | Open::Direct { read: true, .. }) => false,
-            Some(Open::Direct { read: false, .. }) | None => self.can_lend(),
-        }
+        let can_begin = self.can_lend();
+        self.files.borrow().get(&ino).map_or(can_begin, |open| open.native.is_some() || can_begin && open.can_begin())
     }
 
     fn can_lend(&self) -> bool {
@@ -104,62 +137,74 @@ impl IoModes {
     }
 
     pub fn is_native(&self, ino: Ino) -> bool {
-        matches!(self.open.borrow().get(&ino), Some(Open::Native { .. }))
+        self.files.borrow().get(&ino).is_some_and(|open| open.native.is_some())
     }
 
     /// Whether the kernel may fill pages of it: for who reads from them, maps the file, or calls sendfile(2).
     pub fn fills_pages(&self, ino: Ino) -> bool {
-        matches!(self.open.borrow().get(&ino), Some(Open::Cached { .. } | Open::Direct { read: true, .. }))
+        self.files.borrow().get(&ino).is_some_and(|open| open.cached + open.direct > 0)
     }
 
-    /// Somebody writes past the kernel's pages, and nobody reads.
-    pub fn is_only_written(&self, ino: Ino) -> bool {
-        matches!(self.open.borrow().get(&ino), Some(Open::Direct { read: false, .. }))
+    /// Somebody writes by requests alone.
+    pub fn is_written_past(&self, ino: Ino) -> bool {
+        self.files.borrow().get(&ino).is_some_and(|open| open.writers > 0)
     }
 
-    /// One more open. It goes to `loan` if the inode's mode is that, or can become it. Else it is from
-    /// the kernel's pages only where these may be kept (`cacheable`) and nobody has it open who writes past them.
-    pub fn open(&self, ino: Ino, flags: OpenFlags, loan: Option<Loan>, cacheable: bool) -> IoMode {
-        let mut all = self.open.borrow_mut();
-        let before = match all.get(&ino) {
-            None => Some(0),
-            Some(Open::Direct { count, read: false }) => Some(*count),
-            Some(Open::Cached { .. } | Open::Direct { .. } | Open::Native { .. }) => None,
-        };
-        if let Some(count) = before
+    /// One more open. It goes to `loan` if others do, or can begin to. Else it is from the kernel's pages only
+    /// where these may be kept and nobody has it open who writes past them.
+    pub fn open(&self, ino: Ino, by: Opener, loan: Option<Loan>) -> IoMode {
+        let mut files = self.files.borrow_mut();
+        let open = files.entry(ino).or_default();
+        if open.can_begin()
             && let Some((registered, held)) = loan.and_then(|loan| self.register(ino, loan))
         {
-            all.insert(ino, Open::Native { registered, _held: Some(held), count });
+            open.native = Some(Native { registered, _held: Some(held), count: 0 });
         }
-        // What grows record by record is followed by others.
-        let writes_past = flags.writes() && !flags.reads() && !flags.appends() && self.drops_pages && self.can_lend();
-        let first = || match cacheable && !writes_past {
-            true => Open::Cached { count: 0 },
-            false => Open::Direct { count: 0, read: false },
-        };
-        match all.entry(ino).or_insert_with(first) {
-            Open::Cached { count } => {
-                *count += 1;
-                if cacheable { IoMode::Cached } else { IoMode::Direct }
+        if let Some(native) = &mut open.native {
+            native.count += 1;
+            return IoMode::Native(native.registered.id());
+        }
+        let only_writes = by.flags.writes() && !by.flags.reads();
+        // What grows record by record is followed by others, who would have to be lent it.
+        let past_pages = only_writes && !by.flags.appends() && by.sole && self.drops_pages && self.can_lend();
+        let may_keep_pages = open.cached > 0 || open.direct + open.writers == 0 && !past_pages;
+        if by.cacheable && may_keep_pages {
+            open.cached += 1;
+            return IoMode::Cached;
+        }
+        if only_writes {
+            open.writers += 1;
+            if !by.first {
+                open.unheard.insert(by.number);
             }
-            Open::Direct { count, read } => {
-                *count += 1;
-                *read |= flags.reads();
-                IoMode::Direct
-            }
-            Open::Native { registered, count, .. } => {
-                *count += 1;
-                IoMode::Native(registered.id())
-            }
+        } else {
+            open.direct += 1;
+        }
+        IoMode::Direct
+    }
+
+    /// The kernel has the file open that it was told to write to by requests alone.
+    pub fn heard(&self, ino: Ino, number: u64) {
+        if let Some(open) = self.files.borrow_mut().get_mut(&ino) {
+            open.unheard.remove(&number);
         }
     }
 
-    pub fn release(&self, ino: Ino) {
-        let mut open = self.open.borrow_mut();
-        let Some(Open::Cached { count } | Open::Direct { count, .. } | Open::Native { count, .. }) = open.get_mut(&ino) else { return };
-        *count -= 1;
-        if *count == 0 {
-            open.remove(&ino);
+    /// One that was opened is closed.
+    pub fn release(&self, ino: Ino, number: u64, way: Way) {
+        let mut files = self.files.borrow_mut();
+        let Some(open) = files.get_mut(&ino) else { return };
+        open.unheard.remove(&number);
+        let count = match (way, &mut open.native) {
+            (Way::Writer, _) => &mut open.writers,
+            (Way::Direct, _) => &mut open.direct,
+            (Way::Undirected, Some(native)) => &mut native.count,
+            (Way::Undirected, None) => &mut open.cached,
+        };
+        *count = count.saturating_sub(1);
+        open.native.take_if(|native| native.count == 0);
+        if open.native.is_none() && open.cached + open.direct + open.writers == 0 {
+            files.remove(&ino);
         }
     }
 
@@ -173,6 +218,13 @@ impl IoModes {
                 None
             }
         }
+    }
+}
+
+impl Open {
+    /// Nobody has pages of it, and who writes past them is known to the kernel.
+    fn can_begin(&self) -> bool {
+        self.native.is_none() && self.cached + self.direct == 0 && self.unheard.is_empty()
     }
 }
 

@@ -180,7 +180,8 @@ pub(crate) fn open_out(open: &OpenReply, flush: bool) -> abi::OpenOut {
     let (caching, backing_id) = match open.caching {
         Caching::Fresh => (0, 0),
         Caching::Keep => (fopen::KEEP_CACHE, 0),
-        Caching::Direct => (fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, 0),
+        Caching::Direct { parallel: false } => (fopen::DIRECT_IO, 0),
+        Caching::Direct { parallel: true } => (fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, 0),
         Caching::Passthrough(PassthroughId(id)) => (fopen::PASSTHROUGH, id),
         Caching::PassthroughDirect(PassthroughId(id)) => (fopen::PASSTHROUGH | fopen::DIRECT_IO, id),
     };
@@ -191,7 +192,7 @@ pub(crate) fn open_out(open: &OpenReply, flush: bool) -> abi::OpenOut {
 pub(crate) fn opendir_out(open: &OpenReply) -> abi::OpenOut {
     let open_flags = match open.caching {
         Caching::Keep => fopen::KEEP_CACHE | fopen::CACHE_DIR,
-        Caching::Fresh | Caching::Direct | Caching::Passthrough(_) | Caching::PassthroughDirect(_) => 0,
+        Caching::Fresh | Caching::Direct { .. } | Caching::Passthrough(_) | Caching::PassthroughDirect(_) => 0,
     };
     abi::OpenOut { fh: open.handle.0, open_flags, backing_id: 0 }
 }

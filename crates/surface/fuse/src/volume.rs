@@ -1,7 +1,7 @@
 //! A volume as the kernel sees it: the client library's answers with the right to cache them.
 
 use crate::access_times::Readings;
-use crate::io_modes::IoModes;
+use crate::io_modes::{IoModes, Way};
 use crate::known::Known;
 use crate::lockers::Lockers;
 use crate::pages::Pages;
@@ -279,7 +279,8 @@ impl Filesystem for Volume {
         Ok(self.attr_reply(self.on_known(found.or_else(|error| self.as_it_was(ino).ok_or(error)))?))
     }
 
-    async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
+    async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, handle: Option<Handle>) -> Result<AttrReply, Errno> {
+        self.heard(ino, handle);
         let attr = self.on_known(self.once(cx).setattr(&Self::caller(cx), self.real(ino), set).await)?;
         Ok(self.attr_reply(self.present(cx, attr).await))
     }
@@ -350,7 +351,7 @@ impl Filesystem for Volume {
             let made = self.once(cx).make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
                 Ok(attr) => {
-                    let opened = self.opened(cx, attr.ino, flags, None, None)?;
+                    let opened = self.opened_first(cx, attr.ino, flags)?;
                     return Ok((self.referenced(self.present(cx, attr).await), opened));
                 }
                 Err(FsError::Exists) if !flags.excludes() => {}
@@ -382,6 +383,7 @@ impl Filesystem for Volume {
 
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
         let caller = Self::caller(cx);
+        self.heard(ino, Some(handle));
         let past_cache = (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
         // Only the node knows the end of a file that others write too.
         let written = match mode.append {
@@ -435,7 +437,7 @@ impl Filesystem for Volume {
         }
         self.lockers.borrow_mut().released(handle);
         if self.is_left_no_more(handle) {
-            self.let_go(ino, flags.reads() && flags.writes());
+            self.let_go(ino, handle, flags.reads() && flags.writes());
         }
         Ok(())
     }
@@ -529,6 +531,8 @@ impl Filesystem for Volume {
 
     async fn releasedir(&self, _cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno> {
         if handle.0 & GONE == 0 && self.is_left_no_more(handle) {
+            // Known as open if it was so before this process was.
+            self.io_modes.release(ino, handle.0 >> FLAG_BITS, Way::Undirected);
             self.client.close(self.real(ino));
         }
         Ok(())
@@ -641,7 +645,7 @@ impl Filesystem for Volume {
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let attr = self.once(cx).tmpfile(&Self::caller(cx), self.real(parent), new_mode(cx, mode)).await?;
-        let opened = self.opened(cx, attr.ino, flags, None, None)?;
+        let opened = self.opened_first(cx, attr.ino, flags)?;
         Ok((self.referenced(self.present(cx, attr).await), opened))
     }
 

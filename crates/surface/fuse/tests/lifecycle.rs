@@ -133,7 +133,8 @@ fn whoever_waits_is_in_nobodys_way() {
         return;
     }
     const READERS: usize = 100;
-    let settings = Settings { read_delay: Duration::from_secs(3600), caching: ebb_fuse::Caching::Direct, ..Settings::default() };
+    let settings =
+        Settings { read_delay: Duration::from_secs(3600), caching: ebb_fuse::Caching::Direct { parallel: true }, ..Settings::default() };
     let mut mount = Mounted::at(Point::new(), settings, "", Duration::from_millis(300));
     fs::write(mount.path("f"), "never").unwrap();
     let readers: Vec<_> = (0..READERS)

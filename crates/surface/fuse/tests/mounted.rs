@@ -184,7 +184,7 @@ fn mapped_files() {
     if !can_mount() {
         return;
     }
-    for caching in [ebb_fuse::Caching::Keep, ebb_fuse::Caching::Direct] {
+    for caching in [ebb_fuse::Caching::Keep, ebb_fuse::Caching::Direct { parallel: true }] {
         let mount = Mounted::new(Settings { caching, ..Settings::default() });
         let content: Vec<u8> = (0..1_000_000u32).map(|i| (i / 7) as u8).collect();
         fs::write(mount.path("m"), &content).unwrap();

@@ -4,6 +4,7 @@ use std::sync::Weak;
 
 const READS: OpenFlags = OpenFlags { bits: libc::O_RDONLY };
 const WRITES: OpenFlags = OpenFlags { bits: libc::O_WRONLY };
+const APPENDS: OpenFlags = OpenFlags { bits: libc::O_WRONLY | libc::O_APPEND };
 const BOTH: OpenFlags = OpenFlags { bits: libc::O_RDWR };
 const INO: Ino = Ino(7);
 
@@ -16,72 +17,100 @@ fn modes(kernel: Negotiated) -> IoModes {
     IoModes::new(Some(Passthrough::new(Weak::new())), kernel)
 }
 
-fn opened(modes: &IoModes, flags: OpenFlags) -> IoMode {
-    modes.open(INO, flags, None, true)
+fn by(number: u64, flags: OpenFlags) -> Opener {
+    Opener { number, flags, cacheable: true, sole: true, first: false }
+}
+
+fn opened(modes: &IoModes, number: u64, flags: OpenFlags) -> IoMode {
+    modes.open(INO, by(number, flags), None)
 }
 
 #[test]
 fn the_first_open_decides() {
-    for (first, mode) in [(READS, IoMode::Cached), (BOTH, IoMode::Cached), (WRITES, IoMode::Direct)] {
+    for (first, mode, way) in [
+        (READS, IoMode::Cached, [Way::Undirected; 4]),
+        (BOTH, IoMode::Cached, [Way::Undirected; 4]),
+        (APPENDS, IoMode::Cached, [Way::Undirected; 4]),
+        (WRITES, IoMode::Direct, [Way::Writer, Way::Direct, Way::Writer, Way::Direct]),
+    ] {
         let modes = modes(NEW);
-        for flags in [first, READS, WRITES, BOTH] {
-            assert_eq!(opened(&modes, flags), mode);
+        for (number, flags) in [first, READS, WRITES, BOTH].into_iter().enumerate() {
+            assert_eq!(opened(&modes, number as u64, flags), mode, "{first:?} {flags:?}");
         }
         // As long as one is open.
-        (0..3).for_each(|_| modes.release(INO));
-        assert_eq!(opened(&modes, READS), mode);
-        (0..2).for_each(|_| modes.release(INO));
-        assert_eq!(opened(&modes, READS), IoMode::Cached);
+        (1..4).for_each(|number| modes.release(INO, number, way[number as usize]));
+        assert_eq!(opened(&modes, 4, READS), mode);
+        modes.release(INO, 0, way[0]);
+        modes.release(INO, 4, if mode == IoMode::Cached { Way::Undirected } else { Way::Direct });
+        assert_eq!(opened(&modes, 5, READS), IoMode::Cached);
     }
 }
 
 #[test]
 fn what_is_not_to_be_cached_is_not() {
     let modes = modes(NEW);
-    assert_eq!(modes.open(INO, READS, None, false), IoMode::Direct);
-    assert_eq!(modes.open(INO, READS, None, true), IoMode::Direct);
-    (0..2).for_each(|_| modes.release(INO));
-    assert_eq!(opened(&modes, READS), IoMode::Cached);
-    assert_eq!(modes.open(INO, BOTH, None, false), IoMode::Direct);
+    let shared = |number, flags| Opener { cacheable: false, sole: false, ..by(number, flags) };
+    assert_eq!(modes.open(INO, shared(1, READS), None), IoMode::Direct);
+    assert_eq!(opened(&modes, 2, READS), IoMode::Direct);
+    [1, 2].into_iter().for_each(|number| modes.release(INO, number, Way::Direct));
+    assert_eq!(opened(&modes, 3, READS), IoMode::Cached);
+    assert_eq!(modes.open(INO, shared(4, BOTH), None), IoMode::Direct);
 }
 
 #[test]
 fn older_kernels_write_into_their_pages() {
-    let modes = modes(OLD);
-    assert_eq!(opened(&modes, WRITES), IoMode::Cached);
+    assert_eq!(opened(&modes(OLD), 1, WRITES), IoMode::Cached);
 }
 
 /// Who follows what is written would see it in the kernel's pages, where nothing can be lent.
 #[test]
-fn without_passthrough_writers_write_into_the_pages() {
-    assert_eq!(opened(&IoModes::new(None, NEW), WRITES), IoMode::Cached);
+fn where_nothing_is_lent_writers_write_into_the_pages() {
+    assert_eq!(opened(&IoModes::new(None, NEW), 1, WRITES), IoMode::Cached);
+    let among_others = Opener { sole: false, ..by(1, WRITES) };
+    assert_eq!(modes(NEW).open(INO, among_others, None), IoMode::Cached);
 }
 
+/// Situation: a writer has its answer, and has not come to run. Danger: the kernel is told to read the file
+/// natively, and refuses the writer's open.
 #[test]
-fn who_appends_writes_into_the_pages() {
+fn nobody_is_lent_a_file_before_the_kernel_has_it_open() {
     let modes = modes(NEW);
-    assert_eq!(opened(&modes, OpenFlags { bits: libc::O_WRONLY | libc::O_APPEND }), IoMode::Cached);
+    opened(&modes, 1, WRITES);
+    modes.open(INO, Opener { first: true, ..by(2, WRITES) }, None);
+    assert!(modes.is_written_past(INO) && !modes.wants(INO));
+    modes.heard(INO, 1);
+    assert!(modes.wants(INO));
+    opened(&modes, 3, WRITES);
+    assert!(!modes.wants(INO));
+    modes.release(INO, 3, Way::Writer);
+    assert!(modes.wants(INO));
+    // Who reads otherwise may have it mapped, until that is over.
+    opened(&modes, 4, READS);
+    assert!(!modes.wants(INO));
+    modes.release(INO, 4, Way::Direct);
+    assert!(modes.wants(INO));
 }
 
 #[test]
-fn the_first_who_reads_beside_a_writer_can_have_the_lent_file() {
-    let modes = modes(NEW);
-    opened(&modes, WRITES);
-    assert!(modes.is_only_written(INO) && modes.wants(INO));
-    opened(&modes, WRITES);
-    assert!(modes.is_only_written(INO) && modes.wants(INO));
-    opened(&modes, READS);
-    assert!(!modes.is_only_written(INO) && !modes.wants(INO));
-}
+fn a_successor_goes_on_in_the_same_modes() {
+    let left = |ways: &[Way], registration| {
+        let (modes, mut left) = (modes(NEW), Left { registration, ..Left::default() });
+        ways.iter().for_each(|way| left.add(*way));
+        modes.left(INO, left, None);
+        modes
+    };
+    assert_eq!(opened(&left(&[Way::Undirected], None), 1, WRITES), IoMode::Cached);
+    assert_eq!(opened(&left(&[Way::Direct, Way::Writer], None), 1, READS), IoMode::Direct);
+    assert!(!left(&[Way::Direct, Way::Writer], None).wants(INO));
+    assert!(left(&[Way::Writer], None).wants(INO));
 
-#[test]
-fn a_successor_goes_on_in_the_same_mode() {
-    let left = |cached| Left { count: 1, read: false, cached, registration: None };
-    for (cached, mode) in [(true, IoMode::Cached), (false, IoMode::Direct)] {
-        let modes = modes(NEW);
-        modes.left(INO, left(cached), None);
-        assert_eq!(opened(&modes, READS), mode);
-        (0..2).for_each(|_| modes.release(INO));
-        assert_eq!(opened(&modes, READS), IoMode::Cached);
-    }
+    // What is lent is given back with the last who has it, whoever goes on writing.
+    let modes = left(&[Way::Undirected, Way::Writer], Some(3));
+    assert_eq!(opened(&modes, 1, READS), IoMode::Native(PassthroughId(3)));
+    modes.release(INO, 1, Way::Undirected);
+    assert!(modes.is_native(INO));
+    modes.release(INO, 2, Way::Undirected);
+    assert!(!modes.is_native(INO) && modes.is_written_past(INO));
+    modes.release(INO, 3, Way::Writer);
+    assert_eq!(opened(&modes, 4, READS), IoMode::Cached);
 }

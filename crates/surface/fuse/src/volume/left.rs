@@ -4,7 +4,8 @@
 //! bucket its pages go with the next open; where others are attached everything that it has cached goes, once what
 //! was asked before is answered.
 
-use super::{DIRECT, Volume, WRITES};
+use super::Volume;
+use super::opening::way;
 use crate::io_modes::Left;
 use crate::{Context, Errno, Handle};
 use ebb_client::Open;
@@ -22,11 +23,11 @@ impl Volume {
         let open = Open { request: cx.request(), ino: self.real(ino), handle: handle.0, detail: detail.word() };
         if !estate.opened(open) {
             tracing::error!("more files are open than a mount can have");
-            self.let_go(ino, mappable);
+            self.let_go(ino, handle, mappable);
             return Err(Errno::TOO_MANY_OPEN);
         }
         if let Some(before) = before {
-            self.let_go(self.shown(before.ino), Detail::of(before.detail).mappable);
+            self.let_go(self.shown(before.ino), Handle(before.handle), Detail::of(before.detail).mappable);
         }
         Ok(())
     }
@@ -58,9 +59,7 @@ impl Volume {
         for open in estate.opens() {
             let (ino, detail) = (self.shown(open.ino), Detail::of(open.detail));
             let of_inode = left.entry(ino).or_default();
-            of_inode.count += 1;
-            of_inode.cached |= open.handle & DIRECT == 0;
-            of_inode.read |= open.handle & WRITES == 0 || detail.mappable;
+            of_inode.add(way(Handle(open.handle), detail.mappable));
             of_inode.registration = detail.registration.or(of_inode.registration);
             if detail.mappable {
                 *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;

@@ -1,7 +1,7 @@
 //! Files that are opened and closed.
 
 use super::{DIRECT, FLAG_BITS, UNNOTED, Volume, WRITES};
-use crate::io_modes::IoMode;
+use crate::io_modes::{IoMode, Opener, Way};
 use crate::pages::Found;
 use crate::{Caching, Context, Errno, Handle, OpenFlags, OpenReply};
 use ebb_client::Loan;
@@ -25,7 +25,7 @@ impl Volume {
             return Ok(None);
         }
         let borrow = match flags.writes() || flags.is_direct() {
-            false if self.io_modes.is_only_written(ino) => Borrow::Follow,
+            false if self.io_modes.is_written_past(ino) => Borrow::Follow,
             false => Borrow::Begin,
             true if stores(flags) => Borrow::Expose,
             true => Borrow::Join,
@@ -60,6 +60,23 @@ impl Volume {
         found: Option<Found>,
         loan: Option<Loan>,
     ) -> Result<OpenReply, Errno> {
+        self.opened_as(cx, ino, flags, false, found, loan)
+    }
+
+    /// The same of a file that has just been made.
+    pub(super) fn opened_first(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
+        self.opened_as(cx, ino, flags, true, None, None)
+    }
+
+    fn opened_as(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        flags: OpenFlags,
+        first: bool,
+        found: Option<Found>,
+        loan: Option<Loan>,
+    ) -> Result<OpenReply, Errno> {
         let mappable = stores(flags);
         if mappable {
             *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
@@ -67,7 +84,8 @@ impl Volume {
         let number = self.next_number();
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
-        let mode = self.io_modes.open(ino, flags, loan, self.may_cache_pages(flags));
+        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), sole: self.may_cache(), first };
+        let mode = self.io_modes.open(ino, by, loan);
         let direct = if mode == IoMode::Direct { DIRECT } else { 0 };
         let writes = if flags.writes() { WRITES } else { 0 };
         let unnoted = if noted { 0 } else { UNNOTED };
@@ -77,7 +95,7 @@ impl Volume {
         let caching = match mode {
             IoMode::Cached if keep => Caching::Keep,
             IoMode::Cached => Caching::Fresh,
-            IoMode::Direct => Caching::Direct,
+            IoMode::Direct => Caching::Direct { parallel: !by.sole },
             // Only what the node sees does it log.
             IoMode::Native(file) if flags.is_direct() || flags.writes() => Caching::PassthroughDirect(file),
             IoMode::Native(file) => Caching::Passthrough(file),
@@ -91,9 +109,16 @@ impl Volume {
         self.opens.get()
     }
 
+    /// The kernel has done what it was told when that was opened.
+    pub(super) fn heard(&self, ino: Ino, handle: Option<Handle>) {
+        if let Some(handle) = handle.filter(|handle| handle.0 & DIRECT != 0) {
+            self.io_modes.heard(ino, handle.0 >> FLAG_BITS);
+        }
+    }
+
     /// An open file is closed for good. `ino` is the kernel's number.
-    pub(super) fn let_go(&self, ino: Ino, mappable: bool) {
-        self.io_modes.release(ino);
+    pub(super) fn let_go(&self, ino: Ino, handle: Handle, mappable: bool) {
+        self.io_modes.release(ino, handle.0 >> FLAG_BITS, way(handle, mappable));
         self.client.close(self.real(ino));
         if mappable {
             let mut mappable = self.mappable.borrow_mut();
@@ -104,6 +129,15 @@ impl Volume {
                 }
             }
         }
+    }
+}
+
+/// How a file is open by that handle.
+pub(super) fn way(handle: Handle, mappable: bool) -> Way {
+    match handle.0 & DIRECT != 0 {
+        false => Way::Undirected,
+        true if handle.0 & WRITES != 0 && !mappable => Way::Writer,
+        true => Way::Direct,
     }
 }
 
