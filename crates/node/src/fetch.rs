@@ -4,6 +4,7 @@
 use crate::Node;
 use crate::bucket::Damage;
 use crate::buffers::Buffers;
+use crate::line::Line;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::streams::Streams;
@@ -12,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use ebb_core::extent::Fill;
 use ebb_format::sums::Sums;
 use ebb_model::*;
-use ebb_ports::{BucketError, ETag, Object};
+use ebb_ports::{BucketError, Clock, ETag, Object};
 use futures_channel::oneshot;
 use futures_util::FutureExt;
 use futures_util::future::{Shared, join_all, select};
@@ -41,6 +42,7 @@ pub struct Downloads {
     pending: RefCell<BTreeMap<(Ino, u64), Download>>,
     /// One for each bucket. One that does not answer keeps its share and no more.
     buffers: Vec<Buffers>,
+    lines: Vec<Line>,
     streams: RefCell<Streams>,
     pub(crate) walks: RefCell<Walks>,
 }
@@ -72,11 +74,12 @@ impl Piece {
 
 impl Downloads {
     /// For a volume over so many buckets.
-    pub fn new(buckets: usize, buffer_bytes: u64) -> Downloads {
+    pub fn new(buckets: usize, buffer_bytes: u64, clock: &Rc<dyn Clock>) -> Downloads {
         let buffers = || Buffers::new(buffer_bytes / buckets as u64, MAX_PARALLEL);
         Downloads {
             pending: RefCell::default(),
             buffers: (0..buckets).map(|_| buffers()).collect(),
+            lines: (0..buckets).map(|_| Line::new(clock.clone())).collect(),
             streams: RefCell::default(),
             walks: RefCell::default(),
         }
@@ -163,10 +166,20 @@ impl Node {
             self.walk_ahead(ino);
         }
         self.downloads.walks.borrow_mut().read(ino, wanted.end, wanted.end >= valid_bytes);
-        let ahead = self.downloads.streams.borrow_mut().read(ino, wanted, self.options.read_ahead_bytes);
+        let most_bytes = self.most_ahead_bytes(ino);
+        let ahead = self.downloads.streams.borrow_mut().read(ino, wanted, most_bytes);
         for range in ahead {
             self.start_downloads(ino, range.start..range.end.min(valid_bytes), self.request_bytes(ino));
         }
+    }
+
+    /// How much of its bucket is fetched before anybody asks for it.
+    pub(crate) fn most_ahead_bytes(&self, ino: Ino) -> u64 {
+        let line = match &self.downloads.lines[..] {
+            [line] => Some(line),
+            lines => self.home_of(ino).map(|(key, ..)| &lines[self.side_of_key(&key).0]),
+        };
+        self.options.read_ahead_bytes.min(line.map_or(u64::MAX, Line::ahead_bytes))
     }
 
     /// [`MAX_ATTEMPTS`] are over.
@@ -234,10 +247,15 @@ impl Node {
         if range.is_empty() {
             return Ok(());
         }
+        let fetching = self.downloads.lines[self.side_of_key(&key).0].fetch();
         let data = match self.get_range(&key, range.clone(), &etag).await {
-            Ok(data) => data,
+            Ok(data) => {
+                fetching.came(data.len() as u64);
+                drop(fetching);
+                data
+            }
             Err(error) => {
-                drop((arrived, room));
+                drop((arrived, room, fetching));
                 return self.object_changed(ino, &key, &etag, error).await;
             }
         };

@@ -28,6 +28,7 @@ mod holes;
 mod identity;
 mod lend;
 mod life;
+mod line;
 mod load;
 mod locks;
 pub mod log;

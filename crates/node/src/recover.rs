@@ -231,7 +231,7 @@ impl Node {
             tenure,
             bucket,
             flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
-            downloads: Downloads::new(members.len() + 1, options.download_buffer_bytes()),
+            downloads: Downloads::new(members.len() + 1, options.download_buffer_bytes(), &ports.clock),
             members,
             attachments: Default::default(),
             advisory: Default::default(),

@@ -111,12 +111,13 @@ impl Node {
         let Some(Link { parent: dir, cookie }) = state.namespace().primary_link(file) else { return };
         let Some(ahead) = self.downloads.walks.borrow_mut().begin(dir, cookie, file) else { return };
         let Ok((entries, _)) = state.namespace().read_dir(dir, ahead.after, (ahead.upto.0 - ahead.after.0) as usize) else { return };
+        let most_bytes = self.most_ahead_bytes(file);
         let (mut wanted, mut bytes, mut upto) = (Vec::new(), 0u64, ahead.after);
         for (entry, attr) in entries.into_iter().take_while(|(entry, _)| entry.cookie <= ahead.upto) {
             if let Some(home) = state.extents().home(entry.ino).filter(|_| entry.kind == FileKind::Regular) {
                 let reach_bytes = ahead.reach_bytes.min(attr.size_bytes).min(home.valid_bytes);
                 bytes = bytes.saturating_add(reach_bytes);
-                if bytes > self.options.read_ahead_bytes {
+                if bytes > most_bytes {
                     break;
                 }
                 wanted.push((entry.ino, reach_bytes));

@@ -40,18 +40,19 @@ struct Shared {
     requests: RefCell<BTreeMap<&'static str, u64>>,
     forbidden_until: Cell<Duration>,
     gone_until: Cell<Duration>,
-    uplink: Uplink,
+    uplink: Line,
+    downlink: Line,
 }
 
-/// The line that all bodies share on their way to the store.
+/// The line that all bodies share on their way to the store, or from there.
 #[derive(Default)]
-struct Uplink {
+struct Line {
     bytes_per_sec: Cell<Option<u64>>,
     bodies: Cell<u64>,
 }
 
 /// A body on its way.
-struct OnLine<'a>(&'a Uplink);
+struct OnLine<'a>(&'a Line);
 
 impl Drop for OnLine<'_> {
     fn drop(&mut self) {
@@ -59,7 +60,7 @@ impl Drop for OnLine<'_> {
     }
 }
 
-impl Uplink {
+impl Line {
     fn enter(&self) -> OnLine<'_> {
         self.bodies.set(self.bodies.get() + 1);
         OnLine(self)
@@ -87,7 +88,8 @@ impl SimBucket {
                 requests: RefCell::default(),
                 forbidden_until: Cell::new(Duration::ZERO),
                 gone_until: Cell::new(Duration::ZERO),
-                uplink: Uplink::default(),
+                uplink: Line::default(),
+                downlink: Line::default(),
             }),
         }
     }
@@ -136,6 +138,11 @@ impl SimBucket {
     /// The line to the store carries so many bytes a second, of all that is sent at one time together.
     pub fn set_uplink(&self, bytes_per_sec: u64) {
         self.shared.uplink.bytes_per_sec.set(Some(bytes_per_sec));
+    }
+
+    /// The same of what comes from the store.
+    pub fn set_downlink(&self, bytes_per_sec: u64) {
+        self.shared.downlink.bytes_per_sec.set(Some(bytes_per_sec));
     }
 
     /// What the bucket holds now.
@@ -249,21 +256,30 @@ impl Kind {
 impl ProcessBucket {
     /// Sends a body. A client gives its request up if it takes longer than over the slowest line that it knows.
     async fn send(&self, what: &str, bytes: u64) -> Result<(), BucketError> {
-        let Shared { executor, uplink, .. } = &*self.bucket.shared;
-        let Some(bytes_per_sec) = uplink.bytes_per_sec.get() else { return Ok(()) };
-        let until = executor.now() + BODY_PATIENCE + Duration::from_secs(bytes / SLOWEST_UPLOAD_BYTES_PER_SECOND);
-        let _on_line = uplink.enter();
+        let patience = BODY_PATIENCE + Duration::from_secs(bytes / SLOWEST_UPLOAD_BYTES_PER_SECOND);
+        match self.carry(&self.bucket.shared.uplink, bytes, patience).await {
+            true => Ok(()),
+            false => Err(BucketError::Unknown { what: what.to_owned() }),
+        }
+    }
+
+    /// False if it takes longer than that.
+    async fn carry(&self, line: &Line, bytes: u64, patience: Duration) -> bool {
+        let executor = &self.bucket.shared.executor;
+        let Some(bytes_per_sec) = line.bytes_per_sec.get() else { return true };
+        let until = executor.now().saturating_add(patience);
+        let _on_line = line.enter();
         let mut left = bytes;
         while left > 0 {
             if executor.now() >= until {
-                return Err(BucketError::Unknown { what: what.to_owned() });
+                return false;
             }
             let piece = left.min(LINE_PIECE_BYTES);
-            let took = Duration::from_micros(piece * uplink.bodies.get() * 1_000_000 / bytes_per_sec);
+            let took = Duration::from_micros(piece * line.bodies.get() * 1_000_000 / bytes_per_sec);
             executor.sleep(&self.owner, took).await;
             left -= piece;
         }
-        Ok(())
+        true
     }
 
     async fn request<T: 'static>(
@@ -345,6 +361,8 @@ impl Bucket for ProcessBucket {
         Box::pin(async move {
             let asked = key.clone();
             let object = self.request(Kind::Reads("get"), &key, move |store, _| store.get(&asked, range, if_match.as_ref())).await?;
+            // Who reads gives nothing up as long as something comes.
+            self.carry(&self.bucket.shared.downlink, object.body.len() as u64, Duration::MAX).await;
             Ok(self.garble(&key, object))
         })
     }

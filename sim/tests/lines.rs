@@ -1,11 +1,11 @@
-//! A slow line to the store, which all that is sent shares.
+//! A slow line to the store, which all that is sent shares, and all that comes.
 
 use bytes::Bytes;
 use ebb_model::*;
 use ebb_node::Options;
-use ebb_ports::Capabilities;
-use ebb_sim::World;
+use ebb_ports::{Capabilities, Condition};
 use ebb_sim::volume::rig;
+use ebb_sim::{BucketFaults, FaultPlan, Rate, Slowness, World};
 use futures_util::future::join;
 use std::time::Duration;
 
@@ -58,5 +58,43 @@ fn what_shares_a_slow_line_arrives() {
     for file in 0..FILES {
         let expected: Vec<u8> = (0..FILE_BYTES / MIB).flat_map(|at| vec![(file * 10 + at) as u8; MIB as usize]).collect();
         assert!(objects[&file.to_string()].body == expected, "{file}");
+    }
+}
+
+/// Situation: somebody reads a large file in order over a line of 1 MiB/s, for whom the kernel asks for 1 MiB at one time. Danger: what is
+/// fetched ahead of that shares the line with it. Expectation: he has the beginning soon, and all of it in the time
+/// that the line takes.
+#[test]
+fn what_is_read_ahead_does_not_hold_up_who_reads() {
+    const LEN: u64 = 64 * MIB;
+    for latency_millis in [0, 300] {
+        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(latency_millis) };
+        let faults = FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() };
+        let world = World::with_faults(1, faults);
+        let bucket = world.bucket();
+        let content: Vec<u8> = (0..LEN).map(|at| (at >> 8) as u8).collect();
+        let (longest, took) = world
+            .run(async {
+                let outside = world.machine("outside").process("others").bucket(&bucket);
+                bucket.set_capabilities(Capabilities { max_put_bytes: LEN, ..outside.capabilities() });
+                outside.put("file", Bytes::from(content.clone()), Condition::Always, vec![]).await.unwrap();
+                bucket.set_downlink(MIB);
+                let process = world.machine("a").process("node");
+                let options = Options { volume: "ebb".into(), embedded: true, ..Options::default() };
+                let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+                let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+                let ino = client.lookup(Ino::ROOT, &Name::new(&b"file"[..]).unwrap()).await.unwrap().ino;
+                let (began, mut longest) = (world.now(), Duration::ZERO);
+                for at in (0..LEN).step_by(MIB as usize) {
+                    let asked = world.now();
+                    let bytes = client.read(ino, at, MIB as usize).await.unwrap();
+                    assert!(bytes == content[at as usize..(at + MIB) as usize], "{at}");
+                    longest = longest.max(world.now() - asked);
+                }
+                (longest, world.now() - began)
+            })
+            .unwrap();
+        assert!(longest < Duration::from_secs(6), "1 MiB came after {longest:?}");
+        assert!(took < Duration::from_secs(LEN / MIB * 5 / 4), "the line was not kept busy: {took:?}");
     }
 }

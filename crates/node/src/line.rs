@@ -1,0 +1,177 @@
+//! What a line carries from a bucket, as far as is known: so much is fetched before anybody asks for it that the line is kept
+//! busy for a moment. More would share a slow line with what somebody waits for.
+
+use ebb_ports::Clock;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+pub struct Line {
+    clock: Rc<dyn Clock>,
+    under_way: Cell<u64>,
+    count: Cell<Count>,
+    bytes_per_sec: Cell<Option<u64>>,
+}
+
+/// What has come since some moment, while something was under way without a break.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    since: Duration,
+    /// When the last of it came.
+    last: Duration,
+    bytes: u64,
+    /// Nothing was under way before that moment.
+    first: bool,
+}
+
+/// Something that is under way, until dropped.
+pub struct Fetching<'a> {
+    line: &'a Line,
+}
+
+impl Line {
+    pub fn new(clock: Rc<dyn Clock>) -> Line {
+        Line { clock, under_way: Cell::default(), count: Cell::default(), bytes_per_sec: Cell::default() }
+    }
+
+    pub fn fetch(&self) -> Fetching<'_> {
+        if self.under_way.get() == 0 {
+            self.measure();
+            let now = self.clock.monotonic();
+            self.count.set(Count { since: now, last: now, bytes: 0, first: true });
+        }
+        self.under_way.set(self.under_way.get() + 1);
+        Fetching { line: self }
+    }
+
+    /// How much may be on its way that nobody waits for.
+    pub fn ahead_bytes(&self) -> u64 {
+        self.measure();
+        let carried = |bytes_per_sec: u64| bytes_per_sec.saturating_mul(AHEAD.as_secs()).max(LEAST_BYTES);
+        self.bytes_per_sec.get().map_or(u64::MAX, carried)
+    }
+
+    fn measure(&self) {
+        let Count { since, last, bytes, first } = self.count.get();
+        let took = last - since;
+        if bytes == 0 {
+            return;
+        }
+        let carried = u64::try_from(u128::from(bytes) * 1_000_000 / took.as_micros().max(1)).unwrap_or(u64::MAX);
+        if took >= LEAST_TIME {
+            self.bytes_per_sec.set(Some(carried));
+            self.count.set(Count { since: last, last, bytes: 0, first: false });
+        } else if first && self.under_way.get() == 0 {
+            // What little there was to fetch says what the line carries at least.
+            self.bytes_per_sec.set(self.bytes_per_sec.get().max(Some(carried)));
+        }
+    }
+}
+
+impl Fetching<'_> {
+    pub fn came(&self, bytes: u64) {
+        let (line, count) = (self.line, self.line.count.get());
+        line.count.set(Count { last: line.clock.monotonic(), bytes: count.bytes + bytes, ..count });
+    }
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        self.line.under_way.set(self.line.under_way.get() - 1);
+    }
+}
+
+/// For so long the line is kept busy: longer than a store takes to begin its answer, or who reads on would never have more asked for.
+const AHEAD: Duration = Duration::from_secs(2);
+
+const LEAST_BYTES: u64 = 512 << 10;
+
+/// In less time it is chance what comes.
+const LEAST_TIME: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_model::Time;
+    use ebb_ports::PortFuture;
+
+    const MIB: u64 = 1 << 20;
+
+    #[derive(Default)]
+    struct Watch(Cell<u64>);
+
+    impl Clock for Watch {
+        fn wall(&self) -> Time {
+            unreachable!("nobody asks what day it is")
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::from_millis(self.0.get())
+        }
+
+        fn sleep(&self, _: Duration) -> PortFuture<'static, ()> {
+            unreachable!("nobody sleeps")
+        }
+    }
+
+    struct Scene {
+        watch: Rc<Watch>,
+        line: Line,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let watch = Rc::new(Watch::default());
+            Scene { line: Line::new(watch.clone()), watch }
+        }
+
+        /// Pieces of 1 MiB that share the line.
+        fn fetch(&self, pieces: u64, millis: u64) {
+            let under_way: Vec<_> = (0..pieces).map(|_| self.line.fetch()).collect();
+            self.watch.0.set(self.watch.0.get() + millis);
+            under_way.iter().for_each(|fetching| fetching.came(MIB));
+        }
+    }
+
+    #[test]
+    fn as_much_as_two_seconds_carry() {
+        let scene = Scene::new();
+        assert_eq!(scene.line.ahead_bytes(), u64::MAX, "nothing is known");
+        scene.fetch(1, 1000);
+        assert_eq!(scene.line.ahead_bytes(), 2 * MIB);
+        scene.fetch(4, 1000);
+        assert_eq!(scene.line.ahead_bytes(), 8 * MIB);
+    }
+
+    #[test]
+    fn a_line_that_becomes_slow_or_fast() {
+        let scene = Scene::new();
+        scene.fetch(1, 10);
+        assert_eq!(scene.line.ahead_bytes(), 200 * MIB);
+        scene.fetch(1, 20_000);
+        assert_eq!(scene.line.ahead_bytes(), LEAST_BYTES);
+        scene.fetch(1, 100);
+        assert_eq!(scene.line.ahead_bytes(), 20 * MIB);
+    }
+
+    /// What is counted is what has come, however many fetch it.
+    #[test]
+    fn a_busy_line_is_counted_as_a_whole() {
+        let scene = Scene::new();
+        let mut under_way: std::collections::VecDeque<_> = (0..8).map(|_| scene.line.fetch()).collect();
+        for _ in 0..40 {
+            scene.watch.0.set(scene.watch.0.get() + 100);
+            under_way.push_back(scene.line.fetch());
+            under_way.pop_front().unwrap().came(MIB);
+            scene.line.ahead_bytes();
+        }
+        assert_eq!(scene.line.ahead_bytes(), 20 * MIB);
+    }
+
+    #[test]
+    fn what_does_not_come_says_nothing() {
+        let scene = Scene::new();
+        drop(scene.line.fetch());
+        assert_eq!(scene.line.ahead_bytes(), u64::MAX);
+    }
+}
