@@ -93,7 +93,7 @@ impl Node {
         if begins {
             self.walk_ahead(ino);
         }
-        if borrow == Borrow::Follow && !self.is_apart(ino) {
+        if borrow == Borrow::Follow && !self.is_apart(ino) && self.may_lend(self.file_size(ino)?) {
             self.set_apart(ino).await?;
         }
         // Who has just read a file opens it again.
@@ -246,11 +246,13 @@ impl Node {
     /// A file that is whole gets a store file of its own, however small it is.
     async fn set_apart(&self, ino: Ino) -> Result<(), RpcError> {
         let _guard = self.locks.lock(ino, Mode::Exclusive).await;
-        if self.is_whole(ino, self.file_size(ino)?) {
-            self.leave_pack(ino).await?;
-            self.store.make_own(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        if self.is_apart(ino) || !self.is_whole(ino, self.file_size(ino)?) {
+            return Ok(());
         }
-        Ok(())
+        match self.place(ino).packed {
+            Some(_) => self.leave_pack(ino).await,
+            None => self.begin_own(ino).await,
+        }
     }
 
     /// What of a file is only in the bucket.

@@ -44,7 +44,7 @@ impl Line {
         Fetching { line: self }
     }
 
-    /// How much may be on its way that nobody waits for.
+    /// How much may be on its way for one reader before he asks for it.
     pub fn ahead_bytes(&self) -> u64 {
         self.measure();
         let carried = |bytes_per_sec: u64| bytes_per_sec.saturating_mul(AHEAD.as_secs()).max(LEAST_BYTES);
@@ -58,20 +58,28 @@ impl Line {
             return;
         }
         let carried = u64::try_from(u128::from(bytes) * 1_000_000 / took.as_micros().max(1)).unwrap_or(u64::MAX);
+        let known = self.bytes_per_sec.get();
         if took >= LEAST_TIME {
-            self.bytes_per_sec.set(Some(carried));
+            // One request that is stuck says little of the line.
+            self.bytes_per_sec.set(Some(carried.max(known.unwrap_or_default() / 2)));
             self.count.set(Count { since: last, last, bytes: 0, first: false });
         } else if first && self.under_way.get() == 0 {
-            // What little there was to fetch says what the line carries at least.
-            self.bytes_per_sec.set(self.bytes_per_sec.get().max(Some(carried)));
+            // What little there was to fetch says what the line carries at least, unless it may be fast for a moment only.
+            let most = known.map_or(u64::MAX, |known| known.saturating_mul(2));
+            self.bytes_per_sec.set(known.max(Some(carried.min(most))));
+            self.count.set(Count { bytes: 0, ..self.count.get() });
         }
     }
 }
 
 impl Fetching<'_> {
     pub fn came(&self, bytes: u64) {
-        let (line, count) = (self.line, self.line.count.get());
-        line.count.set(Count { last: line.clock.monotonic(), bytes: count.bytes + bytes, ..count });
+        let (line, now) = (self.line, self.line.clock.monotonic());
+        if now - line.count.get().last > BURST {
+            line.measure();
+        }
+        let count = line.count.get();
+        line.count.set(Count { last: now, bytes: count.bytes + bytes, ..count });
     }
 }
 
@@ -83,6 +91,9 @@ impl Drop for Fetching<'_> {
 
 /// For so long the line is kept busy: longer than a store takes to begin its answer, or who reads on would never have more asked for.
 const AHEAD: Duration = Duration::from_secs(2);
+
+/// What shares the line comes at about one time, and is counted together.
+const BURST: Duration = Duration::from_millis(50);
 
 const LEAST_BYTES: u64 = 512 << 10;
 
@@ -147,11 +158,18 @@ mod tests {
     fn a_line_that_becomes_slow_or_fast() {
         let scene = Scene::new();
         scene.fetch(1, 10);
-        assert_eq!(scene.line.ahead_bytes(), 200 * MIB);
+        let fast = scene.line.ahead_bytes();
+        assert_eq!(fast, 200 * MIB);
+        // One that is stuck.
         scene.fetch(1, 20_000);
+        assert_eq!(scene.line.ahead_bytes(), fast / 2);
+        (0..10).for_each(|_| scene.fetch(1, 20_000));
         assert_eq!(scene.line.ahead_bytes(), LEAST_BYTES);
-        scene.fetch(1, 100);
-        assert_eq!(scene.line.ahead_bytes(), 20 * MIB);
+        // One that is let through at once where others are not.
+        scene.fetch(1, 1);
+        assert_eq!(scene.line.ahead_bytes(), LEAST_BYTES);
+        scene.fetch(10, 500);
+        assert_eq!(scene.line.ahead_bytes(), 40 * MIB);
     }
 
     /// What is counted is what has come, however many fetch it.

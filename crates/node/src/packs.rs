@@ -259,6 +259,11 @@ impl Node {
         Ok(place)
     }
 
+    /// An empty store file for a file whose bytes are not in one.
+    pub(crate) async fn begin_own(&self, ino: Ino) -> Result<(), RpcError> {
+        self.store.begin_own(ino).await.map_err(|error| self.disk_failed(ino, error))
+    }
+
     async fn forget_own(&self, ino: Ino) -> Result<(), RpcError> {
         self.store.drop_own(ino).await.map_err(|error| self.disk_failed(ino, error))
     }
@@ -266,9 +271,8 @@ impl Node {
     /// Copies what there is of a file to another place of it, and forces what may have been forced where it is.
     async fn copy_to(&self, from: &Place, to: &Place) -> Result<(), RpcError> {
         let ino = from.ino;
-        if to.packed.is_none() && self.store.has_own(ino) {
-            // Of an attempt that could not be undone.
-            self.forget_own(ino).await?;
+        if from.packed.is_some() && to.packed.is_none() {
+            self.begin_own(ino).await?;
         }
         let (runs, is_dirty) = {
             let state = self.replica.view();
@@ -300,6 +304,10 @@ impl Node {
         let is_empty = self.replica.view().extents().resident_bytes_of(ino) == 0;
         if place.packed.is_some() && is_empty {
             self.commit(Command::Extent(ExtentCommand::Packed { ino, range: None })).await?;
+            if self.store.has_own(ino) {
+                // Of a move that was not logged.
+                self.forget_own(ino).await?;
+            }
         }
         Ok(())
     }

@@ -431,9 +431,10 @@ impl Store {
         self.state.borrow().own.contains(&ino)
     }
 
-    /// The file has a store file of its own, though nothing is in it yet.
-    pub async fn make_own(&self, ino: Ino) -> Result<(), DiskError> {
-        self.file(FileId::Own(ino), OpenMode::Create).await.map(drop)
+    /// A store file of its own for a file whose bytes are not in one. What a move that failed has left there is nobody's.
+    pub async fn begin_own(&self, ino: Ino) -> Result<(), DiskError> {
+        let file = self.file(FileId::Own(ino), OpenMode::Create).await?;
+        if file.len().await? > 0 { file.set_len(0).await } else { Ok(()) }
     }
 
     /// There may be bytes in blocks that are not in use: those of a write whose command a power cut has taken.

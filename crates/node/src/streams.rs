@@ -53,7 +53,8 @@ impl Stride {
         self.run = self.run.saturating_add(1);
         let Some(beyond) = self.run.checked_sub(LEAST_STEPS) else { return Vec::new() };
         let len_bytes = wanted.end - wanted.start;
-        let steps = (2u64 << beyond.min(5)).min(MAX_STEPS).min(most_bytes / len_bytes.max(1));
+        let most_steps = (most_bytes / len_bytes.max(1)).max(u64::from(most_bytes > 0));
+        let steps = (2u64 << beyond.min(5)).min(MAX_STEPS).min(most_steps);
         let from = self.ahead.max(wanted.start);
         let upto = wanted.start.saturating_add(steps.saturating_mul(step));
         // Topped up by halves.

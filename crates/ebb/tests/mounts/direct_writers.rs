@@ -121,10 +121,11 @@ fn who_follows_a_file_sees_each_byte_as_it_was_written() {
 fn what_is_written_over_is_seen_at_once() {
     let place = Place::new();
     place.mount();
-    let path = place.path("mnt/counter");
-    fs::write(&path, [0; 8192]).unwrap();
     for writer_first in [true, false] {
-        let writer = writer_first.then(|| write_only(&place, "counter"));
+        fs::remove_file(place.path("mnt/counter")).ok();
+        let before = write_only(&place, "counter");
+        before.write_all_at(&[0; 8192], 0).unwrap();
+        let writer = writer_first.then_some(before);
         let (reader, sender) = (open(&place, "counter"), open(&place, "counter"));
         // SAFETY: a new mapping, which nobody cuts the file below; it is given back at the end.
         let map = unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ, libc::MAP_SHARED, reader.as_raw_fd(), 0) };
@@ -165,7 +166,6 @@ fn what_is_written_over_is_seen_at_once() {
         });
         // SAFETY: nothing points into it any more.
         unsafe { libc::munmap(map as *mut libc::c_void, 8192) };
-        writer.write_all_at(&[0; 8192], 0).unwrap();
     }
     place.umount();
 }
@@ -215,34 +215,63 @@ fn who_reads_what_is_being_written_reads_natively() {
     place.umount();
 }
 
-/// Whoever opens the file, and however, while others do: the kernel refuses none for the modes of the others.
+/// Whoever opens a file that is made and written, and however: the kernel refuses nobody for the modes of the others, and nothing that is
+/// written or stored is lost.
 #[test]
-fn opens_that_overlap_are_not_refused() {
+fn opens_that_overlap_lose_nothing() {
     let place = Place::new();
     place.mount();
-    for (name, len) in [("file", LEN), ("small", 1000)] {
-        let path = place.path("mnt").join(name);
-        fs::write(&path, content(len)).unwrap();
+    for round in 0..60_usize {
+        let path = place.path("mnt").join(round.to_string());
+        let len = if round % 2 == 0 { LEN } else { 1000 };
         std::thread::scope(|scope| {
-            for at in 0..2 {
-                scope.spawn({
-                    let path = &path;
-                    move || {
-                        for _ in 0..400 {
-                            let writer = OpenOptions::new().write(true).open(path).unwrap();
-                            writer.write_all_at(&content(len)[at..at + 1], at as u64).unwrap();
+            let opened = |how: &mut OpenOptions| loop {
+                match how.open(&path) {
+                    Ok(file) => break file,
+                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+                }
+            };
+            scope.spawn(|| {
+                let maker = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
+                maker.write_all_at(&vec![0; len], 0).unwrap();
+                (1..=200_u8).for_each(|number| maker.write_all_at(&[number], 0).unwrap());
+            });
+            scope.spawn(move || {
+                let writer = opened(OpenOptions::new().write(true));
+                (1..=200_u8).for_each(|number| writer.write_all_at(&[number], len as u64 + 10).unwrap());
+            });
+            for at in [20, 30] {
+                scope.spawn(move || {
+                    let both = opened(OpenOptions::new().read(true).write(true));
+                    while both.metadata().unwrap().len() < len as u64 {}
+                    // SAFETY: a new mapping of a page of a file that nobody cuts, given back at the end.
+                    unsafe {
+                        let map = libc::mmap(
+                            std::ptr::null_mut(),
+                            4096,
+                            libc::PROT_READ | libc::PROT_WRITE,
+                            libc::MAP_SHARED,
+                            both.as_raw_fd(),
+                            0,
+                        );
+                        assert_ne!(map, libc::MAP_FAILED);
+                        let mut last = 0;
+                        for number in 1..=200_u8 {
+                            map.cast::<u8>().add(at).write_volatile(number);
+                            let seen = map.cast::<u8>().read_volatile();
+                            assert!(seen >= last, "round {round}: {seen} after {last}");
+                            last = seen;
+                            std::thread::sleep(std::time::Duration::from_micros(20));
                         }
+                        assert_eq!(libc::munmap(map, 4096), 0);
                     }
                 });
-                scope.spawn(|| (0..400).for_each(|_| assert!(fs::read(&path).unwrap() == content(len))));
             }
-            scope.spawn(|| {
-                for _ in 0..100 {
-                    let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-                    assert!(read(&both) == content(len));
-                }
-            });
+            scope.spawn(move || (0..20).for_each(|_| drop(read(&opened(OpenOptions::new().read(true))))));
         });
+        let seen = fs::read(&path).unwrap();
+        assert_eq!([seen[0], seen[20], seen[30], seen[len + 10]], [200; 4], "round {round}");
     }
+    place.ebb(&["fsck", "mnt"]).good();
     place.umount();
 }

@@ -183,7 +183,7 @@ pub struct Node {
     /// When an operation is acknowledged.
     #[arg(long, value_enum, default_value_t = Ack::Logged, env = "EBB_ACK")]
     pub ack: Ack,
-    /// Most bytes that are read ahead of a reader who goes on in order, in equal steps or from file to file; never more than comes in two seconds.
+    /// Most bytes that are read ahead of a reader who goes on in order, in equal steps or from file to file; never more than comes in about two seconds.
     #[arg(long, value_name = "SIZE", default_value = "64M", env = "EBB_READ_AHEAD")]
     pub read_ahead: Bytes,
     /// Files below this size share files of the node's disk; with 0 none does.

@@ -45,10 +45,8 @@ pub(crate) struct Opener {
     pub flags: OpenFlags,
     /// The kernel may keep pages of the file.
     pub cacheable: bool,
-    /// No other mount can have the file open.
-    pub sole: bool,
-    /// Nobody else can know of the file before the kernel has it open.
-    pub first: bool,
+    /// It has made the file, of which no other mount can know.
+    pub made: bool,
 }
 
 /// How a file is open, as its handle says.
@@ -85,17 +83,17 @@ struct Native {
 pub(crate) struct Left {
     undirected: u64,
     direct: u64,
-    writers: u64,
+    writers: BTreeSet<u64>,
     pub registration: Option<i32>,
 }
 
 impl Left {
-    pub fn add(&mut self, way: Way) {
-        *match way {
-            Way::Undirected => &mut self.undirected,
-            Way::Direct => &mut self.direct,
-            Way::Writer => &mut self.writers,
-        } += 1;
+    pub fn add(&mut self, number: u64, way: Way) {
+        match way {
+            Way::Undirected => self.undirected += 1,
+            Way::Direct => self.direct += 1,
+            Way::Writer => drop(self.writers.insert(number)),
+        }
     }
 }
 
@@ -109,14 +107,15 @@ impl IoModes {
     /// An inode that is open since before. Whether or not it is lent once more, the node takes nothing away
     /// that the kernel has.
     pub fn left(&self, ino: Ino, left: Left, loan: Option<Loan>) {
-        let Left { undirected, direct, writers, registration } = left;
+        let Left { undirected, direct, writers: unheard, registration } = left;
+        let writers = unheard.len() as u64;
         let registered = registration.zip(self.passthrough.as_ref()).map(|(id, passthrough)| passthrough.left(id));
         let open = match registered {
             Some(registered) => {
                 let native = Native { registered, _held: loan.map(|loan| loan.held), count: undirected };
-                Open { direct, writers, native: Some(native), ..Open::default() }
+                Open { direct, writers, unheard, native: Some(native), ..Open::default() }
             }
-            None => Open { cached: undirected, direct, writers, ..Open::default() },
+            None => Open { cached: undirected, direct, writers, unheard, ..Open::default() },
         };
         self.files.borrow_mut().insert(ino, open);
     }
@@ -166,7 +165,7 @@ impl IoModes {
         }
         let only_writes = by.flags.writes() && !by.flags.reads();
         // What grows record by record is followed by others, who would have to be lent it.
-        let past_pages = only_writes && !by.flags.appends() && by.sole && self.drops_pages && self.can_lend();
+        let past_pages = by.made && only_writes && !by.flags.appends() && self.drops_pages && self.can_lend();
         let may_keep_pages = open.cached > 0 || open.direct + open.writers == 0 && !past_pages;
         if by.cacheable && may_keep_pages {
             open.cached += 1;
@@ -174,13 +173,23 @@ impl IoModes {
         }
         if only_writes {
             open.writers += 1;
-            if !by.first {
-                open.unheard.insert(by.number);
-            }
+            open.unheard.insert(by.number);
         } else {
             open.direct += 1;
         }
         IoMode::Direct
+    }
+
+    /// The kernel may still have to open it for somebody who writes by requests alone.
+    pub fn is_unheard(&self, ino: Ino) -> bool {
+        self.files.borrow().get(&ino).is_some_and(|open| !open.unheard.is_empty())
+    }
+
+    /// It has had the time.
+    pub fn all_heard(&self, ino: Ino) {
+        if let Some(open) = self.files.borrow_mut().get_mut(&ino) {
+            open.unheard.clear();
+        }
     }
 
     /// The kernel has the file open that it was told to write to by requests alone.

@@ -351,7 +351,7 @@ impl Filesystem for Volume {
             let made = self.once(cx).make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
                 Ok(attr) => {
-                    let opened = self.opened_first(cx, attr.ino, flags)?;
+                    let opened = self.opened_new(cx, attr.ino, flags)?;
                     return Ok((self.referenced(self.present(cx, attr).await), opened));
                 }
                 Err(FsError::Exists) if !flags.excludes() => {}
@@ -645,7 +645,7 @@ impl Filesystem for Volume {
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let attr = self.once(cx).tmpfile(&Self::caller(cx), self.real(parent), new_mode(cx, mode)).await?;
-        let opened = self.opened_first(cx, attr.ino, flags)?;
+        let opened = self.opened_new(cx, attr.ino, flags)?;
         Ok((self.referenced(self.present(cx, attr).await), opened))
     }
 

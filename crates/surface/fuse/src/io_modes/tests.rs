@@ -18,7 +18,7 @@ fn modes(kernel: Negotiated) -> IoModes {
 }
 
 fn by(number: u64, flags: OpenFlags) -> Opener {
-    Opener { number, flags, cacheable: true, sole: true, first: false }
+    Opener { number, flags, cacheable: true, made: true }
 }
 
 fn opened(modes: &IoModes, number: u64, flags: OpenFlags) -> IoMode {
@@ -49,7 +49,7 @@ fn the_first_open_decides() {
 #[test]
 fn what_is_not_to_be_cached_is_not() {
     let modes = modes(NEW);
-    let shared = |number, flags| Opener { cacheable: false, sole: false, ..by(number, flags) };
+    let shared = |number, flags| Opener { cacheable: false, made: false, ..by(number, flags) };
     assert_eq!(modes.open(INO, shared(1, READS), None), IoMode::Direct);
     assert_eq!(opened(&modes, 2, READS), IoMode::Direct);
     [1, 2].into_iter().for_each(|number| modes.release(INO, number, Way::Direct));
@@ -62,12 +62,12 @@ fn older_kernels_write_into_their_pages() {
     assert_eq!(opened(&modes(OLD), 1, WRITES), IoMode::Cached);
 }
 
-/// Who follows what is written would see it in the kernel's pages, where nothing can be lent.
+/// Who follows what is written would see it in the kernel's pages, where nothing can be lent; and what is not new may be mapped by many.
 #[test]
 fn where_nothing_is_lent_writers_write_into_the_pages() {
     assert_eq!(opened(&IoModes::new(None, NEW), 1, WRITES), IoMode::Cached);
-    let among_others = Opener { sole: false, ..by(1, WRITES) };
-    assert_eq!(modes(NEW).open(INO, among_others, None), IoMode::Cached);
+    let not_made = Opener { made: false, ..by(1, WRITES) };
+    assert_eq!(modes(NEW).open(INO, not_made, None), IoMode::Cached);
 }
 
 /// Situation: a writer has its answer, and has not come to run. Danger: the kernel is told to read the file
@@ -76,9 +76,13 @@ fn where_nothing_is_lent_writers_write_into_the_pages() {
 fn nobody_is_lent_a_file_before_the_kernel_has_it_open() {
     let modes = modes(NEW);
     opened(&modes, 1, WRITES);
-    modes.open(INO, Opener { first: true, ..by(2, WRITES) }, None);
     assert!(modes.is_written_past(INO) && !modes.wants(INO));
+    assert!(modes.is_unheard(INO));
     modes.heard(INO, 1);
+    assert!(modes.wants(INO) && !modes.is_unheard(INO));
+    opened(&modes, 2, WRITES);
+    assert!(!modes.wants(INO));
+    modes.all_heard(INO);
     assert!(modes.wants(INO));
     opened(&modes, 3, WRITES);
     assert!(!modes.wants(INO));
@@ -95,14 +99,17 @@ fn nobody_is_lent_a_file_before_the_kernel_has_it_open() {
 fn a_successor_goes_on_in_the_same_modes() {
     let left = |ways: &[Way], registration| {
         let (modes, mut left) = (modes(NEW), Left { registration, ..Left::default() });
-        ways.iter().for_each(|way| left.add(*way));
+        (10..).zip(ways).for_each(|(number, way)| left.add(number, *way));
         modes.left(INO, left, None);
         modes
     };
     assert_eq!(opened(&left(&[Way::Undirected], None), 1, WRITES), IoMode::Cached);
     assert_eq!(opened(&left(&[Way::Direct, Way::Writer], None), 1, READS), IoMode::Direct);
     assert!(!left(&[Way::Direct, Way::Writer], None).wants(INO));
-    assert!(left(&[Way::Writer], None).wants(INO));
+    let modes = left(&[Way::Writer], None);
+    assert!(!modes.wants(INO));
+    modes.heard(INO, 10);
+    assert!(modes.wants(INO));
 
     // What is lent is given back with the last who has it, whoever goes on writing.
     let modes = left(&[Way::Undirected, Way::Writer], Some(3));

@@ -6,6 +6,8 @@ use crate::pages::Found;
 use crate::{Caching, Context, Errno, Handle, OpenFlags, OpenReply};
 use ebb_client::Loan;
 use ebb_model::{Borrow, FsError, Ino};
+use std::time::Duration;
+use tokio::time::Instant;
 
 impl Volume {
     /// What a file that is being opened is now, where the kernel may have pages of what it was:
@@ -24,11 +26,17 @@ impl Volume {
         if !is_native && (!self.may_cache() || !self.io_modes.wants(ino)) {
             return Ok(None);
         }
+        let is_written_past = self.io_modes.is_written_past(ino);
         let borrow = match flags.writes() || flags.is_direct() {
-            false if self.io_modes.is_written_past(ino) => Borrow::Follow,
-            false => Borrow::Begin,
             true if stores(flags) => Borrow::Expose,
-            true => Borrow::Join,
+            true if flags.writes() || !is_written_past => Borrow::Join,
+            _ if is_written_past => Borrow::Follow,
+            _ => Borrow::Begin,
+        };
+        // Before it can be exposed it is to be lent.
+        let _followed = match borrow == Borrow::Expose && !is_native && is_written_past {
+            true => self.client.lend(ino, Borrow::Follow).await.unwrap_or(None),
+            false => None,
         };
         match self.client.lend(ino, borrow).await {
             // It would be mapped all the same.
@@ -41,6 +49,9 @@ impl Volume {
 
     /// What it takes to open a file that is open at the node.
     pub(super) async fn made_ready(&self, ino: Ino, flags: OpenFlags) -> Result<(Option<Found>, Option<Loan>), FsError> {
+        if flags.reads() {
+            self.wait_until_heard(ino).await;
+        }
         loop {
             let found = self.find(ino, flags).await?;
             let loan = self.lend(ino, flags).await?;
@@ -48,6 +59,18 @@ impl Volume {
                 return Ok((found, loan));
             }
             // Others have it natively since: it is to be known that this one can store into it.
+        }
+    }
+
+    /// Of a file that others write past the kernel's pages these are not to be filled, and less so stored into: the writers would not see that. Who
+    /// could do that is to be lent the file, for which the kernel is to have it open for the writers.
+    async fn wait_until_heard(&self, ino: Ino) {
+        let until = Instant::now() + LONGEST_OPEN;
+        while self.io_modes.is_unheard(ino) {
+            if Instant::now() >= until {
+                self.io_modes.all_heard(ino);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
@@ -63,8 +86,8 @@ impl Volume {
         self.opened_as(cx, ino, flags, false, found, loan)
     }
 
-    /// The same of a file that has just been made.
-    pub(super) fn opened_first(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
+    /// The same of a file that was made by that.
+    pub(super) fn opened_new(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
         self.opened_as(cx, ino, flags, true, None, None)
     }
 
@@ -73,7 +96,7 @@ impl Volume {
         cx: &Context,
         ino: Ino,
         flags: OpenFlags,
-        first: bool,
+        is_new: bool,
         found: Option<Found>,
         loan: Option<Loan>,
     ) -> Result<OpenReply, Errno> {
@@ -84,7 +107,7 @@ impl Volume {
         let number = self.next_number();
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
-        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), sole: self.may_cache(), first };
+        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), made: is_new && self.may_cache() };
         let mode = self.io_modes.open(ino, by, loan);
         let direct = if mode == IoMode::Direct { DIRECT } else { 0 };
         let writes = if flags.writes() { WRITES } else { 0 };
@@ -95,7 +118,7 @@ impl Volume {
         let caching = match mode {
             IoMode::Cached if keep => Caching::Keep,
             IoMode::Cached => Caching::Fresh,
-            IoMode::Direct => Caching::Direct { parallel: !by.sole },
+            IoMode::Direct => Caching::Direct { parallel: !self.may_cache() },
             // Only what the node sees does it log.
             IoMode::Native(file) if flags.is_direct() || flags.writes() => Caching::PassthroughDirect(file),
             IoMode::Native(file) => Caching::Passthrough(file),
@@ -140,6 +163,10 @@ pub(super) fn way(handle: Handle, mappable: bool) -> Way {
         true => Way::Direct,
     }
 }
+
+/// Whoever has its answer to an open has come to run by then, and the kernel has the file open.
+const LONGEST_OPEN: Duration = Duration::from_millis(200);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// It can be mapped to store into the file.
 fn stores(flags: OpenFlags) -> bool {
