@@ -27,10 +27,11 @@ impl Volume {
             return Ok(None);
         }
         let is_written_past = self.io_modes.is_written_past(ino);
-        let borrow = match flags.writes() || flags.is_direct() {
-            true if stores(flags) => Borrow::Expose,
-            true if flags.writes() || !is_written_past => Borrow::Join,
+        let borrow = match (flags.reads(), flags.writes()) {
+            (true, true) => Borrow::Expose,
+            (false, _) => Borrow::Join,
             _ if is_written_past => Borrow::Follow,
+            _ if flags.is_direct() => Borrow::Join,
             _ => Borrow::Begin,
         };
         // Before it can be exposed it is to be lent.
@@ -39,8 +40,6 @@ impl Volume {
             false => None,
         };
         match self.client.lend(ino, borrow).await {
-            // It would be mapped all the same.
-            Ok(None) if is_native && stores(flags) => Err(FsError::Io),
             // Others that have it open go on reading past the node what this one would not get.
             Err(error) if self.io_modes.is_native(ino) => Err(error),
             lent => Ok(lent.unwrap_or(None)),
@@ -52,21 +51,25 @@ impl Volume {
         if flags.reads() {
             self.wait_until_heard(ino).await;
         }
-        loop {
-            let found = self.find(ino, flags).await?;
+        // Others can begin to read it natively meanwhile, or end: who can store into it is to be known as such.
+        let mut found = None;
+        for _ in 0..MOST_LOANS {
+            found = self.find(ino, flags).await?;
             let loan = self.lend(ino, flags).await?;
-            if !(self.io_modes.is_native(ino) && stores(flags) && loan.is_none()) {
+            let is_to_be_lent = self.io_modes.is_native(ino) || self.io_modes.is_written_past(ino) && self.io_modes.wants(ino);
+            if !(stores(flags) && is_to_be_lent && loan.is_none()) {
                 return Ok((found, loan));
             }
-            // Others have it natively since: it is to be known that this one can store into it.
         }
+        // It would be mapped all the same.
+        if self.io_modes.is_native(ino) { Err(FsError::Io) } else { Ok((found, None)) }
     }
 
     /// Of a file that others write past the kernel's pages these are not to be filled, and less so stored into: the writers would not see that. Who
     /// could do that is to be lent the file, for which the kernel is to have it open for the writers.
     async fn wait_until_heard(&self, ino: Ino) {
         let until = Instant::now() + LONGEST_OPEN;
-        while self.io_modes.is_unheard(ino) {
+        while self.may_cache() && self.io_modes.is_unheard(ino) {
             if Instant::now() >= until {
                 self.io_modes.all_heard(ino);
             }
@@ -166,6 +169,9 @@ pub(super) fn way(handle: Handle, mappable: bool) -> Way {
 
 /// Whoever has its answer to an open has come to run by then, and the kernel has the file open.
 const LONGEST_OPEN: Duration = Duration::from_millis(200);
+/// What cannot be lent by then cannot be.
+const MOST_LOANS: u32 = 10;
+
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// It can be mapped to store into the file.
