@@ -2,6 +2,7 @@
 //! (REQUIREMENTS H-E2, H-E6).
 
 use super::curl::{self, AT_ONCE, Request};
+use super::line::Line;
 use super::place::{Column, Places, Setup};
 use super::{PAGES_AND_NAMES, drop_caches, seconds};
 use crate::Outcome;
@@ -10,10 +11,11 @@ use ebb_bench::work::{self, Durability, Stop, WRITE_BYTES};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What is not as in the other tables.
 pub const SETUP: Setup = Setup {
-    line_bytes_per_sec: Some(20_000_000),
+    line: Some(Line { bytes_per_sec: 20_000_000, delay: Duration::ZERO }),
     flags: &["--cache-size", "64M", "--dirty-size", "32M", "--read-ahead", "8M"],
     note: "The store is behind a line that carries 20 MB/s each way, all connections together; of the cache 64 MiB are allowed, \
            of which 32 MiB may wait for the bucket (`--cache-size 64M --dirty-size 32M --read-ahead 8M`). Half the cache are 32 files \

@@ -1,9 +1,9 @@
-//! A slow line to the store: carries so many bytes a second each way, of all connections together.
+//! A line to the store: carries so many bytes a second each way, of all connections together, and takes its time for each.
 
 use crate::Outcome;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,22 @@ const PIECE_BYTES: usize = 64 << 10;
 /// A line that was late by less makes up for it.
 const SLACK: Duration = Duration::from_millis(10);
 
+/// Pieces of one connection that are on their way at one time.
+const MOST_PIECES: usize = 256;
+
+#[derive(Clone, Copy)]
+pub struct Line {
+    pub bytes_per_sec: u64,
+    /// From one end to the other.
+    pub delay: Duration,
+}
+
 /// Gives the endpoint to use instead of `endpoint`, which is there until this process ends.
-pub fn before(endpoint: &str, bytes_per_sec: u64) -> Outcome<String> {
+pub fn before(endpoint: &str, line: Line) -> Outcome<String> {
     let server = endpoint.strip_prefix("http://").ok_or("the endpoint is not HTTP")?.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("http://{}", listener.local_addr()?);
-    let [there, back] = [(); 2].map(|()| Arc::new(Way::new(bytes_per_sec)));
+    let [there, back] = [(); 2].map(|()| Arc::new(Way::new(line)));
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
             // Who asks sees a connection that ends, as it does where the server does not listen.
@@ -42,35 +52,50 @@ fn join(from: &TcpStream, to: &TcpStream, way: &Arc<Way>) {
 
 /// One direction.
 struct Way {
-    bytes_per_sec: u64,
+    line: Line,
     /// When all that was let through is over.
     free_at: Mutex<Instant>,
 }
 
 impl Way {
-    fn new(bytes_per_sec: u64) -> Way {
-        Way { bytes_per_sec, free_at: Mutex::new(Instant::now()) }
+    fn new(line: Line) -> Way {
+        Way { line, free_at: Mutex::new(Instant::now()) }
     }
 
     fn carry(&self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
         to.set_nodelay(true)?;
-        let mut piece = vec![0; PIECE_BYTES];
-        loop {
-            let len = match from.read(&mut piece)? {
-                0 => return Ok(()),
-                len => len,
+        let (sender, pieces) = mpsc::sync_channel::<(Instant, Vec<u8>)>(MOST_PIECES);
+        thread::scope(|scope| {
+            let arrival = scope.spawn(move || {
+                pieces.iter().try_for_each(|(due, piece)| {
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
+                    to.write_all(&piece)
+                })
+            });
+            let mut piece = vec![0; PIECE_BYTES];
+            let departure = loop {
+                let len = match from.read(&mut piece) {
+                    Ok(0) => break Ok(()),
+                    Ok(len) => len,
+                    Err(error) => break Err(error),
+                };
+                let now = Instant::now();
+                thread::sleep(self.taken(len, now).saturating_duration_since(now));
+                if sender.send((Instant::now() + self.line.delay, piece[..len].to_vec())).is_err() {
+                    break Ok(());
+                }
             };
-            let now = Instant::now();
-            thread::sleep(self.taken(len, now).saturating_duration_since(now));
-            to.write_all(&piece[..len])?;
-        }
+            drop(sender);
+            let arrival = arrival.join().unwrap_or_else(|_| Err(io::Error::other("what arrives is not known")));
+            departure.and(arrival)
+        })
     }
 
     /// When bytes that are there now have passed.
     fn taken(&self, len: usize, now: Instant) -> Instant {
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let begins = now.checked_sub(SLACK).map_or(now, |earliest| free_at.max(earliest));
-        *free_at = begins + Duration::from_secs_f64(len as f64 / self.bytes_per_sec as f64);
+        *free_at = begins + Duration::from_secs_f64(len as f64 / self.line.bytes_per_sec as f64);
         *free_at
     }
 }
@@ -81,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_way_carries_its_rate() {
-        let (way, began) = (Way::new(1000), Instant::now() + Duration::from_secs(1));
+        let way = Way::new(Line { bytes_per_sec: 1000, delay: Duration::ZERO });
+        let began = Instant::now() + Duration::from_secs(1);
         let ends = |len, after_ms: u64| way.taken(len, began + Duration::from_millis(after_ms)).saturating_duration_since(began);
         // From 10 ms before, one after the other.
         assert_eq!([ends(500, 0), ends(500, 0), ends(100, 900)].map(|end| end.as_millis()), [490, 990, 1090]);
@@ -92,7 +118,8 @@ mod tests {
     #[test]
     fn what_comes_out_is_what_went_in() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = before(&format!("http://{}", server.local_addr().unwrap()), 1 << 30).unwrap();
+        let line = Line { bytes_per_sec: 1 << 30, delay: Duration::from_millis(3) };
+        let endpoint = before(&format!("http://{}", server.local_addr().unwrap()), line).unwrap();
         thread::spawn(move || {
             let (mut stream, _) = server.accept().unwrap();
             let mut bytes = Vec::new();
@@ -100,11 +127,12 @@ mod tests {
             stream.write_all(&bytes).unwrap();
         });
         let sent = ebb_bench::Rng(1).bytes(3 * PIECE_BYTES + 1);
+        let began = Instant::now();
         let mut stream = TcpStream::connect(endpoint.strip_prefix("http://").unwrap()).unwrap();
         stream.write_all(&sent).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         let mut got = Vec::new();
         stream.read_to_end(&mut got).unwrap();
-        assert!(got == sent);
+        assert!(got == sent && began.elapsed() >= 2 * line.delay);
     }
 }

@@ -1,8 +1,9 @@
 //! Places to work in: the machine's own file systems, the two FUSE servers that show what the
 //! kernel allows, and ebb.
 
+use super::line::{self, Line};
 use super::peers::{Peer, Programs};
-use super::{line, put_aside};
+use super::put_aside;
 use crate::rig::{Rig, Shape};
 use crate::{Outcome, tool};
 use std::fs;
@@ -118,8 +119,8 @@ impl Column {
 /// What is not as usual in the places of one table.
 #[derive(Clone, Copy, Default)]
 pub struct Setup {
-    /// How fast the store is reached, each way.
-    pub line_bytes_per_sec: Option<u64>,
+    /// What the store is behind.
+    pub line: Option<Line>,
     /// Of `ebb mount`.
     pub flags: &'static [&'static str],
     /// How that is told beside the table.
@@ -186,8 +187,8 @@ impl Places {
             Column::Ebb => {
                 if self.ebb.is_none() {
                     let mut rig = Rig::new(Shape::EmbeddedS3, &self.binaries)?.with(self.setup.flags);
-                    if let Some(rate) = self.setup.line_bytes_per_sec {
-                        let endpoint = line::before(rig.store.endpoint().ok_or("the store has no endpoint")?, rate)?;
+                    if let Some(line) = self.setup.line {
+                        let endpoint = line::before(rig.store.endpoint().ok_or("the store has no endpoint")?, line)?;
                         rig.store.set_endpoint(endpoint);
                     }
                     rig.mount("")?;

@@ -1,10 +1,12 @@
 //! The tables: which work, where, and what ebb is to reach.
 
+use super::line::Line;
 use super::place::{Column, Places, Setup};
 use super::{bucket, cache, chunks, data, mdtest, model, names};
 use crate::Outcome;
 use Column::{Curl, Ebb, Memory, MooseFs, Native, Noop, Parallel, Passthrough, Rclone, S3fs, Serial};
 use clap::ValueEnum;
+use std::time::Duration;
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Table {
@@ -16,6 +18,8 @@ pub enum Table {
     Metadata,
     /// What comes from the bucket, and what goes there.
     Bucket,
+    /// The same with a store as far away as stores are.
+    Far,
     /// A service that reads its model when it starts.
     Model,
     /// A slow bucket, and sets smaller and larger than the cache.
@@ -71,6 +75,7 @@ impl Table {
             Table::Files => FILES,
             Table::Metadata => METADATA,
             Table::Bucket => BUCKET,
+            Table::Far => FAR,
             Table::Model => MODEL,
             Table::Cache => CACHE,
             Table::Chunks => CHUNKS,
@@ -83,6 +88,12 @@ impl Table {
 
     pub fn setup(self) -> Setup {
         match self {
+            Table::Far => Setup {
+                line: Some(Line { bytes_per_sec: 250_000_000, delay: Duration::from_millis(5) }),
+                note: "The store is behind a line that carries 250 MB/s each way, all connections together, and takes 5 ms there and 5 ms \
+                       back: the nearest that a bucket is to a node. What is `bucket` otherwise.",
+                ..Setup::default()
+            },
             Table::Cache => cache::SETUP,
             Table::Chunks => Setup {
                 note: "Each row is a size of requests. ebb has no setting for it: it is mounted with a read-ahead of eight times as much, \
@@ -167,6 +178,35 @@ const BUCKET: &[Row] = &[
     row!("fetched for each byte of these", "bytes", &[Ebb], [], bucket::amplification),
     row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain),
     row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back),
+];
+
+/// Goals that a machine with two processors cannot show beside a server of its own.
+const FAR: &[Row] = &[
+    row!("read, sequential", "MB/s", WITH_CURL, [at_least(0.9, &[Curl])], bucket::sequential),
+    row!("read the first 128 KiB of files, one after the other", "/s", WITH_CURL, [at_least(0.67, &[Curl])], bucket::beginnings),
+    row!(
+        "read 128 KiB anywhere, 8 at one time",
+        "/s",
+        WITH_CURL,
+        [at_least(0.8, &[Curl]), at_least(1.0, &[S3fs, Rclone])],
+        bucket::anywhere
+    ),
+    row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain),
+    row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back),
+    row!(
+        "a model of 464 files, first",
+        "s",
+        &[Serial, Parallel, Ebb, S3fs, Rclone],
+        [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])],
+        model::first
+    ),
+    row!(
+        "the same after `ebb warmup`, which counts",
+        "s",
+        &[Serial, Parallel, Ebb],
+        [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])],
+        model::warmed_up
+    ),
 ];
 
 const MODEL: &[Row] = &[
