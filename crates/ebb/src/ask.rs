@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// How often long work is asked how far it is.
 pub const POLL: Duration = Duration::from_millis(250);
 
+/// Longer than a node is ever busy with one thing.
+const STATUS_PATIENCE: Duration = Duration::from_secs(20);
+
 /// How long a daemon that takes over from another is waited for.
 const SUCCESSION_PATIENCE: Duration = Duration::from_secs(30);
 const SUCCESSION_POLL: Duration = Duration::from_millis(20);
@@ -240,7 +243,13 @@ impl std::fmt::Display for AskError {
 /// One question over a connection of its own.
 async fn ask(address: &str, request: AdminRequest) -> Result<AdminReply, AskError> {
     let line = Line::to(address).await?;
-    match line.call(Request::Admin(request)).await.map_err(|error| line.explain(error))? {
+    // Other work takes as long as it takes.
+    let patience = if request == AdminRequest::Status { STATUS_PATIENCE } else { Duration::MAX };
+    let Ok(answer) = tokio::time::timeout(patience, line.call(Request::Admin(request))).await else {
+        let secs = patience.as_secs();
+        return Err(AskError::Unreachable(format!("{address} has said nothing for {secs} s: it hangs, or is no node of ebb")));
+    };
+    match answer.map_err(|error| line.explain(error))? {
         Reply::Admin(reply) => Ok(reply),
         _ => Err(AskError::Unreachable("a reply of the wrong kind".into())),
     }

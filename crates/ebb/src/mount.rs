@@ -108,6 +108,9 @@ impl Plan {
                 error => Failure::Failed(error.to_string()),
             })?,
         };
+        if mountpoint.to_str().is_none() {
+            return Err(Failure::Usage(format!("mount point {} is not UTF-8: choose another name", mountpoint.display())));
+        }
         // Clients of a node share nothing on disk but have a log each.
         let key = match source {
             Source::Storage { .. } => args.source.clone(),

@@ -2,7 +2,10 @@
 //! mistake it was.
 
 use crate::place::Place;
+use std::ffi::OsStr;
 use std::fs;
+use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 
 #[test]
 fn mistakes_of_the_caller() {
@@ -32,6 +35,24 @@ fn mistakes_of_the_caller() {
         assert!(done.err.starts_with("error: "), "{done:?}");
     }
     assert!(!place.is_mounted("mnt"));
+}
+
+#[test]
+fn names_that_no_record_can_have() {
+    let place = Place::new();
+    let point = OsStr::from_bytes(b"mnt\xff");
+    fs::create_dir(place.path("").join(point)).unwrap();
+    let args: [&OsStr; 5] = ["mount".as_ref(), place.url().as_ref(), point, "--data".as_ref(), "data".as_ref()];
+    place.ebb(&args).refused(2, "is not UTF-8");
+}
+
+/// Situation: something takes connections and says nothing. Danger: whoever asks waits for ever.
+#[test]
+fn who_says_nothing_is_no_node() {
+    let place = Place::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    place.ebb(&["status", &address]).refused(1, "has said nothing for 20 s");
 }
 
 #[test]
