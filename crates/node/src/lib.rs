@@ -57,6 +57,7 @@ mod stats;
 mod store;
 mod streams;
 mod trash;
+mod traversals;
 mod troubles;
 mod walks;
 mod warm;
@@ -104,6 +105,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::Rc;
 use store::Store;
+use traversals::Traversals;
 use troubles::Troubles;
 
 pub struct Node {
@@ -125,6 +127,7 @@ pub struct Node {
     /// One load of a directory at a time.
     loads: Locks<Ino>,
     pages: Pages,
+    traversals: RefCell<Traversals>,
     downloads: Downloads,
     cache: Cache,
     revalidation: Revalidation,

@@ -52,9 +52,10 @@ impl Node {
     }
 
     /// As [`Node::resolve`], on behalf of who only looks.
-    pub(crate) async fn look_up(&self, dir: Ino, name: &Name) -> Result<Attr, RpcError> {
+    pub(crate) async fn look_up(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<Attr, RpcError> {
         if !self.knows(dir, name) {
             self.room_to_load()?;
+            self.look_into(dir);
             self.resolve(dir, name).await?;
         }
         Ok(self.replica.view().namespace().lookup(dir, name)?)
@@ -104,7 +105,7 @@ impl Node {
         state.backing().load_plan(state.namespace(), dir)
     }
 
-    async fn load_page(&self, dir: Ino) -> Result<(), RpcError> {
+    pub(crate) async fn load_page(&self, dir: Ino) -> Result<(), RpcError> {
         let Some(LoadPlan { page_key: asked, .. }) = self.load_plan(dir) else { return Ok(()) };
         let head = self.head_of(dir, asked.as_deref()).await?;
         // A head that has come to be known is of an epoch of its own.

@@ -58,6 +58,11 @@ impl Node {
         Err(FsError::NoMemory.into())
     }
 
+    /// Whether names may come in that nobody has asked for.
+    pub(crate) fn has_metadata_to_spare(&self) -> bool {
+        self.replica.view().memory_bytes() < self.options.metadata_bytes / 10 * TENTHS_LEFT
+    }
+
     fn metadata_is_full(&self) -> bool {
         self.replica.view().memory_bytes() >= self.options.metadata_bytes
     }

@@ -238,6 +238,7 @@ impl Node {
             locks: Default::default(),
             loads: Default::default(),
             pages: Default::default(),
+            traversals: Default::default(),
             revalidation: Revalidation::default(),
             gone: Gone::default(),
             forgetting: Forgetting::default(),

@@ -132,6 +132,7 @@ impl Node {
             Request::ReadDir { dir, after, limit } => {
                 self.forgetting.used(dir);
                 if after == Cookie::START {
+                    self.look_into(dir);
                     self.revalidate_listing(dir).await;
                 }
                 self.read_dir(dir, after, limit).await

@@ -4,16 +4,21 @@ use super::curl::{self, AT_ONCE, Request};
 use super::data::{self, LARGE_BYTES};
 use super::place::{Column, Places};
 use super::seconds;
-use crate::Outcome;
+use crate::{Outcome, tool};
 use ebb_bench::Rng;
 use ebb_bench::work::{self, Durability, READ_BYTES, Stop, WRITE_BYTES};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Files of which the beginning is read.
 const FILES: usize = 200;
 const FILE_BYTES: usize = 1 << 20;
+
+/// What is looked for in them.
+const DIRECTORIES: usize = 200;
+const FILES_EACH: usize = 5;
 
 /// Reads anywhere.
 const READS: u64 = 1024;
@@ -84,6 +89,23 @@ pub fn amplification(places: &mut Places, column: Column) -> Outcome<f64> {
     anywhere(places, column)?;
     let bytes = places.moved_bytes(&["get"])?;
     Ok(bytes as f64 / (READS * READ_BYTES as u64) as f64)
+}
+
+/// All names of a tree of many directories, with nothing but the root's on the node: seconds.
+pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
+    let tree = places.root(column)?.join("tree");
+    if !tree.exists() {
+        for dir in 0..DIRECTORIES {
+            let dir = tree.join(format!("{dir:03}"));
+            fs::create_dir_all(&dir)?;
+            (0..FILES_EACH).try_for_each(|file| fs::write(dir.join(file.to_string()), b"content"))?;
+        }
+    }
+    cold(places, column, &[], vec![], || {
+        let found = tool::output(Command::new("find").arg(&tree))?.lines().count();
+        let expected = 1 + DIRECTORIES * (1 + FILES_EACH);
+        if found == expected { Ok(()) } else { Err(format!("{found} of {expected} names").into()) }
+    })
 }
 
 /// What is dirty and forced, until the bucket has it: MB/s.

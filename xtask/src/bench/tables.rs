@@ -191,6 +191,7 @@ const FAR: &[Row] = &[
         [at_least(0.8, &[Curl]), at_least(1.0, &[S3fs, Rclone])],
         bucket::anywhere
     ),
+    row!("find in 200 directories", "s", &[Ebb, S3fs, Rclone], [at_most(1.0, &[S3fs, Rclone])], bucket::find),
     row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain),
     row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back),
     row!(

@@ -26,4 +26,10 @@ impl Namespace {
         let entries = rest.by_ref().take(limit).filter_map(shown).collect();
         Ok((entries, rest.next().is_none()))
     }
+
+    /// What a directory stream has after a position, as far as it is loaded.
+    pub fn entries_after(&self, dir: Ino, after: Cookie) -> impl Iterator<Item = (Cookie, Ino, FileKind)> {
+        let shown = |(cookie, Entry { name, ino, kind })| (name.as_bytes() != TRASH).then_some((cookie, ino, kind));
+        self.stream(dir, after).filter_map(shown)
+    }
 }
