@@ -145,6 +145,22 @@ fn readers_see_what_was_written_asynchronously() {
     place.umount();
 }
 
+/// Situation: chown(2) that names neither owner nor group, of which the kernel says nothing to a file system.
+#[test]
+fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
+    let place = Place::new();
+    place.mount();
+    for base in ["backing", "mnt"] {
+        let path = place.path(base).join("set-id");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        std::os::unix::fs::chown(&path, None, None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{base}");
+    }
+    fs::remove_file(place.path("backing/set-id")).unwrap();
+    place.umount();
+}
+
 /// A write past the kernel's cache takes set-id bits away as one through it does, and stat(2) says
 /// so although the kernel may keep attributes.
 #[test]

@@ -713,6 +713,7 @@ fn set_attr(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
             () => Ok(Some(SetTime::To(Time { secs: secs as i64, nanos }))),
         }
     };
+    let is_empty = !(has(fattr::MODE | fattr::UID | fattr::GID | fattr::SIZE | fattr::ATIME | fattr::MTIME));
     let size_bytes = if has(fattr::SIZE) { Some(position(arg.size, 0)?) } else { None };
     Ok(SetAttr {
         mode: has(fattr::MODE).then_some(permissions(arg.mode)),
@@ -721,8 +722,9 @@ fn set_attr(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
         size_bytes,
         atime: time(fattr::ATIME, fattr::ATIME_NOW, arg.atime, arg.atimensec)?,
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, arg.mtime, arg.mtimensec)?,
-        // HANDLE_KILLPRIV_V2 leaves a change of owner to the file system without saying so.
-        drop_set_id: has(fattr::KILL_SUIDGID) || has(fattr::UID) || has(fattr::GID),
+        // HANDLE_KILLPRIV_V2 leaves a change of owner to the file system without saying so, and says nothing at all of
+        // one that leaves both as they are.
+        drop_set_id: has(fattr::KILL_SUIDGID | fattr::UID | fattr::GID) || is_empty,
     })
 }
 
