@@ -229,15 +229,15 @@ impl Namespace {
                 self.make(caller, stamp, *parent, name, *ino, *mode, what, changes).map(Some)
             }
             Mutation::Link { ino, parent, name } => self.link(caller, stamp, *ino, *parent, name, changes).map(Some),
-            Mutation::Unlink { parent, name, holders } => {
-                self.unlink(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes).map(|()| gone(changes))
-            }
-            Mutation::Rmdir { parent, name, holders } => {
-                self.rmdir(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes).map(|()| gone(changes))
-            }
+            Mutation::Unlink { parent, name, holders } => self
+                .unlink(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes)
+                .map(|()| self.parted(changes)),
+            Mutation::Rmdir { parent, name, holders } => self
+                .rmdir(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes)
+                .map(|()| self.parted(changes)),
             Mutation::Rename { from, name, to, new_name, mode, holders } => self
                 .rename(caller, stamp, (*from, name), (*to, new_name), *mode, Parting { holders, trash, uid: caller.uid }, changes)
-                .map(|()| gone(changes)),
+                .map(|()| self.parted(changes)),
             Mutation::SetAttr { ino, set } => self.set_attr(caller, stamp, *ino, set, changes).map(Some),
             Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => {
                 self.set_flags(caller, stamp, *ino, value, changes).map(Some)
@@ -257,6 +257,15 @@ impl Namespace {
                 self.fallocate(caller, stamp, *ino, (*offset, *len_bytes), (*what, *keep_size), edges, *drop_set_id, changes).map(Some)
             }
         }
+    }
+
+    /// What a removal has left no name of, as it is, or was at the end.
+    fn parted(&self, changes: &[Change]) -> Option<Attr> {
+        changes.iter().find_map(|change| match change {
+            Change::Gone { attr, .. } => Some(attr.clone()),
+            Change::Unlinked { ino, .. } => self.inode(*ino).map(|inode| inode.attr).filter(|attr| attr.nlink == 0),
+            _ => None,
+        })
     }
 }
 
@@ -284,11 +293,6 @@ pub enum Change {
     Gone { ino: Ino, attr: Attr },
     /// The bucket says all about the inode, which is known here no longer.
     Forgotten { ino: Ino },
-}
-
-/// What a removal has left nothing of.
-fn gone(changes: &[Change]) -> Option<Attr> {
-    changes.iter().find_map(|change| if let Change::Gone { attr, .. } = change { Some(attr.clone()) } else { None })
 }
 
 impl Change {

@@ -3,7 +3,7 @@
 use crate::place::Place;
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -106,6 +106,7 @@ fn what_is_in_use_without_being_open_outlives_its_name() {
         for name in ["removed", "replaced", "other"] {
             fs::write(at(name), "12345").unwrap();
         }
+        let opened = File::options().append(true).open(at("removed")).unwrap();
         let by_path = |name| File::options().read(true).custom_flags(libc::O_PATH).open(at(name)).unwrap();
         let fifo = File::options().read(true).write(true).open(at("fifo")).unwrap();
         let [dir, removed, replaced] = ["dir", "removed", "replaced"].map(by_path);
@@ -117,7 +118,11 @@ fn what_is_in_use_without_being_open_outlives_its_name() {
         for file in [&fifo, &dir, &removed, &replaced] {
             assert_eq!(file.metadata().unwrap().nlink(), 0, "{base}");
         }
-        assert_eq!((removed.metadata().unwrap().len(), replaced.metadata().unwrap().len()), (5, 5), "{base}");
+        (&opened).write_all(b"6789").unwrap();
+        drop(opened);
+        // The kernel tells of that afterwards.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!((removed.metadata().unwrap().len(), replaced.metadata().unwrap().len()), (9, 5), "{base}");
         let script =
             "mkdir here && cd here && rmdir ../here && stat -c '%F %h' . && ls -a . && ! touch new 2>/dev/null && ! mkdir new 2>/dev/null";
         let run = Command::new("sh").args(["-c", script]).current_dir(place.path(base)).output().unwrap();

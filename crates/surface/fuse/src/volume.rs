@@ -63,8 +63,8 @@ pub struct Volume {
     name_ttl: Duration,
     consistency: Consistency,
     known: Rc<RefCell<Known>>,
-    /// What was removed here while nobody had it open as far as the kernel says, which does not say it of a
-    /// FIFO, of a device, of a current directory or with O_PATH: as it was, until the kernel forgets it.
+    /// What has lost its last name here, as it was when it was last open as far as the kernel says, which does not say it of a
+    /// FIFO, of a device, of a current directory or with O_PATH; until the kernel forgets it.
     gone: RefCell<BTreeMap<Ino, Attr>>,
     pages: Rc<Pages>,
     /// Files that are open for reading and writing here, with the number of their opens: they
@@ -184,8 +184,8 @@ impl Volume {
         }
     }
 
-    fn note_gone(&self, gone: Option<Attr>) {
-        if let Some(attr) = gone.filter(|attr| self.known.borrow().has(attr.ino)) {
+    fn note_parted(&self, parted: Option<Attr>) {
+        if let Some(attr) = parted.filter(|attr| self.known.borrow().has(attr.ino)) {
             self.gone.borrow_mut().insert(attr.ino, attr);
         }
     }
@@ -298,17 +298,17 @@ impl Filesystem for Volume {
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        self.note_gone(self.once(cx).unlink(&Self::caller(cx), self.real(parent), &name).await?);
+        self.note_parted(self.once(cx).unlink(&Self::caller(cx), self.real(parent), &name).await?);
         Ok(())
     }
 
     async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        self.note_gone(self.once(cx).rmdir(&Self::caller(cx), self.real(parent), &name).await?);
+        self.note_parted(self.once(cx).rmdir(&Self::caller(cx), self.real(parent), &name).await?);
         Ok(())
     }
 
     async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
-        self.note_gone(self.once(cx).rename(&Self::caller(cx), self.real(from), &name, self.real(to), &new_name, mode).await?);
+        self.note_parted(self.once(cx).rename(&Self::caller(cx), self.real(from), &name, self.real(to), &new_name, mode).await?);
         Ok(())
     }
 
@@ -436,6 +436,9 @@ impl Filesystem for Volume {
             }
         }
         self.lockers.borrow_mut().released(handle);
+        if self.as_it_was(ino).is_some() {
+            self.note_parted(self.client.getattr(ino).await.ok());
+        }
         if self.is_left_no_more(handle) {
             self.let_go(ino, handle, flags.reads() && flags.writes());
         }
