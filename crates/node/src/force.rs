@@ -18,7 +18,7 @@ impl Node {
     pub(crate) async fn force(&self, scope: SyncScope) -> Result<LogIndex, RpcError> {
         let upto = self.replica.log().written();
         let all_back = !self.attachments.awaits_any();
-        match self.store.sync(scope).await {
+        match self.waiting("the node's disk", self.store.sync(scope)).await {
             Ok(any) if (any || scope == SyncScope::All) && all_back => {
                 self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await?;
             }
@@ -61,12 +61,12 @@ impl Node {
     pub(crate) async fn force_log(&self) -> Result<LogIndex, RpcError> {
         // Or what was cut off could come back under what is logged by now. Of a file of which that
         // fails nothing is forced any more.
-        if let Err(error) = self.store.sync_cuts().await {
+        if let Err(error) = self.waiting("the node's disk", self.store.sync_cuts()).await {
             self.trouble("disk", Some(format!("the length of a file could not be forced to disk: {error}")));
         }
         let durable = self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)?;
         let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
-        if let Err(error) = self.store.drop_doomed(durable, has_files).await {
+        if let Err(error) = self.waiting("the node's disk", self.store.drop_doomed(durable, has_files)).await {
             // The space comes back with the next start, which removes what nobody knows.
             self.trouble("disk", Some(format!("a file of the cache could not be removed: {error}")));
         }
