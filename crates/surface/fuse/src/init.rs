@@ -1,7 +1,7 @@
 //! What is agreed with the kernel at the start of a connection.
 
 use crate::abi::{self, init};
-use ebb_model::{BLOCK_BYTES, MAX_IO_BYTES};
+use ebb_model::MAX_IO_BYTES;
 use zerocopy::FromBytes;
 
 /// What is asked for where the kernel offers it.
@@ -139,9 +139,10 @@ pub(crate) fn negotiate(body: &[u8], also: u64) -> Option<(Answer, abi::InitOut)
     Some((Answer::Agreed(agreed), out))
 }
 
-/// In one WRITE. A page less in memory would do for [`MAX_IO_BYTES`] from wherever in a page they begin, but
-/// the next one should begin with a block: a block that comes in two pieces has no checksum until it is sent.
-const MAX_WRITE_BYTES: u32 = MAX_IO_BYTES as u32 - BLOCK_BYTES as u32;
+/// In one WRITE: the largest power of two that the kernel's pages hold from wherever in a page it begins. What
+/// begins inside a block leaves that without a checksum until it is sent, and what is written in other
+/// lengths is kept in small folios, of which who maps the file has each mapped by itself.
+const MAX_WRITE_BYTES: u32 = MAX_IO_BYTES as u32 / 2;
 
 /// What a slot of a ring must hold is the larger of this and `max_write`.
 fn max_pages(page_bytes: usize) -> u16 {
@@ -172,7 +173,7 @@ mod tests {
         let (answer, out) = negotiate(&offer(7, 99, u64::MAX), 0).unwrap();
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED }));
         assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED);
-        assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 960 << 10, 256));
+        assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 512 << 10, 256));
         assert_eq!(out.max_stack_depth, 0);
     }
 
