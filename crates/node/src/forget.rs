@@ -126,7 +126,7 @@ impl Node {
         // What was used since the last time is spared the first time.
         let looks = 2 * self.replica.view().backing().directory_count();
         for look in 0..looks {
-            if self.replica.view().memory_bytes() < bytes || in_vain >= MOST_IN_VAIN || !self.may_forget() {
+            if self.replica.view().memory_bytes() < bytes || in_vain >= MOST_IN_VAIN || !self.may_act_by_itself() {
                 break;
             }
             let Some(dir) = self.next_directory() else { break };
@@ -140,7 +140,8 @@ impl Node {
         Ok(gone)
     }
 
-    fn may_forget(&self) -> bool {
+    /// Whether what is known of the bucket may change though nobody asks for it.
+    pub(crate) fn may_act_by_itself(&self) -> bool {
         self.bucket.is_some() && !self.is_stopping() && !self.attachments.awaits_any() && !self.has_failed() && self.lost_to().is_none()
     }
 
@@ -216,7 +217,7 @@ impl Node {
         let proposed = self
             .replica
             .propose(|_| {
-                if self.attachments.is_open(dir) || !self.may_forget() {
+                if self.attachments.is_open(dir) || !self.may_act_by_itself() {
                     return Err(RpcError::Overloaded);
                 }
                 going = self.forgetting.decide(|ino| free.contains(ino) && !self.attachments.is_open(*ino));

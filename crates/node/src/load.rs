@@ -7,11 +7,13 @@
 use crate::Node;
 use crate::locks::Mode;
 use crate::pages::LOAD_PIECES;
+use crate::traversals::Look;
 use ebb_core::backing::{self, Listed, Listing, LoadPlan, LookupPlan, Scope, end_of_part, page_key, pieces_of_listing, pieces_of_name};
 use ebb_format::page::Head;
 use ebb_model::*;
 use ebb_ports::{BucketError, ListEntry, ListRequest};
 use futures_util::future::{try_join, try_join_all};
+use std::future::Future;
 use std::rc::Rc;
 
 /// Keys asked for at one time: the most that S3 gives.
@@ -22,6 +24,15 @@ const MAX_DEPTH: usize = 4096;
 
 /// More ids than clients can have been given in the time that a power cut takes back.
 const LOST_IDS: u32 = 1 << 17;
+
+/// How long the bucket is waited for.
+#[derive(Clone, Copy)]
+pub(crate) enum Patience {
+    /// Somebody has been told.
+    Stated,
+    /// Nobody has asked yet, and who does is not to wait for that.
+    Short,
+}
 
 /// What the bucket was found to have of one name.
 pub(crate) struct Found {
@@ -41,9 +52,8 @@ impl Node {
         // question, which says nothing about the name: it is asked again.
         while !self.knows(dir, name) {
             // The first page settles small directories whole.
-            let untouched = self.replica.view().backing().is_untouched(dir);
-            if untouched {
-                self.load_page(dir).await?;
+            if self.is_untouched(dir) {
+                self.load_page(dir, Patience::Stated).await?;
             } else if self.load_name(dir, name).await? {
                 break;
             }
@@ -55,8 +65,10 @@ impl Node {
     pub(crate) async fn look_up(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<Attr, RpcError> {
         if !self.knows(dir, name) {
             self.room_to_load()?;
-            self.look_into(dir);
+            self.look_into(dir, Look::Up);
             self.resolve(dir, name).await?;
+        } else if self.is_ahead(dir) {
+            self.look_into(dir, Look::Up);
         }
         Ok(self.replica.view().namespace().lookup(dir, name)?)
     }
@@ -77,9 +89,13 @@ impl Node {
     pub(crate) async fn load_next(&self, dir: Ino) -> Result<(), RpcError> {
         let _guard = self.loads.lock(dir, Mode::Exclusive).await;
         if !self.is_complete(dir) {
-            self.load_page(dir).await?;
+            self.load_page(dir, Patience::Stated).await?;
         }
         Ok(())
+    }
+
+    pub(crate) fn is_untouched(&self, dir: Ino) -> bool {
+        self.replica.view().backing().is_untouched(dir)
     }
 
     pub(crate) fn is_complete(&self, dir: Ino) -> bool {
@@ -105,8 +121,9 @@ impl Node {
         state.backing().load_plan(state.namespace(), dir)
     }
 
-    pub(crate) async fn load_page(&self, dir: Ino) -> Result<(), RpcError> {
+    pub(crate) async fn load_page(&self, dir: Ino, patience: Patience) -> Result<(), RpcError> {
         let Some(LoadPlan { page_key: asked, .. }) = self.load_plan(dir) else { return Ok(()) };
+        self.patiently(patience, self.see_head(dir, asked.as_deref())).await?;
         let head = self.head_of(dir, asked.as_deref()).await?;
         // A head that has come to be known is of an epoch of its own.
         let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == asked) else { return Ok(()) };
@@ -116,23 +133,24 @@ impl Node {
             self.revalidation.asked_for(dir, self.ports.clock.monotonic());
         }
         let request = ListRequest { prefix: prefix.clone(), by_directory: true, after: after.clone(), limit: LIST_LIMIT };
-        let listing = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone())).await?;
+        let listing = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone()));
+        let listing = self.patiently(patience, listing).await?;
         let mut last = listing.entries.last().filter(|_| listing.more).map(|last| last.key().to_owned());
-        let mut entries = self.believed(listing.entries.into_iter().map(listed).collect()).await?;
+        let mut entries = self.patiently(patience, self.believed(listing.entries.into_iter().map(listed).collect())).await?;
         let part = head.as_ref().and_then(|(head, _)| end_of_part(head, &prefix, after.as_deref(), last.as_deref(), LOAD_PIECES));
         if let Some(end) = part {
             entries.retain(|entry| entry.key() <= end.as_str());
             last = Some(end);
         }
         if last.is_some() {
-            let probed = self.probe(backing::to_probe(&entries)).await?;
+            let probed = self.patiently(patience, self.probe(backing::to_probe(&entries))).await?;
             entries.extend(probed);
         }
         let page = match &head {
             Some((head, _)) => {
                 let needed = pieces_of_listing(head, &prefix, after.as_deref(), &entries, last.as_deref());
                 // One that is out of date is read again, and what was listed with it is void.
-                let Some(page) = self.with_pieces(dir, head, needed).await? else { return Ok(()) };
+                let Some(page) = self.patiently(patience, self.with_pieces(dir, head, needed)).await? else { return Ok(()) };
                 Some(page)
             }
             None => None,
@@ -148,6 +166,13 @@ impl Node {
             return Err(FsError::Io.into());
         }
         Ok(())
+    }
+
+    async fn patiently<T>(&self, patience: Patience, asking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
+        match patience {
+            Patience::Stated => asking.await,
+            Patience::Short => self.in_time(asking).await,
+        }
     }
 
     /// Learns about one name of a directory that is too large to be loaded for it. False if

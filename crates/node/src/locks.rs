@@ -74,12 +74,17 @@ impl State {
 impl<K: Ord + Clone> Locks<K> {
     /// `None` if somebody holds or awaits it.
     pub fn try_lock(&self, key: K, mode: Mode) -> Option<Guard<K>> {
-        let mut table = self.table.borrow_mut();
-        if table.contains_key(&key) {
+        if self.is_taken(&key) {
             return None;
         }
+        let mut table = self.table.borrow_mut();
         table.entry(key.clone()).or_default().enter(mode);
         Some(Guard { table: self.table.clone(), key, mode })
+    }
+
+    /// Whether somebody holds or awaits it.
+    pub fn is_taken(&self, key: &K) -> bool {
+        self.table.borrow().contains_key(key)
     }
 
     pub async fn lock(&self, key: K, mode: Mode) -> Guard<K> {

@@ -23,7 +23,10 @@ const LEAST: usize = 64;
 /// How long nothing is tried then.
 const REST: Duration = Duration::from_secs(5);
 
-/// From nine tenths of the bound on names are forgotten, until this is left.
+/// From this part of the bound on names are forgotten.
+const TENTHS_FULL: u64 = 9;
+
+/// Until this is left.
 const TENTHS_LEFT: u64 = 8;
 
 #[derive(Default)]
@@ -60,7 +63,7 @@ impl Node {
 
     /// Whether names may come in that nobody has asked for.
     pub(crate) fn has_metadata_to_spare(&self) -> bool {
-        self.replica.view().memory_bytes() < self.options.metadata_bytes / 10 * TENTHS_LEFT
+        self.replica.view().memory_bytes() < self.options.metadata_bytes / 10 * TENTHS_FULL
     }
 
     fn metadata_is_full(&self) -> bool {
@@ -72,7 +75,7 @@ impl Node {
         while !self.is_stopping() {
             let urged = self.metadata.urged.wait();
             let now = self.ports.clock.monotonic();
-            let is_due = self.replica.view().memory_bytes() >= limit / 10 * 9 && now >= self.metadata.not_before.get();
+            let is_due = self.replica.view().memory_bytes() >= limit / 10 * TENTHS_FULL && now >= self.metadata.not_before.get();
             if is_due {
                 let gone = self.forget_until(limit / 10 * TENTHS_LEFT).await.unwrap_or_else(|error| {
                     tracing::warn!(%error, "names could not be forgotten");

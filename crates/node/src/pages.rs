@@ -73,14 +73,7 @@ impl Node {
     pub(crate) async fn head_of(&self, dir: Ino, key: Option<&str>) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
         let Some(key) = key else { return Ok(None) };
         let _guard = self.pages.heads.lock(dir, Mode::Exclusive).await;
-        let (head, etag) = match self.pages.head(dir) {
-            Some(known) => known,
-            None => {
-                let Some((head, etag)) = self.read_head(key).await? else { return Ok(None) };
-                self.pages.keep(dir, head.clone(), etag.clone());
-                (head, etag)
-            }
-        };
+        let Some((head, etag)) = self.seen_head(dir, key).await? else { return Ok(None) };
         // Who writes nothing has nothing to mark.
         let is_news = !self.read_only() && self.replica.view().backing().wants_pieces(dir, &head.pieces);
         if is_news {
@@ -89,6 +82,24 @@ impl Node {
             }
         }
         Ok(Some((head, etag)))
+    }
+
+    /// What [`Node::head_of`] will find. Can be given up at any time.
+    pub(crate) async fn see_head(&self, dir: Ino, key: Option<&str>) -> Result<(), RpcError> {
+        let Some(key) = key else { return Ok(()) };
+        let _guard = self.pages.heads.lock(dir, Mode::Exclusive).await;
+        self.seen_head(dir, key).await.map(drop)
+    }
+
+    async fn seen_head(&self, dir: Ino, key: &str) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
+        if let Some(known) = self.pages.head(dir) {
+            return Ok(Some(known));
+        }
+        let read = self.read_head(key).await?;
+        if let Some((head, etag)) = &read {
+            self.pages.keep(dir, head.clone(), etag.clone());
+        }
+        Ok(read)
     }
 
     pub(crate) async fn read_head(&self, key: &str) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {

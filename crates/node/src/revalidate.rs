@@ -8,6 +8,7 @@
 use crate::Node;
 use crate::load::{LIST_LIMIT, listed};
 use crate::locks::{Locks, Mode};
+use crate::traversals::Look;
 use ebb_core::backing::{self, Listing, Scope, Standing};
 use ebb_core::partition::Partition;
 use ebb_model::*;
@@ -61,7 +62,7 @@ impl Node {
             return;
         }
         if !self.replica.view().namespace().has_more_names_than(dir, LIST_LIMIT) {
-            return self.revalidate_listing(dir).await;
+            return self.revalidate_listing(dir, Look::Up).await;
         }
         let known = self.replica.view().namespace().lookup(dir, name).ok();
         match known {
@@ -71,8 +72,9 @@ impl Node {
         }
     }
 
-    /// The directory is about to be listed.
-    pub(crate) async fn revalidate_listing(self: &Rc<Self>, dir: Ino) {
+    /// The directory is about to be used.
+    pub(crate) async fn revalidate_listing(self: &Rc<Self>, dir: Ino, look: Look) {
+        self.look_into(dir, look);
         let due = || self.is_stale(dir) && self.is_complete(dir);
         if !due() {
             return;
@@ -83,6 +85,20 @@ impl Node {
             self.settle(self.list_again(dir)).await;
             self.revalidation.asked_for(dir, now);
         }
+    }
+
+    /// Whether a directory that the bucket has told of is to be listed once more before it is used, and nobody does that yet.
+    pub(crate) fn is_listing_due(&self, dir: Ino) -> bool {
+        self.is_stale(dir) && self.replica.view().backing().is_listed(dir) && !self.revalidation.turns.is_taken(&dir)
+    }
+
+    /// Lists a directory again before anybody uses it, unless that is under way. Whether that succeeds is for who uses it to find out.
+    pub(crate) async fn revalidate_ahead(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
+        let Some(_turn) = self.revalidation.turns.try_lock(dir, Mode::Exclusive) else { return Ok(()) };
+        let now = self.ports.clock.monotonic();
+        self.list_again(dir).await?;
+        self.revalidation.asked_for(dir, now);
+        Ok(())
     }
 
     /// The content or attributes of the inode are about to be used.
@@ -137,7 +153,7 @@ impl Node {
         self.trouble("revalidation", what);
     }
 
-    async fn in_time<T>(&self, asking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
+    pub(crate) async fn in_time<T>(&self, asking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
         match select(pin!(asking), pin!(self.ports.clock.sleep(PATIENCE))).await {
             Either::Left((answer, _)) => answer,
             Either::Right(_) => Err(FsError::TimedOut.into()),

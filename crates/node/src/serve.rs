@@ -1,6 +1,7 @@
 //! Requests of clients: which part of the node answers what.
 
 use crate::Node;
+use crate::traversals::Look;
 use ebb_model::*;
 use ebb_ports::PortFuture;
 use futures_channel::oneshot;
@@ -132,8 +133,7 @@ impl Node {
             Request::ReadDir { dir, after, limit } => {
                 self.forgetting.used(dir);
                 if after == Cookie::START {
-                    self.look_into(dir);
-                    self.revalidate_listing(dir).await;
+                    self.revalidate_listing(dir, Look::Through).await;
                 }
                 self.read_dir(dir, after, limit).await
             }

@@ -2,15 +2,17 @@
 //! takes two or three requests to the bucket, one after the other.
 
 use crate::Node;
+use crate::load::Patience;
 use crate::locks::Mode;
 use ebb_core::namespace::Link;
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use std::collections::BTreeSet;
+use std::iter::successors;
 use std::rc::Rc;
 
 /// So many directories in a row are a traversal, those not counted that are gone down into.
-const LEAST_RUN: u32 = 3;
+const LEAST_RUN: usize = 3;
 
 /// Several who share a traversal among them do not look into its directories quite in order.
 const SLACK: usize = 8;
@@ -27,6 +29,15 @@ const MOST_TRAVERSALS: usize = 16;
 /// Entries that are looked through for the next directories.
 const MOST_ENTRIES: usize = 1024;
 
+/// What somebody does with a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Looks a name up in it.
+    Up,
+    /// Lists it.
+    Through,
+}
+
 #[derive(Default)]
 pub struct Traversals {
     traversals: Vec<Traversal>,
@@ -39,28 +50,39 @@ struct Traversal {
     /// It has not been outside of this directory so far.
     top: Ino,
     last: Ino,
-    run: u32,
+    /// It has listed any.
+    lists: bool,
+    run: usize,
     /// Listed ahead, and not looked into yet.
     ahead: BTreeSet<Ino>,
     /// Number of the last look.
     used: u64,
 }
 
+/// The directories as they are known.
+struct Tree<'a> {
+    state: &'a Partition,
+    /// Whether one is to be listed before anybody can look into it, and nobody does that yet.
+    is_due: &'a dyn Fn(Ino) -> bool,
+}
+
 impl Traversals {
-    /// Notes that somebody begins to look into a directory; gives those that are to be listed, if it is time to.
-    fn look_into(&mut self, dir: Ino, state: &Partition) -> Vec<Ino> {
-        let runs_ahead = |traversal: &Traversal| traversal.ahead.contains(&dir);
-        let ahead = self.traversals.iter().position(runs_ahead);
-        if ahead.is_none() && !state.backing().is_untouched(dir) {
-            return Vec::new();
-        }
+    fn is_ahead(&self, dir: Ino) -> bool {
+        self.traversals.iter().any(|traversal| traversal.ahead.contains(&dir))
+    }
+
+    /// Notes a look into a directory that is due, or was; gives those that are to be listed, if it is time to.
+    fn look_into(&mut self, dir: Ino, look: Look, tree: &Tree) -> Vec<Ino> {
         self.looks += 1;
-        let Some(at) = ahead.or_else(|| self.traversals.iter().position(|traversal| traversal.leads_to(dir, state))) else {
-            self.add(Traversal { top: dir, last: dir, run: 1, ahead: BTreeSet::new(), used: self.looks });
+        let ahead = self.traversals.iter().position(|traversal| traversal.ahead.contains(&dir));
+        let at = ahead.or_else(|| self.traversals.iter().position(|traversal| traversal.leads_to(dir, tree)));
+        let Some(at) = at else {
+            let lists = look == Look::Through;
+            self.add(Traversal { top: dir, last: dir, lists, run: 1, ahead: BTreeSet::new(), used: self.looks });
             return Vec::new();
         };
         self.traversals[at].used = self.looks;
-        let wanted = self.traversals[at].go_on(dir, state, MOST_UNDER_WAY.saturating_sub(self.under_way));
+        let wanted = self.traversals[at].go_on(dir, look, tree, MOST_UNDER_WAY.saturating_sub(self.under_way));
         self.under_way += wanted.len();
         wanted
     }
@@ -75,30 +97,33 @@ impl Traversals {
 }
 
 impl Traversal {
-    /// Whether a directory that has not been listed is one of its next ones, at most one level above all before.
-    fn leads_to(&self, dir: Ino, state: &Partition) -> bool {
-        let above = parent_of(self.top, state).unwrap_or(self.top);
-        next_after(self.last, above, SLACK, state).contains(&dir)
+    /// Whether a directory that is due is one of its next ones, at most one level above all before.
+    fn leads_to(&self, dir: Ino, tree: &Tree) -> bool {
+        let above = tree.parent_of(self.top).unwrap_or(self.top);
+        tree.next_after(self.last, above, SLACK).contains(&dir)
     }
 
-    fn go_on(&mut self, dir: Ino, state: &Partition, room: usize) -> Vec<Ino> {
-        let parent = parent_of(dir, state);
-        self.run += u32::from(parent != Some(self.last));
+    fn go_on(&mut self, dir: Ino, look: Look, tree: &Tree, room: usize) -> Vec<Ino> {
+        let parent = tree.parent_of(dir);
+        self.run += usize::from(parent != Some(self.last));
         self.last = dir;
-        if let Some(parent) = parent.filter(|_| !is_below(dir, self.top, state)) {
+        if look == Look::Through && !self.lists {
+            // What led there was the way to it.
+            (self.top, self.lists) = (dir, true);
+        } else if let Some(parent) = parent.filter(|_| !tree.is_below(dir, self.top)) {
             self.top = parent;
         }
-        // It went past those that it did not look into.
-        if !self.ahead.remove(&dir) {
+        if !self.ahead.remove(&dir) && !self.ahead.is_empty() {
+            // It went past them.
             self.ahead.clear();
+            self.run = self.run.min(LEAST_RUN);
         }
-        let Some(beyond) = self.run.checked_sub(LEAST_RUN) else { return Vec::new() };
-        let window = (2usize << beyond.min(8)).min(MOST_AHEAD);
-        // Topped up by halves.
-        if self.ahead.len() > window / 2 {
+        // No more than it has come by so far, and topped up by halves.
+        let window = self.run.min(MOST_AHEAD);
+        if self.run < LEAST_RUN || self.ahead.len() > window / 2 {
             return Vec::new();
         }
-        let mut wanted = next_after(dir, self.top, window, state);
+        let mut wanted = tree.next_after(dir, self.top, window);
         wanted.retain(|dir| !self.ahead.contains(dir));
         wanted.truncate(room.min(window - self.ahead.len()));
         self.ahead.extend(&wanted);
@@ -106,49 +131,72 @@ impl Traversal {
     }
 }
 
-/// The directories not listed yet that who is at one comes to next within `top`: first what is in a directory, then what is behind it.
-fn next_after(dir: Ino, top: Ino, most: usize, state: &Partition) -> Vec<Ino> {
-    let (mut found, mut entries_left) = (Vec::new(), MOST_ENTRIES);
-    let (mut at, mut streams) = (dir, vec![(dir, Cookie::START)]);
-    loop {
-        while let Some((dir, after)) = streams.pop() {
-            for (cookie, ino, kind) in state.namespace().entries_after(dir, after) {
-                if found.len() == most || entries_left == 0 {
-                    return found;
-                }
-                entries_left -= 1;
-                if kind != FileKind::Directory {
+impl Tree<'_> {
+    /// Those due that who is at one comes to next within `top`: first what is in a directory, then what is behind it.
+    fn next_after(&self, dir: Ino, top: Ino, most: usize) -> Vec<Ino> {
+        let (mut found, mut entries_left) = (Vec::new(), MOST_ENTRIES);
+        let (mut at, mut streams) = (dir, vec![(dir, Cookie::START)]);
+        loop {
+            while let Some((dir, after)) = streams.pop() {
+                if !self.has_directories(dir) {
                     continue;
                 }
-                if !state.backing().is_untouched(ino) {
-                    streams.extend([(dir, cookie), (ino, Cookie::START)]);
-                    break;
+                for (cookie, ino, kind) in self.state.namespace().entries_after(dir, after) {
+                    if found.len() == most || entries_left == 0 {
+                        return found;
+                    }
+                    entries_left -= 1;
+                    if kind != FileKind::Directory {
+                        continue;
+                    }
+                    if (self.is_due)(ino) {
+                        found.push(ino);
+                    } else if self.has_directories(ino) {
+                        streams.extend([(dir, cookie), (ino, Cookie::START)]);
+                        break;
+                    }
                 }
-                found.push(ino);
+            }
+            match self.state.namespace().primary_link(at) {
+                Some(Link { parent, cookie }) if at != top => {
+                    streams.push((parent, cookie));
+                    at = parent;
+                }
+                _ => return found,
             }
         }
-        match state.namespace().primary_link(at) {
-            Some(Link { parent, cookie }) if at != top => {
-                streams.push((parent, cookie));
-                at = parent;
-            }
-            _ => return found,
-        }
+    }
+
+    /// Any that are known.
+    fn has_directories(&self, dir: Ino) -> bool {
+        self.state.namespace().attr(dir).is_ok_and(|attr| attr.nlink > 2)
+    }
+
+    fn parent_of(&self, dir: Ino) -> Option<Ino> {
+        self.state.namespace().primary_link(dir).map(|link| link.parent)
+    }
+
+    fn is_below(&self, dir: Ino, top: Ino) -> bool {
+        successors(Some(dir), |at| self.parent_of(*at)).any(|at| at == top)
     }
 }
 
-fn parent_of(dir: Ino, state: &Partition) -> Option<Ino> {
-    state.namespace().primary_link(dir).map(|link| link.parent)
-}
-
-fn is_below(dir: Ino, top: Ino, state: &Partition) -> bool {
-    std::iter::successors(Some(dir), |at| parent_of(*at, state)).any(|at| at == top)
-}
-
 impl Node {
+    /// Whether a directory was listed because somebody would come to it.
+    pub(crate) fn is_ahead(&self, dir: Ino) -> bool {
+        self.traversals.borrow().is_ahead(dir)
+    }
+
     /// Somebody begins to look into a directory: lists what who goes through all directories will want next.
-    pub(crate) fn look_into(self: &Rc<Self>, dir: Ino) {
-        let wanted = self.traversals.borrow_mut().look_into(dir, &self.replica.view());
+    pub(crate) fn look_into(self: &Rc<Self>, dir: Ino, look: Look) {
+        let is_due = |dir| self.is_untouched(dir) && !self.loads.is_taken(&dir) || self.is_listing_due(dir);
+        if !is_due(dir) && !self.is_ahead(dir) {
+            return;
+        }
+        let wanted = {
+            let tree = Tree { state: &self.replica.view(), is_due: &is_due };
+            self.traversals.borrow_mut().look_into(dir, look, &tree)
+        };
         for dir in wanted {
             let node = self.clone();
             self.ports.spawn.spawn(Box::pin(async move {
@@ -160,13 +208,24 @@ impl Node {
         }
     }
 
-    async fn list_ahead(&self, dir: Ino) -> Result<(), RpcError> {
-        let _guard = self.loads.lock(dir, Mode::Exclusive).await;
-        let is_untouched = self.replica.view().backing().is_untouched(dir);
+    async fn list_ahead(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
         // Nothing that is in use makes way for it.
-        if is_untouched && self.has_metadata_to_spare() && !self.attachments.awaits_any() && !self.is_stopping() {
-            self.load_page(dir).await?;
+        if !self.may_act_by_itself() || !self.has_metadata_to_spare() {
+            return Ok(());
         }
-        Ok(())
+        self.forgetting.used(dir);
+        if self.is_listing_due(dir) {
+            return self.revalidate_ahead(dir).await;
+        }
+        // Where somebody is there already it is listed anyway.
+        let Some(_guard) = self.loads.try_lock(dir, Mode::Exclusive) else { return Ok(()) };
+        if self.is_untouched(dir) {
+            self.load_page(dir, Patience::Short).await?;
+            if !self.is_complete(dir) {
+                self.pages.forget(dir);
+            }
+        }
+        // Who is told next of anything in the volume would wait for that.
+        if self.options.embedded { Ok(()) } else { self.force_log().await.map(drop) }
     }
 }

@@ -299,6 +299,11 @@ impl Backing {
         self.dirs.get(&dir).is_some_and(|dir| !matches!(dir.load, Load::Native | Load::Complete))
     }
 
+    /// Whether the bucket has told all names of the directory.
+    pub fn is_listed(&self, dir: Ino) -> bool {
+        self.dirs.get(&dir).is_some_and(|dir| matches!(dir.load, Load::Complete | Load::Revalidating))
+    }
+
     /// Whether nothing of the directory has been listed yet.
     pub fn is_untouched(&self, dir: Ino) -> bool {
         self.dirs.get(&dir).is_some_and(|dir| dir.load == Load::Unknown)
