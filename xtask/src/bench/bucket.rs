@@ -19,6 +19,7 @@ const FILE_BYTES: usize = 1 << 20;
 /// What is looked for in them.
 const DIRECTORIES: usize = 200;
 const FILES_EACH: usize = 5;
+const CONTENT: &str = "what each of them has";
 
 /// Reads anywhere.
 const READS: u64 = 1024;
@@ -93,19 +94,35 @@ pub fn amplification(places: &mut Places, column: Column) -> Outcome<f64> {
 
 /// All names of a tree of many directories, with nothing but the root's on the node: seconds.
 pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
-    let tree = places.root(column)?.join("tree");
-    if !tree.exists() {
-        for dir in 0..DIRECTORIES {
-            let dir = tree.join(format!("{dir:03}"));
-            fs::create_dir_all(&dir)?;
-            (0..FILES_EACH).try_for_each(|file| fs::write(dir.join(file.to_string()), b"content"))?;
-        }
-    }
+    let tree = tree(places, column)?;
     cold(places, column, &[], vec![], || {
         let found = tool::output(Command::new("find").arg(&tree))?.lines().count();
         let expected = 1 + DIRECTORIES * (1 + FILES_EACH);
         if found == expected { Ok(()) } else { Err(format!("{found} of {expected} names").into()) }
     })
+}
+
+/// All files of it, in the order in which tar comes to them: seconds.
+pub fn read_tree(places: &mut Places, column: Column) -> Outcome<f64> {
+    let tree = tree(places, column)?;
+    cold(places, column, &[], vec![], || {
+        let read = tool::output(Command::new("tar").args(["--create", "--file=-"]).arg(&tree))?.matches(CONTENT).count();
+        let expected = DIRECTORIES * FILES_EACH;
+        if read == expected { Ok(()) } else { Err(format!("{read} of {expected} files").into()) }
+    })
+}
+
+/// Made once in each place.
+fn tree(places: &mut Places, column: Column) -> Outcome<PathBuf> {
+    let tree = places.root(column)?.join("tree");
+    if !tree.exists() {
+        for dir in 0..DIRECTORIES {
+            let dir = tree.join(format!("{dir:03}"));
+            fs::create_dir_all(&dir)?;
+            (0..FILES_EACH).try_for_each(|file| fs::write(dir.join(file.to_string()), CONTENT))?;
+        }
+    }
+    Ok(tree)
 }
 
 /// What is dirty and forced, until the bucket has it: MB/s.

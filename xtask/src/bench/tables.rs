@@ -192,6 +192,7 @@ const FAR: &[Row] = &[
         bucket::anywhere
     ),
     row!("find in 200 directories", "s", &[Ebb, S3fs, Rclone], [at_most(1.0, &[S3fs, Rclone])], bucket::find),
+    row!("tar of the 1,000 small files in them", "s", &[Ebb, S3fs, Rclone], [at_most(1.0, &[S3fs, Rclone])], bucket::read_tree),
     row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain),
     row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back),
     row!(
@@ -241,3 +242,18 @@ const CHUNKS: &[Row] = &[
     row!("16 MiB", "MB/s", &[Curl], [], chunks::read::<16384>),
     row!("52 MiB", "MB/s", &[Curl], [], chunks::read::<53248>),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_table_has_its_place_in_the_page() {
+        let page = include_str!("../../../docs/benchmarks.md");
+        for table in Table::value_variants() {
+            let name = table.name();
+            let found = ["bench", "end"].map(|mark| page.contains(&format!("<!-- {mark} {name} -->")));
+            assert_eq!(found, [true; 2], "{name}");
+        }
+    }
+}
