@@ -10,6 +10,7 @@ use ebb_client::{ClientPorts, Link, WireLink};
 use ebb_fuse::Mount;
 use ebb_model::{AdminReply, AdminRequest, FsError, Name, Reply, Request, RpcError, Status};
 use ebb_os::{OsClock, OsEntropy, OsNet, OsSpawn};
+use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 /// How often long work is asked how far it is.
 pub const POLL: Duration = Duration::from_millis(250);
 
-/// Longer than a node is ever busy with one thing.
+/// Only to count a quota of many millions of inodes is a node busy with one thing for so long.
 const STATUS_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a daemon that takes over from another is waited for.
@@ -44,20 +45,19 @@ pub async fn flush(target: Target) -> Result<(), Failure> {
         let watching = watch(&node.address);
         tokio::select! {
             reply = flushing => reply?,
-            failure = watching => return Err(failure),
+            never = watching => match never {},
         }
     };
     output::reply(&reply, target.output)
 }
 
-/// Shows what is left to flush, for as long as the node can be asked.
-async fn watch(address: &str) -> Failure {
+/// Shows what is left to flush, whenever the node says so. How the flush ends it says itself.
+async fn watch(address: &str) -> Infallible {
     let mut progress = Progress::new("flush");
     loop {
         tokio::time::sleep(POLL).await;
-        match crate::ask::node_status(address).await {
-            Ok(status) => progress.update(&status),
-            Err(failure) => return failure,
+        if let Ok(status) = node_status(address).await {
+            progress.update(&status);
         }
     }
 }
