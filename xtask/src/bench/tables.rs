@@ -91,7 +91,7 @@ impl Table {
             Table::Far => Setup {
                 line: Some(Line { bytes_per_sec: 250_000_000, delay: Duration::from_millis(5) }),
                 note: "The store is behind a line that carries 250 MB/s each way, all connections together, and takes 5 ms there and 5 ms \
-                       back: the nearest that a bucket is to a node. What is `bucket` otherwise.",
+                       back. What is `bucket` otherwise.",
                 ..Setup::default()
             },
             Table::Cache => cache::SETUP,
@@ -165,36 +165,37 @@ const METADATA: &[Row] = &[
     row!("mdtest: remove a tree", "k/s", WITH_NOOP, [], mdtest::remove_tree),
 ];
 
+const SEQUENTIAL: Row = row!("read, sequential", "MB/s", WITH_CURL, [at_least(0.9, &[Curl])], bucket::sequential);
+const BEGINNINGS: Row =
+    row!("read the first 128 KiB of files, one after the other", "/s", WITH_CURL, [at_least(0.67, &[Curl])], bucket::beginnings);
+const ANYWHERE: Row = row!(
+    "read 128 KiB anywhere, 8 at one time",
+    "/s",
+    WITH_CURL,
+    [at_least(0.8, &[Curl]), at_least(1.0, &[S3fs, Rclone])],
+    bucket::anywhere
+);
+const DRAIN: Row = row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain);
+const WRITE_BACK: Row = row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back);
+
 const BUCKET: &[Row] = &[
-    row!("read, sequential", "MB/s", WITH_CURL, [at_least(0.9, &[Curl])], bucket::sequential),
-    row!("read the first 128 KiB of files, one after the other", "/s", WITH_CURL, [at_least(0.67, &[Curl])], bucket::beginnings),
-    row!(
-        "read 128 KiB anywhere, 8 at one time",
-        "/s",
-        WITH_CURL,
-        [at_least(0.8, &[Curl]), at_least(1.0, &[S3fs, Rclone])],
-        bucket::anywhere
-    ),
+    SEQUENTIAL,
+    BEGINNINGS,
+    ANYWHERE,
     row!("fetched for each byte of these", "bytes", &[Ebb], [], bucket::amplification),
-    row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain),
-    row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back),
+    DRAIN,
+    WRITE_BACK,
 ];
 
 /// Goals that a machine with two processors cannot show beside a server of its own.
 const FAR: &[Row] = &[
-    row!("read, sequential", "MB/s", WITH_CURL, [at_least(0.9, &[Curl])], bucket::sequential),
-    row!("read the first 128 KiB of files, one after the other", "/s", WITH_CURL, [at_least(0.67, &[Curl])], bucket::beginnings),
-    row!(
-        "read 128 KiB anywhere, 8 at one time",
-        "/s",
-        WITH_CURL,
-        [at_least(0.8, &[Curl]), at_least(1.0, &[S3fs, Rclone])],
-        bucket::anywhere
-    ),
+    SEQUENTIAL,
+    BEGINNINGS,
+    ANYWHERE,
     row!("find in 200 directories", "s", &[Ebb, S3fs, Rclone], [at_most(1.0, &[S3fs, Rclone])], bucket::find),
     row!("tar of the 1,000 small files in them", "s", &[Ebb, S3fs, Rclone], [at_most(1.0, &[S3fs, Rclone])], bucket::read_tree),
-    row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain),
-    row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back),
+    DRAIN,
+    WRITE_BACK,
     row!(
         "a model of 464 files, first",
         "s",
