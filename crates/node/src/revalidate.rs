@@ -87,9 +87,12 @@ impl Node {
         }
     }
 
-    /// Whether a directory that the bucket has told of is to be listed once more before it is used, and nobody does that yet.
+    /// Whether a directory that the bucket has told of is to be listed once more before it is used, whatever for, and nobody does
+    /// that yet.
     pub(crate) fn is_listing_due(&self, dir: Ino) -> bool {
-        self.is_stale(dir) && self.replica.view().backing().is_listed(dir) && !self.revalidation.turns.is_taken(&dir)
+        let state = self.replica.view();
+        let is_small = !state.namespace().has_more_names_than(dir, LIST_LIMIT);
+        is_small && state.backing().is_listed(dir) && self.is_stale(dir) && !self.revalidation.turns.is_taken(&dir)
     }
 
     /// Lists a directory again before anybody uses it, unless that is under way. Whether that succeeds is for who uses it to find out.
