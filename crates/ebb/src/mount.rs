@@ -19,6 +19,7 @@ use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
 use std::convert::Infallible;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -447,11 +448,7 @@ impl Plan {
         volume.take_up().await;
         let mut announced = Ok(());
         let stop = async {
-            announced = self.announce(&record, report).await;
-            // Before that whoever has asked for the mount is told that it has failed.
-            if let (Ok(()), Some(ward), Some(connection)) = (&announced, &self.ward, connection) {
-                ward.serves(connection);
-            }
+            announced = self.announce(&record, connection, report).await;
             if announced.is_ok() {
                 signals.next().await;
                 tracing::info!("stopping; a second signal ends without waiting for the bucket");
@@ -481,7 +478,9 @@ impl Plan {
         std::future::pending().await
     }
 
-    async fn announce(&self, record: &MountRecord, report: &mut Report) -> Result<(), Failure> {
+    /// From when on another daemon takes over: once the mount answers, as before that whoever has asked for it is told that it
+    /// has failed, and before it is said to be usable, as this one may be killed right after that.
+    async fn announce(&self, record: &MountRecord, connection: Option<OwnedFd>, report: &mut Report) -> Result<(), Failure> {
         let mountpoint = self.mountpoint.clone();
         let answers = tokio::task::spawn_blocking(move || std::fs::metadata(mountpoint).map(|_| ())).await;
         let answers = answers.map_err(std::io::Error::other).and_then(|answer| answer);
@@ -489,6 +488,9 @@ impl Plan {
         self.run_dir.write(record).map_err(|error| Failure::of("the mount cannot be recorded", error))?;
         tracing::info!(source = self.text, at = %self.mountpoint.display(), "mounted");
         if let Some(ward) = &self.ward {
+            if let Some(connection) = connection {
+                ward.serves(connection);
+            }
             ward.ready();
         }
         if report.ready() {
