@@ -271,15 +271,17 @@ async fn replay(shared: &Rc<Shared>, session: SessionId, recovered: LogIndex) ->
     let mut closed = Vec::new();
     while let Some(operation) = shared.journal.first_lost() {
         let mut mutation = operation.mutation.clone();
+        // Who has no answer yet, though what it has made was shown, is still to have it open.
+        let is_open = |ino, asked| shared.holds.is_promised(ino) || asked && shared.in_doubt.borrow().contains_key(&operation.tx);
         match (&mut mutation, operation.replay.ino) {
-            (ClientMutation::Make { open, .. }, Some(ino)) => *open = shared.holds.is_promised(ino),
+            (ClientMutation::Make { open, .. }, Some(ino)) => *open = is_open(ino, *open),
             // It may get its name from what follows.
-            (ClientMutation::Tmpfile { .. }, Some(ino)) if !shared.holds.is_promised(ino) => closed.push(ino),
+            (ClientMutation::Tmpfile { .. }, Some(ino)) if !is_open(ino, true) => closed.push(ino),
             _ => {}
         }
         let request = Request::Mutate { tx: operation.tx, caller: operation.caller, mutation, replay: Some(operation.replay) };
         let refused = match insist(shared, request).await {
-            Ok(Reply::Mutated(mutated)) => {
+            Ok(Reply::Mutated(mutated, _)) => {
                 shared.journal.first_done(recovered, Some(&mutated));
                 continue;
             }
@@ -311,7 +313,7 @@ async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Fai
     for (tx, InDoubt { caller, mutation, .. }) in asked.into_iter().filter(|(tx, _)| tx.session == session) {
         let request = Request::Mutate { tx, caller, mutation, replay: None };
         match shared.send(request, Some(within_term(shared))).await {
-            Ok(Reply::Mutated(mutated)) => {
+            Ok(Reply::Mutated(mutated, _)) => {
                 if let Some(doubt) = shared.in_doubt.borrow_mut().get_mut(&tx) {
                     doubt.kept_until = doubt.kept_until.max(mutated.index);
                 }

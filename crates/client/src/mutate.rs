@@ -8,7 +8,7 @@ use crate::call::{Failure, wrong_reply};
 use crate::client::{Attachment, Shared};
 use crate::journal::{Operation, Room};
 use crate::session::{Requested, Ticket};
-use ebb_model::{Caller, ClientMutation, FsError, Ino, LogIndex, Mutated, Reply, Request, RpcError, SessionId, TxId};
+use ebb_model::{Caller, ClientMutation, FsError, Ino, LogIndex, Mutated, Preceding, Reply, Request, RpcError, SessionId, TxId};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use std::cell::Cell;
@@ -138,8 +138,9 @@ impl Shared {
             // Until the answer is in the journal: see `Shared::quiet`.
             let in_flight = Count::new(self, |shared| &shared.in_flight);
             match self.send(request, Some(self.options.request_timeout)).await {
-                Ok(Reply::Mutated(mutated)) => {
-                    self.answered(ticket, caller, mutation, &mutated, first == attachment);
+                Ok(Reply::Mutated(mutated, preceding)) => {
+                    self.preceded(&preceding);
+                    self.answered(ticket, mutation, &mutated, first == attachment);
                     return Outcome::Known(Ok(mutated));
                 }
                 Ok(_) => {
@@ -168,20 +169,32 @@ impl Shared {
         }
     }
 
-    fn answered(self: &Rc<Shared>, ticket: &Ticket, caller: &Caller, mutation: &ClientMutation, mutated: &Mutated, at_once: bool) {
+    fn answered(self: &Rc<Shared>, ticket: &Ticket, mutation: &ClientMutation, mutated: &Mutated, at_once: bool) {
         if mutation.opens()
             && let Some(attr) = &mutated.attr
         {
             // A node that has restarted since need not know any more that it is open.
             self.made_open(attr.ino, at_once);
         }
-        // A copy was durable when it was answered, and cannot be repeated.
-        if !self.link.is_local() && !matches!(mutation, ClientMutation::Copy { .. }) {
-            let (tx, caller, mutation) = (ticket.tx, caller.clone(), mutation.clone());
-            let (index, repeated) = (mutated.index, self.in_doubt.borrow().get(&tx).map(|doubt| doubt.kept_until));
-            let kept_until = repeated.map_or(index, |repeated| repeated.max(index));
+        self.keep(Preceding { tx: ticket.tx, index: mutated.index, replay: mutated.replay });
+    }
+
+    /// What somebody was shown is repeated before what showed it, though it has no answer yet.
+    fn preceded(&self, preceding: &[Preceding]) {
+        preceding.iter().for_each(|made| self.keep(*made));
+    }
+
+    /// Keeps what was in doubt until now, and is made.
+    fn keep(&self, made: Preceding) {
+        if self.link.is_local() {
+            return;
+        }
+        let Preceding { tx, index, replay } = made;
+        let Some(InDoubt { caller, mutation, kept_until }) = self.in_doubt.borrow().get(&tx).cloned() else { return };
+        // A copy was durable when it was answered, or shown, and cannot be repeated.
+        if !matches!(mutation, ClientMutation::Copy { .. }) {
             let locked = mutation.rewrites().is_some_and(|ino| self.locks.any_of(ino));
-            self.journal.keep(Operation { tx, caller, mutation, locked, replay: mutated.replay, index, kept_until });
+            self.journal.keep(Operation { tx, caller, mutation, locked, replay, index, kept_until: kept_until.max(index) });
         }
     }
 

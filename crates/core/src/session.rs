@@ -8,7 +8,7 @@
 //! only once it knows the outcome, so a gap is a mutation that was never sent, or whose
 //! refusal the node has forgotten in a power cut and which is not to be repeated.
 
-use ebb_model::{Mutated, RpcError, SESSION_SLOTS, SessionId, TxId};
+use ebb_model::{LogIndex, Mutated, Preceding, RpcError, SESSION_SLOTS, SessionId, TxId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -83,6 +83,16 @@ impl Sessions {
         }
     }
 
+    /// What the session's slots have made last, as far as the log has it behind `durable` and before `index`.
+    pub fn preceding(&self, session: SessionId, durable: LogIndex, index: LogIndex) -> Vec<Preceding> {
+        let slots = self.table.get(&session).into_iter().flat_map(|session| &session.slots);
+        let made = slots.filter_map(|(slot, last)| {
+            let Mutated { index, replay, .. } = *last.answer.as_ref().ok()?;
+            Some(Preceding { tx: TxId { session, slot: *slot, sequence: last.sequence }, index, replay })
+        });
+        made.filter(|made| durable < made.index && made.index < index).collect()
+    }
+
     /// Remembers the answer to a mutation that [`Sessions::check`] found new.
     pub fn record(&mut self, tx: TxId, answer: Result<Mutated, RpcError>) {
         if let Some(session) = self.table.get_mut(&tx.session) {
@@ -94,7 +104,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_model::FsError;
+    use ebb_model::{FsError, Replay, Stamp, Time, Version};
 
     fn tx(slot: u16, sequence: u64) -> TxId {
         TxId { session: SessionId(7), slot, sequence }
@@ -121,5 +131,25 @@ mod tests {
         assert_eq!(sessions.check(tx(SESSION_SLOTS, 1)), Verdict::Misordered);
         sessions.close(SessionId(7));
         assert_eq!(sessions.check(tx(0, 2)), Verdict::Unknown);
+    }
+
+    /// What is durable, what came later, what was refused and what others did are not among it.
+    #[test]
+    fn what_a_mutation_stands_on() {
+        let stamp = Stamp { time: Time { secs: 1, nanos: 0 }, version: Version(1) };
+        let replay = Replay { stamp, ino: None, offset: None, len_bytes: None };
+        let made = |index| Ok(Mutated { attr: None, index: LogIndex(index), replay });
+        let mut sessions = Sessions::default();
+        for session in [7, 8] {
+            sessions.open(SessionId(session), "test".into());
+        }
+        for slot in 0..5 {
+            sessions.record(tx(slot, 3), made(10 + u64::from(slot)));
+        }
+        sessions.record(tx(5, 3), Err(RpcError::Refused(FsError::Exists)));
+        sessions.record(TxId { session: SessionId(8), slot: 0, sequence: 3 }, made(12));
+        let preceding = |slot: u16| Preceding { tx: tx(slot, 3), index: LogIndex(10 + u64::from(slot)), replay };
+        assert_eq!(sessions.preceding(SessionId(7), LogIndex(11), LogIndex(14)), [preceding(2), preceding(3)]);
+        assert_eq!(sessions.preceding(SessionId(9), LogIndex(11), LogIndex(14)), []);
     }
 }

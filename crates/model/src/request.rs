@@ -447,7 +447,8 @@ pub enum Reply {
     Xattrs(Vec<Bytes>),
     Stat(VolumeStat),
     Data(Bytes),
-    Mutated(#[serde(with = "shown::mutated")] Mutated),
+    /// With what it shows, and a power cut can take with it.
+    Mutated(#[serde(with = "shown::mutated")] Mutated, Vec<Preceding>),
     /// All operations up to `durable` survive a power cut of the node.
     Forced {
         durable: LogIndex,
@@ -493,6 +494,15 @@ pub struct Mutated {
     pub attr: Option<Attr>,
     /// Where the log has it; a later one where bytes had to be repeated after a restart, which
     /// the client keeps until that one is durable.
+    pub index: LogIndex,
+    pub replay: Replay,
+}
+
+/// A mutation of the same session that was made before the one that is answered, and is not durable. A client that has no answer
+/// to it yet repeats it all the same before the answered one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Preceding {
+    pub tx: TxId,
     pub index: LogIndex,
     pub replay: Replay,
 }

@@ -162,7 +162,7 @@ impl Node {
     pub(crate) fn take_up(&self, session: SessionId) -> Result<Reply, RpcError> {
         self.expect_attached(session)?;
         // It would open something, or write, behind the back of the process that comes now.
-        if self.under_way.borrow().iter().any(|tx| tx.session == session) {
+        if self.under_way.borrow().keys().any(|tx| tx.session == session) {
             return Err(RpcError::Overloaded);
         }
         let state = self.replica.view();

@@ -101,7 +101,7 @@ use session::Attachments;
 use side_by_side::Member;
 use stats::Counters;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 use store::Store;
@@ -141,8 +141,8 @@ pub struct Node {
     scrub: Scrub,
     quotas: Quotas,
     counters: Counters,
-    /// Mutations that have no answer yet.
-    under_way: RefCell<BTreeSet<TxId>>,
+    /// Mutations that have no answer yet, and whether each is [firm](Node::is_firm).
+    under_way: RefCell<BTreeMap<TxId, bool>>,
     troubles: Troubles,
     /// Objects that are not what was written, and from where on.
     damaged: RefCell<BTreeMap<String, u64>>,

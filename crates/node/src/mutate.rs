@@ -25,7 +25,7 @@ impl Node {
         replay: Option<Replay>,
     ) -> Result<Reply, RpcError> {
         // It may be done while what follows from it is not, or is not safe yet.
-        if self.under_way.borrow().contains(&tx) {
+        if self.under_way.borrow().contains_key(&tx) {
             return Err(RpcError::Overloaded);
         }
         let firm = self.is_firm(&mutation);
@@ -45,10 +45,10 @@ impl Node {
                 }
                 if self.answers_durably(tx.session) {
                     self.force_all().await?;
-                } else if firm {
+                } else if firm || self.has_firm_under_way() {
                     self.force_log().await?;
                 }
-                return answer.map(Reply::Mutated);
+                return answer.map(|mutated| self.mutated(tx.session, mutated));
             }
             Verdict::Misordered => {
                 // Executed, like the one that its slot has had since, and forced with it; its
@@ -58,7 +58,7 @@ impl Node {
                 if self.answers_durably(tx.session) {
                     self.force_all().await?;
                 }
-                return Ok(Reply::Mutated(Mutated { attr: None, index, replay }));
+                return Ok(self.mutated(tx.session, Mutated { attr: None, index, replay }));
             }
             Verdict::Unknown => return Err(RpcError::SessionExpired),
         }
@@ -75,16 +75,16 @@ impl Node {
         if replay.is_some_and(|replay| !self.may_have_answered(replay)) {
             return Err(FsError::Invalid.into());
         }
-        self.under_way.borrow_mut().insert(tx);
+        self.under_way.borrow_mut().insert(tx, firm);
         let answer = self.execute(tx, caller, mutation, replay).await;
         let forced = match &answer {
             Ok(_) if self.answers_durably(tx.session) => self.force_all().await.map(drop),
-            Ok(_) if firm => self.force_log().await.map(drop),
+            Ok(_) if self.has_firm_under_way() => self.force_log().await.map(drop),
             _ => Ok(()),
         };
         self.under_way.borrow_mut().remove(&tx);
         forced?;
-        answer.map(Reply::Mutated)
+        answer.map(|mutated| self.mutated(tx.session, mutated))
     }
 
     /// With several clients nothing is answered that a power cut could take back: one would
@@ -93,11 +93,24 @@ impl Node {
         self.options.ack_durable || !self.attachments.is_alone(session)
     }
 
+    /// The answer to a mutation. In this process nobody repeats anything.
+    fn mutated(&self, session: SessionId, mutated: Mutated) -> Reply {
+        let preceding = match self.options.embedded {
+            true => Vec::new(),
+            false => self.replica.view().sessions().preceding(session, self.replica.log().durable(), mutated.index),
+        };
+        Reply::Mutated(mutated, preceding)
+    }
+
     /// A client on another machine cannot repeat a copy: what it was of may have changed. Its
     /// bytes are forced before it is logged, with all that were written before, which are then
-    /// not repeated over it; and the log before it is answered.
+    /// not repeated over it; and the log before it is answered, or shown in the answer to another mutation.
     fn is_firm(&self, mutation: &ClientMutation) -> bool {
         matches!(mutation, ClientMutation::Copy { .. }) && !self.options.embedded
+    }
+
+    fn has_firm_under_way(&self) -> bool {
+        self.under_way.borrow().values().any(|firm| *firm)
     }
 
     /// Whether this node, before a power cut, can have chosen what a client sends back. Time

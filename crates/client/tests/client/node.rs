@@ -326,7 +326,9 @@ impl Node {
     fn mutate(&self, tx: TxId, mutation: ClientMutation, replay: Option<Replay>) -> Result<Reply, RpcError> {
         match self.table.borrow().get(&tx.session).map(|slots| slots.get(&tx.slot)) {
             None => return Err(RpcError::SessionExpired),
-            Some(Some((sequence, answer))) if *sequence == tx.sequence => return answer.clone().map(Reply::Mutated),
+            Some(Some((sequence, answer))) if *sequence == tx.sequence => {
+                return answer.clone().map(|mutated| Reply::Mutated(mutated, vec![]));
+            }
             Some(Some((sequence, _))) if *sequence > tx.sequence => return Err(RpcError::Misordered),
             _ => {}
         }
@@ -363,7 +365,7 @@ impl Node {
         let answer =
             answer.map_err(RpcError::Refused).map(|replay| Mutated { attr: Some(attr(replay.ino.unwrap_or(Ino(7)))), index, replay });
         self.append(Record::Mutation(Box::new(Executed { tx, mutation, answer: answer.clone() })));
-        answer.map(Reply::Mutated)
+        answer.map(|mutated| Reply::Mutated(mutated, vec![]))
     }
 
     fn fate(&self, request: &Request) -> Fate {

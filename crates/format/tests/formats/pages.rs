@@ -23,7 +23,7 @@ impl Variants {
 
     /// Each type has a row, and the row says just these.
     fn check(&self, page: &str) {
-        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page)).expect("the page is there");
+        let text = text_of(page);
         let types: BTreeSet<&str> = self.0.iter().map(|(name, ..)| *name).collect();
         for name in types {
             let cell = format!("`{name}` | ");
@@ -34,6 +34,15 @@ impl Variants {
             assert_eq!(listed, real.collect::<Vec<_>>(), "{page}: {name}");
         }
     }
+}
+
+fn text_of(page: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page)).expect("the page is there")
+}
+
+#[test]
+fn the_page_of_the_wire_names_its_version() {
+    assert!(text_of("protocol/rpc.md").contains(&format!("| version, {}: of the protocol", ebb_format::rpc::VERSION)));
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl Content {
                 self.version += 1;
                 let stamp = Stamp { time: Time::from_secs(0), version: Version(self.version) };
                 let replay = Replay { stamp, ino: None, offset: Some(offset), len_bytes: Some(data.len() as u64) };
-                Ok(Reply::Mutated(Mutated { attr: Some(self.attr(FILE)), index: LogIndex(1), replay }))
+                Ok(Reply::Mutated(Mutated { attr: Some(self.attr(FILE)), index: LogIndex(1), replay }, vec![]))
             }
             Request::Fsync { .. } => Ok(Reply::Forced { durable: LogIndex(1) }),
             _ => Ok(Reply::Done),

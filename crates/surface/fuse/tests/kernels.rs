@@ -56,7 +56,7 @@ fn asked(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<ClientMutat
                 seeing.borrow_mut().push(mutation);
                 let stamp = Stamp { time: Time::from_secs(0), version: Version(2) };
                 let replay = Replay { stamp, ino: Some(Ino(2)), offset: None, len_bytes: None };
-                Ok(Reply::Mutated(Mutated { attr: Some(attr()), index: LogIndex(1), replay }))
+                Ok(Reply::Mutated(Mutated { attr: Some(attr()), index: LogIndex(1), replay }, vec![]))
             }
             Request::GetAttr { .. } => Ok(Reply::Attr(attr())),
             _ => Ok(Reply::Done),

@@ -70,7 +70,7 @@ impl Raced {
                 self.size_bytes.store(set.size_bytes.unwrap_or(CONTENT_BYTES), Ordering::Relaxed);
                 let stamp = Stamp { time: Time::from_secs(0), version: Version(2) };
                 let replay = Replay { stamp, ino: None, offset: None, len_bytes: None };
-                Ok(Reply::Mutated(Mutated { attr: Some(self.attr(ino)), index: LogIndex(1), replay }))
+                Ok(Reply::Mutated(Mutated { attr: Some(self.attr(ino)), index: LogIndex(1), replay }, vec![]))
             }
             Request::Open { .. } | Request::Close { .. } | Request::Renew { .. } | Request::Detach { .. } => Ok(Reply::Done),
             other => panic!("nobody asks for {other:?}"),
