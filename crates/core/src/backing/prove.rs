@@ -131,7 +131,8 @@ impl Backing {
             return Some(format!("tells something else of {}", entry.name));
         }
         let is_same = (&here.dir, &here.parent, &here.hidden) == (&there.dir, &there.parent, &there.hidden);
-        let is_told_elsewhere = dir != Ino::ROOT || here.record == there.record;
+        let record = |page: &DirectoryPage| without_count(page.record.clone());
+        let is_told_elsewhere = dir != Ino::ROOT || record(&here) == record(there);
         (!is_same || !is_told_elsewhere).then(|| "tells something else of the directory itself".into())
     }
 
@@ -199,10 +200,14 @@ fn without_links(entry: &Installed) -> Installed {
     let mut entry = entry.clone();
     if let Some(record) = &mut entry.record {
         record.links.clear();
-        if matches!(entry.what, InstalledKind::Directory { .. }) {
-            // Counts subdirectories, as far as they are loaded.
-            record.nlink = 0;
-        }
+    }
+    if matches!(entry.what, InstalledKind::Directory { .. }) {
+        entry.record = entry.record.map(without_count);
     }
     entry
+}
+
+/// The record of a directory, which counts subdirectories as far as they are loaded.
+fn without_count(record: InstalledRecord) -> InstalledRecord {
+    InstalledRecord { nlink: 0, ..record }
 }
