@@ -40,3 +40,17 @@ fn what_is_filled_up_after_a_power_cut_is_forced() {
 fn what_is_zeroed_in_part_is_forced_where_it_is_by_then() {
     run(121208).unwrap_or_else(|broken| panic!("{broken}"));
 }
+
+/// The log failed after a file was cut, and before that was forced; what was appended then went over bytes that the next power
+/// cut brought back.
+#[test]
+fn what_a_failed_log_has_cut_off_is_not_written_over() {
+    run(226784).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// A start removed a pack file that the log knew nothing of, the next one made another of that name, and a power cut brought the old one
+/// back, with bytes of another file.
+#[test]
+fn what_was_removed_does_not_come_back_under_a_name_that_is_used_again() {
+    run(224156).unwrap_or_else(|broken| panic!("{broken}"));
+}

@@ -59,6 +59,7 @@ impl Node {
             self.replica.view().namespace().permit_bytes(ino, what == Allocation::Zero)?;
             let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
             let place = self.make_room(ino, parts.iter().map(|(part, _)| part.end.min(size)).max().unwrap_or(0)).await?;
+            self.expect_log()?;
             if zeroes {
                 self.force_rest(ino, span.clone()).await?;
                 self.preserve_zeroed(ino, span).await?;

@@ -7,6 +7,7 @@
 use crate::Node;
 use crate::fetch::MAX_ATTEMPTS;
 use crate::locks::Mode;
+use crate::replica::refusal;
 use bytes::Bytes;
 use ebb_core::extent::{self, Fill};
 use ebb_core::partition::Partition;
@@ -339,6 +340,7 @@ impl Node {
             true => self.replica.view().extents().fills(ino, extent::touched_blocks(offset, len_bytes)),
             false => missing,
         };
+        self.expect_log()?;
         // What was stored there past the node stays.
         let exposed = self.is_exposed(ino);
         for fill in unclear.into_iter().filter(|_| !exposed) {
@@ -377,6 +379,11 @@ impl Node {
             self.drop_if_gone(ino);
         }
         written.map(Written::Done)
+    }
+
+    /// Where the log has failed, what it has cut off or made a hole may be back after a power cut, and is not written over.
+    pub(crate) fn expect_log(&self) -> Result<(), RpcError> {
+        self.replica.log().failed().map_or(Ok(()), |error| Err(refusal(error)))
     }
 
     /// A clean block that is changed in part becomes dirty as a whole: the rest of it, which

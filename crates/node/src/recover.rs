@@ -277,6 +277,7 @@ impl Node {
         // What is removed or cut now must not come back with the next power cut.
         node.force_log().await?;
         node.drop_strays().await?;
+        node.store.sync_names().await?;
         node.make_holes(holes).await?;
         node.resume_sessions().await?;
         let late = match node.tenure {

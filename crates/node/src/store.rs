@@ -216,6 +216,16 @@ impl Store {
         Store::found(disk).await
     }
 
+    /// What was removed, by whichever run, does not come back under a name that is used again: others' bytes would be in it.
+    pub async fn sync_names(&self) -> Result<(), DiskError> {
+        for directory in [DIRECTORY, packs::DIRECTORY] {
+            let change = self.state.borrow().changes;
+            self.disk.sync_dir(directory).await?;
+            self.state.borrow_mut().names_synced.insert(directory, change);
+        }
+        Ok(())
+    }
+
     /// The store files that there are, to be looked at.
     pub async fn found(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         let names = disk.list(DIRECTORY).await?;
