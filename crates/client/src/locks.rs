@@ -96,8 +96,16 @@ impl Client {
         self.lock(LockAsk { ino, owner, range: LockRange::WHOLE, mode: None, keep: false, pid: 0 }).await
     }
 
-    /// fcntl(F_GETLK): the first lock that keeps an owner from having `piece`.
+    /// fcntl(F_GETLK): the first lock that keeps an owner from having `piece`. What was asked for before is done by then: who has
+    /// closed a file that had one asks at once.
     pub async fn test_lock(&self, ino: Ino, owner: LockOwner, piece: LockPiece) -> Result<Option<LockConflict>, FsError> {
+        let locks = &self.shared.locks;
+        let mut before: Vec<Party> = locks.busy.borrow().keys().filter(|(of, _)| *of == ino).copied().collect();
+        let over = || {
+            before.retain(|party| locks.busy.borrow().contains_key(party));
+            before.is_empty().then_some(Ok(()))
+        };
+        self.shared.within(locks.turn.until(over)).await?;
         match self.shared.ask(|session| Request::TestLock { session, ino, owner, piece }).await? {
             Reply::Conflict(conflict) => Ok(conflict),
             _ => Err(wrong_reply()),
@@ -110,7 +118,7 @@ impl Shared {
     async fn request_lock(self: &Rc<Shared>, ask: LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
         let (answer, outcome) = oneshot::channel();
         let shared = self.clone();
-        self.spawn(async move {
+        self.begin(async move {
             let party = (ask.ino, ask.owner);
             let _turn = Turn::take(&shared, party).await;
             let before = shared.locks.overlapping(party, ask.range);

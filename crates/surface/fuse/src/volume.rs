@@ -16,6 +16,7 @@ use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece,
     Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
+use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
@@ -430,10 +431,10 @@ impl Filesystem for Volume {
     async fn release(&self, _cx: &Context, ino: Ino, handle: Handle, flags: OpenFlags) -> Result<(), Errno> {
         let over = self.lockers.borrow().end_with(handle);
         let over = over.into_iter().map(|(ino, owner)| (ino, LockOwner::Fcntl(owner)));
-        for (ino, owner) in over.chain([(ino, LockOwner::Flock(handle.0))]) {
-            if let Err(error) = self.client.unlock_all(ino, owner).await {
-                tracing::error!(%ino, %error, "a lock of a closed file stays until the mount ends");
-            }
+        // All at once: who asks for them next comes behind.
+        let unlocked = over.chain([(ino, LockOwner::Flock(handle.0))]).map(|(ino, owner)| self.client.unlock_all(ino, owner));
+        for error in join_all(unlocked).await.into_iter().filter_map(Result::err) {
+            tracing::error!(%ino, %error, "a lock of a closed file stays until the mount ends");
         }
         self.lockers.borrow_mut().released(handle);
         if self.as_it_was(ino).is_some() {
