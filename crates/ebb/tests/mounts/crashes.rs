@@ -73,7 +73,7 @@ fn what_another_node_has_overtaken_can_still_be_read() {
     place.ebb(&["umount", "mnt"]);
     place.ebb(&["mount", &url, "mnt2", "--data", "new"]).good();
     assert!(!place.path("mnt2/unsent").exists());
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
 
     place.ebb(&old).refused(1, "docs/operation.md");
     place.ebb(&["mount", &url, "mnt", "--data", "old", "--take-over", "never"]).good();
@@ -81,7 +81,7 @@ fn what_another_node_has_overtaken_can_still_be_read() {
     assert!(dirty.contains("unsent") && !dirty.contains("/sent"), "{dirty}");
     assert_eq!(fs::read_to_string(place.path("mnt/unsent")).unwrap(), "only here");
     assert_eq!(fs::read_to_string(place.path("mnt/sent")).unwrap(), "in the bucket");
-    place.ebb(&["umount", "mnt"]).good();
+    place.umount_at("mnt");
 }
 
 /// Situation: a data directory has lost the file that says what it is of. Danger: it is taken for a new one, and what is dirty in it

@@ -331,8 +331,8 @@ fn appends_do_not_overwrite_each_other() {
     expected.sort_unstable();
     assert_eq!(lines, expected);
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
-    place.ebb(&["umount", "mnt2"]).good();
-    place.ebb(&["umount", "mnt"]).good();
+    place.umount_at("mnt2");
+    place.umount_at("mnt");
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
@@ -424,7 +424,7 @@ fn synchronous_writes_that_are_not_cached() {
         OpenOptions::new().write(true).create_new(true).custom_flags(flag).open(path).unwrap()
     };
     let (synced, plain) = (open("synced", libc::O_SYNC), open("plain", 0));
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     plain.write_all_at(b"plain", 0).unwrap();
     let (written, durable) = indices(&place);
     assert!(durable < written, "{durable} of {written} are durable without being asked for");

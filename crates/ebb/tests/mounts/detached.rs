@@ -62,8 +62,8 @@ fn two_mounts_see_each_other_at_once() {
     place.ebb(&["flush", "mnt2/file"]).refused(1, "mnt2 shows has been removed");
     place.ebb(&["status", "mnt2"]).good();
 
-    place.ebb(&["umount", "mnt2"]).good();
-    assert!(place.ebb(&["umount", "mnt"]).good().out.contains("is safe at"));
+    place.umount_at("mnt2");
+    assert!(place.umount_at("mnt").out.contains("is safe at"));
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
     assert_eq!(fs::read_to_string(place.path("backing/sub/file")).unwrap(), "of another directory");
 }
@@ -89,7 +89,7 @@ fn a_mount_outlives_its_node() {
         assert_eq!(fs::read_to_string(place.path("mnt").join(name)).unwrap(), content);
     }
     place.ebb(&["fsck", "mnt"]).good();
-    place.ebb(&["umount", "mnt"]).good();
+    place.umount_at("mnt");
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
     assert_eq!(fs::read_to_string(place.path("backing/during")).unwrap(), "during");
 }
@@ -103,7 +103,7 @@ fn what_the_node_does_not_have_is_refused() {
     mount("volume/no/such").refused(1, "subdirectory no: no such file or directory");
     mount("volume").good();
     fs::write(place.path("mnt/file"), "").unwrap();
-    place.ebb(&["umount", "mnt"]).good();
+    place.umount_at("mnt");
     let mount = |what: &str| place.ebb(&["mount", &format!("ebb://{address}/{what}"), "mnt", "--data", "client"]);
     mount("volume/file").refused(1, "not a directory");
     assert_eq!(place.signal(node, libc::SIGINT), 0);

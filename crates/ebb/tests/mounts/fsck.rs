@@ -80,12 +80,12 @@ fn what_cannot_be_compared_is_said() {
     place.ebb(&["fsck", "data", "--bucket"]).good();
     place.ebb(&["fsck", "data", "--bucket", "--endpoint", "http://127.0.0.1:1"]).refused(8, "cannot be reached");
     place.ebb(&["mount", place.url(), "mnt2", "--data", "data2"]).good();
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     place.ebb(&["fsck", "data", "--bucket"]).refused(8, "was served by");
     place.ebb(&["mount", place.url(), "mnt2", "--data", "data3", "--take-over", "never"]).good();
     place.ebb(&["fsck", "mnt2"]).good();
     place.ebb(&["fsck", "mnt2", "--bucket"]).refused(8, "only reads the bucket");
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
 }
 
 /// Situation: an object, a page and a cached block are damaged, and something nobody knows is where ebb

@@ -28,12 +28,12 @@ fn a_second_mount_of_the_storage_joins_the_first() {
     fs::write(place.path("mnt2/after"), "three").unwrap();
     assert_eq!(fs::read_to_string(place.path("mnt/after")).unwrap(), "three");
 
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     place.kill("mnt");
     // What has not reached the bucket is in the first one's data directory only.
     place.ebb(&second).good();
     fs::write(place.path("mnt2/own"), "four").unwrap();
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     assert_eq!(fs::read_to_string(place.path("backing/own")).unwrap(), "four");
 }
 
@@ -71,7 +71,7 @@ fn an_address_that_another_volume_has_now_is_not_followed() {
     let joined = place.ebb(&["mount", &a, "mnt2", "--data", "data3", "--take-over", "join"]).good();
     assert!(joined.err.contains("another volume of the name"), "{joined:?}");
     fs::write(place.path("mnt2/to a"), "a").unwrap();
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     place.umount();
     assert_eq!(fs::read_to_string(place.path("a/data/to a")).unwrap(), "a");
     let of_b: Vec<_> = fs::read_dir(place.path("b/data")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -92,7 +92,7 @@ fn who_joins_is_told_of_what_never_reached_the_bucket() {
     assert!(joined.err.contains("never reached"), "{joined:?}");
     assert!(!place.path("mnt/stranded").exists());
     place.umount();
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
 }
 
 /// Danger: a node whose disk has failed answers nothing any more and never ends, so that

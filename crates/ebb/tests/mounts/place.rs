@@ -229,7 +229,20 @@ impl Place {
 
     #[track_caller]
     pub fn umount(&self) -> Done {
-        self.ebb(&["umount", "mnt"]).good()
+        self.umount_at("mnt")
+    }
+
+    /// Other tests of this process start programs meanwhile, which have all that is open here until they run.
+    #[track_caller]
+    pub fn umount_at(&self, mountpoint: &str) -> Done {
+        let began = Instant::now();
+        loop {
+            let done = self.ebb(&["umount", mountpoint]);
+            if !done.err.contains("in use: close what is open there") || began.elapsed() > PATIENCE {
+                return done.good();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub fn record(&self, mountpoint: &str) -> MountRecord {

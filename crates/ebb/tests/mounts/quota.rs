@@ -139,7 +139,7 @@ fn df_shows_the_quota() {
     let quotas = place.ebb(&["quota", "list", "mnt2", "--json"]).good().json();
     assert_eq!((&quotas[0]["path"], &quotas[1]["path"]), (&"outer".into(), &"outer/inner".into()));
     for mountpoint in ["mnt2", "mnt"] {
-        place.ebb(&["umount", mountpoint]).good();
+        place.umount_at(mountpoint);
     }
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }

@@ -91,7 +91,7 @@ fn two_daemons_never_share() {
     place.ebb(&["flush", "mnt"]).good();
     place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--take-over", "never"]).good();
     assert_eq!(fs::read_to_string(place.path("mnt2/file")).unwrap(), "content");
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     place.umount();
 }
 

@@ -22,7 +22,7 @@ fn a_mount_that_others_have_joined_is_upgraded() {
         assert_eq!(fs::read_to_string(place.path(read).join("file")).unwrap(), written);
     }
     place.ebb(&["upgrade", "backing"]).refused(2, "is no mount of ebb");
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     place.umount();
 }
 
@@ -107,7 +107,7 @@ fn what_the_kernel_has_cached_goes_with_the_session() {
         assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
     });
     until("the mount is given up", || !supervisor.is_alive());
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
@@ -171,6 +171,6 @@ fn who_has_joined_waits_for_the_one_that_serves() {
     assert_eq!(fs::read_to_string(place.path("mnt2/file")).unwrap(), "content");
     fs::write(place.path("mnt2/more"), "more").unwrap();
     assert_eq!(fs::read_to_string(place.path("mnt/more")).unwrap(), "more");
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     place.umount();
 }

@@ -150,7 +150,7 @@ fn who_works_on_a_mount_that_others_joined_does_not_notice_either() {
     let check = work_while_daemons_die(&place);
     fs::write(place.path("mnt2/there"), "and the other works too").unwrap();
     assert_eq!(fs::read_to_string(place.path("mnt/there")).unwrap(), "and the other works too");
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     place.umount();
     check(&place.path("backing"));
 }
@@ -168,7 +168,7 @@ fn who_works_on_a_node_elsewhere_does_not_notice_that_daemons_of_mounts_die() {
     let check = work_while_daemons_die(&place);
     check(&place.path("mnt2/c/b"));
     place.umount();
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
     check(&place.path("backing/c/b"));
 }
@@ -605,7 +605,7 @@ fn a_daemon_dies_while_the_kernel_drops_what_is_being_read() {
         assert!(reader.join().unwrap().unwrap() == [7; 1 << 20]);
         other.join().unwrap();
     });
-    place.ebb(&["umount", "mnt2"]).good();
+    place.umount_at("mnt2");
     place.umount();
 }
 

@@ -221,7 +221,7 @@ fn other_mounts_see_what_goes_and_comes() {
     until("the other mount has it again", || fs::read_to_string(&seen).is_ok_and(|text| text == "f"));
     assert_eq!(names(&place.path("mnt2/d")), ["f"]);
     for mountpoint in ["mnt2", "mnt"] {
-        place.ebb(&["umount", mountpoint]).good();
+        place.umount_at(mountpoint);
     }
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
