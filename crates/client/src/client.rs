@@ -8,6 +8,7 @@ use crate::holds::Holds;
 use crate::journal::Journal;
 use crate::keeper;
 use crate::link::Link;
+use crate::loan::Lent;
 use crate::locks::Locks;
 use crate::mutate::InDoubt;
 use crate::recalls::Recalls;
@@ -182,6 +183,7 @@ impl Client {
             read_only: attached.read_only,
             slots: RefCell::new(slots),
             journal: Journal::new(estate.clone()),
+            lent: Lent::default(),
             errors: Errors::new(estate.clone()),
             estate,
             taken_up: Gate::default(),
@@ -189,6 +191,7 @@ impl Client {
             requests: RefCell::new(requests),
             in_doubt: RefCell::default(),
             asked: Cell::new(attached.start),
+            told: Cell::new(attached.start),
             holds,
             locks,
             caching: Caching::new(attached.sole),
@@ -396,10 +399,13 @@ pub(crate) struct Shared {
     /// Changes when nothing of before can come again or is under way.
     pub(crate) taken_up: Gate,
     pub(crate) journal: Journal,
+    pub(crate) lent: Lent,
     /// Mutations that were sent and have no answer.
     pub(crate) in_doubt: RefCell<BTreeMap<TxId, InDoubt>>,
     /// The run of the node that has been asked for what earlier ones left in doubt.
     pub(crate) asked: Cell<u64>,
+    /// The run of the node that knows what is open and lent.
+    pub(crate) told: Cell<u64>,
     pub(crate) holds: Holds,
     pub(crate) locks: Locks,
     pub(crate) errors: Errors,

@@ -26,6 +26,8 @@ struct Hold {
     /// Somebody has been told that it is open.
     promised: bool,
     declared: Declared,
+    /// As the node said when it was told of the open.
+    lends: bool,
     /// A task is telling the node.
     telling: bool,
     failures: u64,
@@ -148,8 +150,9 @@ impl Shared {
             };
             let told = match self.send(request, Some(self.options.request_timeout)).await {
                 // A node that has started since does not know it any more.
-                Ok(Reply::Done) if identity != self.identity.get() => continue,
-                Ok(Reply::Done) => Ok(()),
+                Ok(Reply::Opened { .. } | Reply::Done) if identity != self.identity.get() => continue,
+                Ok(Reply::Opened { lends }) => Ok(lends),
+                Ok(Reply::Done) => Ok(false),
                 Ok(_) => Err(wrong_reply()),
                 Err(failure) => match self.weather(failure, attachment, &mut backoff).await {
                     Ok(()) => continue,
@@ -157,10 +160,10 @@ impl Shared {
                 },
             };
             match (step, told) {
-                (Step::Open, Ok(())) => self.holds.set(ino, Declared::Yes),
+                (Step::Open, Ok(lends)) => self.holds.set(ino, Declared::Yes, lends),
                 (Step::Open, Err(error)) => return self.holds.failed(ino, error),
                 // What cannot be closed is not open.
-                (Step::Close, Ok(()) | Err(_)) => self.holds.set(ino, Declared::No),
+                (Step::Close, Ok(_) | Err(_)) => self.holds.set(ino, Declared::No, false),
             }
         }
     }
@@ -177,6 +180,11 @@ impl Holds {
             hold.promised = true;
         }
         holds
+    }
+
+    /// The node may lend what was opened.
+    pub(crate) fn lends(&self, ino: Ino) -> bool {
+        self.table.borrow().get(&ino).is_some_and(|hold| hold.lends)
     }
 
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
@@ -222,9 +230,9 @@ impl Holds {
         step
     }
 
-    fn set(&self, ino: Ino, declared: Declared) {
+    fn set(&self, ino: Ino, declared: Declared, lends: bool) {
         if let Some(hold) = self.table.borrow_mut().get_mut(&ino) {
-            hold.declared = declared;
+            (hold.declared, hold.lends) = (declared, lends);
         }
         self.changed.changed();
     }

@@ -251,9 +251,13 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         shared.asked.set(now.start);
     }
     declare_opens(shared, now.session, IfRefused::Stale).await?;
-    if restarted && !shared.is_taking_up() {
-        // It may know from its log of what was closed since.
-        insist(shared, Request::Told { session: now.session }).await?;
+    if shared.told.get() != now.start {
+        shared.borrow_again().await;
+        if !shared.is_taking_up() {
+            // It may know from its log of what was closed since.
+            insist(shared, Request::Told { session: now.session }).await?;
+        }
+        shared.told.set(now.start);
     }
     match fresh {
         true => shared.unsucceedable(),
@@ -368,7 +372,7 @@ async fn declare_opens(shared: &Rc<Shared>, session: SessionId, if_refused: IfRe
 
 /// How long what keeps the session waits for an answer: a node that has vanished is tried
 /// anew while the session lives.
-fn within_term(shared: &Shared) -> Duration {
+pub(crate) fn within_term(shared: &Shared) -> Duration {
     shared.options.request_timeout.min(shared.term.get() / 3)
 }
 

@@ -33,7 +33,7 @@ pub use client::{AttachError, Client, ClientPorts, Options};
 pub use estate::{Estate, EstateError, Locker, Open, Place};
 pub use journal::{KEPT_BYTES, KEPT_OPERATIONS};
 pub use link::{Link, LinkEvent};
-pub use loan::{Held, Loan};
+pub use loan::{Borrower, Held, Loan};
 pub use local::LocalLink;
 pub use mutate::MUTATIONS_UNDER_WAY;
 pub use operations::{Page, Written};

@@ -1,5 +1,5 @@
 use crate::gate::Gate;
-use crate::{Link, LinkEvent, Loan};
+use crate::{Borrower, Link, LinkEvent, Loan};
 use ebb_model::{Borrow, Ino, Notice, Reply, Request, RpcError, SessionId};
 use ebb_ports::PortFuture;
 use std::cell::Cell;
@@ -70,7 +70,7 @@ impl Link for LocalLink {
         true
     }
 
-    fn lend(&self, ino: Ino, borrow: Borrow) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+    fn lend(&self, _borrower: Borrower, ino: Ino, borrow: Borrow) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
         match &self.lend {
             Some(lend) => lend(ino, borrow),
             None => Box::pin(ready(Ok(None))),

@@ -4,8 +4,8 @@
 //! [`crate::Options::unavailable_timeout`] says. A mutation that is given up then, or
 //! whose future is dropped, may still be executed, once.
 
+use crate::Client;
 use crate::call::wrong_reply;
-use crate::{Client, Loan};
 use bytes::{Bytes, BytesMut};
 use ebb_model::*;
 
@@ -295,19 +295,6 @@ impl Client {
     /// From here to the same number of [`Client::close`]s the inode outlives its last name.
     pub async fn open(&self, ino: Ino) -> Result<(), FsError> {
         self.shared.open(ino).await
-    }
-
-    /// The file of this machine's disk that has all bytes of an open inode, where its reader may
-    /// read it past this client: writes of others go on in just that file.
-    pub async fn lend(&self, ino: Ino, borrow: Borrow) -> Result<Option<Loan>, FsError> {
-        match self.shared.link.lend(ino, borrow).await {
-            Ok(loan) => Ok(loan),
-            Err(RpcError::Refused(error)) => Err(error),
-            Err(error) => {
-                tracing::warn!(%ino, %error, "the node does not lend a file");
-                Err(FsError::Io)
-            }
-        }
     }
 
     /// Needs no answer: the node is told behind the caller's back.

@@ -1,12 +1,12 @@
 //! A link over a connection (`docs/protocol/rpc.md`).
 
-use crate::ClientPorts;
 use crate::gate::Gate;
 use crate::link::{Link, LinkEvent};
 use crate::pool::Pool;
+use crate::{Borrower, ClientPorts, Loan};
 use bytes::Bytes;
 use ebb_format::rpc::{self, Message, RequestId};
-use ebb_model::{FsError, Reply, Request, RpcError};
+use ebb_model::{Borrow, FsError, Ino, Reply, Request, RpcError};
 use ebb_ports::{FrameReceiver, FrameSender, Net, PortFuture};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
@@ -37,7 +37,10 @@ pub struct WireLink {
     next_id: Cell<u64>,
     turns: Rc<Pool<()>>,
     inbox: Rc<Inbox>,
+    lend: Option<Lend>,
 }
+
+type Lend = Box<dyn Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>>>;
 
 /// What outlives a connection.
 #[derive(Default)]
@@ -61,7 +64,16 @@ impl WireLink {
     /// `address` is `host:port`. Nothing is connected before the first attach.
     pub fn new(net: Rc<dyn Net>, ports: ClientPorts, address: String) -> WireLink {
         let turns = Pool::new(vec![(); REQUESTS_UNDER_WAY]);
-        WireLink { net, ports, address, wire: RefCell::new(None), next_id: Cell::new(1), turns, inbox: Rc::default() }
+        WireLink { net, ports, address, wire: RefCell::new(None), next_id: Cell::new(1), turns, inbox: Rc::default(), lend: None }
+    }
+
+    /// Where the node is on this machine it lends files by `lend`.
+    pub fn borrowing(
+        mut self,
+        lend: impl Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> + 'static,
+    ) -> WireLink {
+        self.lend = Some(Box::new(lend));
+        self
     }
 
     async fn exchange(&self, request: Request) -> Result<Reply, RpcError> {
@@ -140,6 +152,13 @@ impl Link for WireLink {
 
     fn is_local(&self) -> bool {
         false
+    }
+
+    fn lend(&self, borrower: Borrower, ino: Ino, borrow: Borrow) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+        match &self.lend {
+            Some(lend) => lend(borrower, ino, borrow),
+            None => Box::pin(std::future::ready(Ok(None))),
+        }
     }
 
     fn trouble(&self) -> String {

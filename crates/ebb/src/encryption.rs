@@ -28,6 +28,13 @@ pub struct DataDir<'a> {
     pub encryption: &'a Encryption,
 }
 
+impl DataDir<'_> {
+    pub fn is_encrypted(&self) -> bool {
+        let Encryption { encryption_key_file, encryption_key_command } = self.encryption;
+        encryption_key_file.is_some() || encryption_key_command.is_some()
+    }
+}
+
 /// The ports with the disk as a node is to see it. The data directory is locked.
 pub async fn unlock(ports: Ports, data_dir: &DataDir<'_>) -> Result<Ports, Failure> {
     let Encryption { encryption_key_file, encryption_key_command } = data_dir.encryption;

@@ -3,12 +3,13 @@
 use crate::daemon::Report;
 use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
+use crate::lending;
 use crate::predecessor;
 use crate::settings;
 use crate::signals::Signals;
 use ebb_bucket::OpenError;
 use ebb_cli::args;
-use ebb_cli::places::Left;
+use ebb_cli::places::{Left, RunDir};
 use ebb_model::ClusterId;
 use ebb_node::side_by_side::Member;
 use ebb_node::{Node, Options, Stopped};
@@ -73,6 +74,11 @@ pub async fn open(
             Ok(node) => {
                 let port = listener.as_ref().and_then(|listener| listener.address().rsplit_once(':')?.1.parse().ok());
                 if let Some(listener) = listener {
+                    // Before anybody can attach. What is encrypted nobody reads by itself.
+                    let lends = !data_dir.is_encrypted();
+                    if lends && let Err(error) = RunDir::of_user().and_then(|run_dir| lending::offer(&node, &run_dir)) {
+                        tracing::warn!(%error, "mounts of other processes here read through the node");
+                    }
                     node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
                 }
                 Ok(Host::Here(node, port))

@@ -13,6 +13,7 @@ mod fsck;
 mod helper;
 mod host;
 mod http;
+mod lending;
 mod log;
 mod mount;
 mod output;

@@ -10,7 +10,7 @@ use crate::signals::Signals;
 use crate::source::Source;
 use crate::supervisor::{self, Mode};
 use crate::ward::Ward;
-use crate::{block_on, log};
+use crate::{block_on, lending, log};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
 use ebb_client::{AttachError, Client, ClientPorts, Link, Loan, LocalLink, WireLink};
@@ -317,6 +317,7 @@ impl Plan {
     ) -> Result<Result<Client, AttachError>, Failure> {
         let ports = ebb_os::ports(&self.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
         let link = WireLink::new(ports.net.clone(), ClientPorts::from(&ports), address.into());
+        let link = link.borrowing(lending::borrower(self.run_dir.clone()));
         report.note(&format!("attaching to {address}"));
         let name = format!("{} process {} at {}", settings::host_name(), std::process::id(), self.mountpoint.display());
         let options = ebb_client::Options { read_only: self.options.read_only, cluster, ..ebb_client::Options::new(volume, name) };
@@ -409,8 +410,8 @@ impl Plan {
         // Whom nobody can join leaves locks to the kernel.
         let shared_locks = !record.embedded || self.listen.is_some();
         let read_only = client.is_read_only();
-        // Others would have to be let in by whoever reads past the node.
-        let passthrough = self.passthrough && !shared_locks;
+        let lends = node.is_some() || lending::lender(&self.run_dir, client.run()).is_some();
+        let passthrough = self.passthrough && lends;
         let mut consistency = match self.consistency {
             args::Consistency::Strong => Consistency::Strong,
             args::Consistency::CloseToOpen => Consistency::CloseToOpen,

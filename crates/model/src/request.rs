@@ -457,6 +457,10 @@ pub enum Reply {
     Offset(u64),
     Lock(LockAnswer),
     Conflict(Option<LockConflict>),
+    Opened {
+        /// A client on the node's machine may be lent its store file.
+        lends: bool,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// Finds all that was stored into an exposed file by now, while others go on with it.
-    async fn find_all_stored(&self, ino: Ino) -> Result<(), RpcError> {
+    pub(crate) async fn find_all_stored(&self, ino: Ino) -> Result<(), RpcError> {
         let mut at = 0;
         while self.is_exposed(ino) && at < self.place(ino).size_bytes {
             let _guard = self.locks.lock(ino, Mode::Shared).await;

@@ -44,6 +44,8 @@ struct Loan {
     /// Given out and not given back. A mapping may be left even if there is none.
     count: u64,
     size_bytes: u64,
+    /// The kernel has it from an earlier run, and it is not lent anew yet.
+    is_doubtful: bool,
 }
 
 impl Loans {
@@ -86,8 +88,9 @@ impl Node {
     /// not here, or was not verified yet, comes in by that.
     pub async fn lend(self: &Rc<Self>, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
         if borrow == Borrow::Resume {
+            self.file_size(ino)?;
             // Whatever comes of this, it is to be kept as it is to be seen.
-            self.loans.table.borrow_mut().entry(ino).or_default();
+            self.loans.table.borrow_mut().entry(ino).or_insert(Loan { is_doubtful: true, ..Loan::default() });
         }
         let begins = matches!(borrow, Borrow::Begin | Borrow::Follow);
         if begins {
@@ -124,11 +127,36 @@ impl Node {
                 let mut table = self.loans.table.borrow_mut();
                 let loan = table.entry(ino).or_default();
                 loan.count += 1;
-                loan.size_bytes = size;
+                (loan.size_bytes, loan.is_doubtful) = (size, false);
             }
             return Ok(lent);
         }
         Err(self.fetched_in_vain(ino))
+    }
+
+    /// Whether it is worth asking.
+    pub(crate) fn may_be_lent(&self, ino: Ino) -> bool {
+        self.file_size(ino).is_ok_and(|size| size >= LEAST_BYTES) && self.is_apart(ino)
+    }
+
+    /// As [`Node::lend`], to a client in another process of this machine.
+    pub async fn lend_to(self: &Rc<Self>, session: SessionId, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
+        self.expect_attached(session)?;
+        let resumes = borrow == Borrow::Resume;
+        if !self.attachments.holds(session, ino) || borrow == Borrow::Expose && self.attachments.read_only(session) {
+            return Err(FsError::AccessDenied.into());
+        }
+        // What was read past an earlier run comes before what is new.
+        if self.is_stopping() || !resumes && self.attachments.awaits_any() {
+            return Err(RpcError::Overloaded);
+        }
+        let lent = self.lend(ino, borrow).await?;
+        if lent.is_some() && self.is_stopping() {
+            // What would be stored from now on nobody here would send.
+            self.take_back(ino);
+            return Err(RpcError::Overloaded);
+        }
+        Ok(lent)
     }
 
     /// One that was lent has been closed.
@@ -150,10 +178,15 @@ impl Node {
     /// Whether somebody reads the store file past the node: has it from this run, or from one
     /// whose mount has died.
     pub(crate) async fn is_lent_out(&self, ino: Ino) -> Result<bool, RpcError> {
-        if self.loans.is_lent(ino) && !self.end_loan(ino) {
+        let is_doubtful = self.loans.table.borrow().get(&ino).is_some_and(|loan| loan.is_doubtful);
+        if self.loans.is_lent(ino) && !is_doubtful && !self.end_loan(ino) {
             return Ok(true);
         }
-        self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))
+        let is_held = self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        if is_doubtful && !is_held {
+            self.loans.table.borrow_mut().remove(&ino);
+        }
+        Ok(is_held)
     }
 
     /// Files that somebody reads past the node, and may have lost sight of: what they lack by now
@@ -215,7 +248,7 @@ impl Node {
     /// True if nobody has the file.
     fn end_loan(&self, ino: Ino) -> bool {
         let mut table = self.loans.table.borrow_mut();
-        let over = table.get(&ino).is_none_or(|loan| loan.count == 0) && self.store.take_back(ino);
+        let over = table.get(&ino).is_none_or(|loan| loan.count == 0 && !loan.is_doubtful) && self.store.take_back(ino);
         if over {
             table.remove(&ino);
         }

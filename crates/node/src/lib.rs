@@ -178,6 +178,11 @@ impl Node {
         &self.options.address
     }
 
+    /// Drawn at random when it was opened: [`ebb_model::Attached::start`].
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
     }

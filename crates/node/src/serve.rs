@@ -163,7 +163,7 @@ impl Node {
                     }
                 }
                 self.attachments.open(session, ino);
-                Ok(Reply::Done)
+                Ok(Reply::Opened { lends: self.may_be_lent(ino) })
             }
             Request::Close { session, ino, count } => self.close(session, ino, count).await,
             Request::Read { ino, offset, len_bytes } => Ok(Reply::Data(self.read(ino, offset, len_bytes).await?)),
@@ -171,6 +171,10 @@ impl Node {
             Request::Mutate { tx, caller, mutation, replay } => self.mutate(tx, caller, mutation, replay).await,
             Request::Fsync { session, ino } => {
                 self.expect_attached(session)?;
+                if self.attachments.is_shared() {
+                    // Others are to see what was stored past the node.
+                    self.find_all_stored(ino).await?;
+                }
                 Ok(Reply::Forced { durable: self.fsync(ino).await? })
             }
             Request::SyncFs { session } => {

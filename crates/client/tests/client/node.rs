@@ -268,7 +268,7 @@ impl Node {
                 known(session)?;
                 let counted = if self.untold.borrow_mut().remove(&ino) { 0 } else { self.opens.borrow().get(&ino).copied().unwrap_or(0) };
                 self.opens.borrow_mut().insert(ino, counted + 1);
-                Ok(Reply::Done)
+                Ok(Reply::Opened { lends: false })
             }
             Request::Close { session, ino, count } => {
                 known(session)?;

@@ -22,6 +22,7 @@ mod helper;
 mod holes;
 mod io_uring;
 mod joining;
+mod lending;
 mod lock_ends;
 mod locks;
 mod metadata;

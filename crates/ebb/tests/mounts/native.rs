@@ -61,7 +61,7 @@ pub fn is_native(place: &Place, name: &str, file: &File) -> bool {
     is_read_from(&store(place, name), file)
 }
 
-fn is_read_from(store: &Path, file: &File) -> bool {
+pub fn is_read_from(store: &Path, file: &File) -> bool {
     let byte = |file: &File| {
         let mut byte = [0];
         file.read_exact_at(&mut byte, 0).unwrap();

@@ -334,7 +334,7 @@ pub enum Eviction {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Passthrough {
-    /// Where that is safe: on mounts that root has made and nobody can join, of files from 128 KiB that
+    /// Where that is safe: on mounts that root has made, whose node is on the same machine, of files from 128 KiB that
     /// are wholly cached.
     Auto,
     /// Never: every read that the kernel has not cached comes to ebb.

@@ -13,6 +13,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -146,6 +147,10 @@ pub fn data_dir(source: &str) -> PathBuf {
     data_root().join(file_name(source.as_bytes()))
 }
 
+fn loans_of(run: u64) -> String {
+    format!("{run:016x}.loans.sock")
+}
+
 /// Records and sockets of the daemons of one user.
 #[derive(Clone, Debug)]
 pub struct RunDir {
@@ -184,13 +189,32 @@ impl RunDir {
         self.path.join(format!("{}.counters.sock", std::process::id()))
     }
 
+    /// Where a node of this process lends files, which clients know by its run.
+    pub fn loans_socket(&self, run: u64) -> PathBuf {
+        self.path.join(format!("{}.{}", std::process::id(), loans_of(run)))
+    }
+
+    /// Where the node of that run lends files, if it does here.
+    pub fn lender(&self, run: u64) -> io::Result<Option<PathBuf>> {
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.split_once('.'));
+            if name.is_some_and(|(_, what)| what == loans_of(run)) {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+
     /// Removes the sockets of daemons that were killed.
     pub fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.split('.').next());
             let pid = name.and_then(|pid| pid.parse().ok());
-            let dead = path.extension() == Some("sock".as_ref()) && pid.is_some_and(|pid| start_of(pid).is_none());
+            // Or it is of a process that is not seen from here.
+            let is_heard = || UnixStream::connect(&path).is_ok();
+            let dead = path.extension() == Some("sock".as_ref()) && pid.is_some_and(|pid| start_of(pid).is_none()) && !is_heard();
             if dead && let Err(error) = fs::remove_file(&path) {
                 // Another daemon that starts now may have been faster.
                 tracing::debug!("{}: {error}", path.display());

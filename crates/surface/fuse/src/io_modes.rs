@@ -22,6 +22,8 @@ pub(crate) struct IoModes {
     passthrough: Option<Passthrough>,
     /// The kernel drops pages that are filled while they are written past.
     drops_pages: bool,
+    /// No other mount can have the volume.
+    exclusive: bool,
     files: RefCell<BTreeMap<Ino, Open>>,
     /// The kernel takes no file of this disk, or none of this process.
     refused: Cell<bool>,
@@ -99,9 +101,9 @@ impl Left {
 
 impl IoModes {
     /// Without `passthrough` nothing is lent.
-    pub fn new(passthrough: Option<Passthrough>, kernel: Negotiated) -> IoModes {
+    pub fn new(passthrough: Option<Passthrough>, kernel: Negotiated, exclusive: bool) -> IoModes {
         let drops_pages = kernel.drops_pages_behind_writes();
-        IoModes { passthrough, drops_pages, files: RefCell::default(), refused: Cell::new(false) }
+        IoModes { passthrough, drops_pages, exclusive, files: RefCell::default(), refused: Cell::new(false) }
     }
 
     /// An inode that is open since before. Whether or not it is lent once more, the node takes nothing away
@@ -128,7 +130,7 @@ impl IoModes {
     /// Whether the next open of the inode can go to the file that is lent, if one is.
     pub fn wants(&self, ino: Ino) -> bool {
         let can_begin = self.can_lend();
-        self.files.borrow().get(&ino).map_or(can_begin, |open| open.native.is_some() || can_begin && open.can_begin())
+        self.files.borrow().get(&ino).map_or(can_begin, |open| open.native.is_some() || can_begin && open.can_begin(self.exclusive))
     }
 
     fn can_lend(&self) -> bool {
@@ -144,9 +146,10 @@ impl IoModes {
         self.files.borrow().get(&ino).is_some_and(|open| open.cached + open.direct > 0)
     }
 
-    /// Somebody writes by requests alone.
+    /// Somebody writes by requests alone, to whom that is to matter: where other mounts can have the volume nobody's pages are
+    /// kept, or everybody's.
     pub fn is_written_past(&self, ino: Ino) -> bool {
-        self.files.borrow().get(&ino).is_some_and(|open| open.writers > 0)
+        self.exclusive && self.files.borrow().get(&ino).is_some_and(|open| open.writers > 0)
     }
 
     /// One more open. It goes to `loan` if others do, or can begin to. Else it is from the kernel's pages only
@@ -154,7 +157,7 @@ impl IoModes {
     pub fn open(&self, ino: Ino, by: Opener, loan: Option<Loan>) -> IoMode {
         let mut files = self.files.borrow_mut();
         let open = files.entry(ino).or_default();
-        if open.can_begin()
+        if open.can_begin(self.exclusive)
             && let Some((registered, held)) = loan.and_then(|loan| self.register(ino, loan))
         {
             open.native = Some(Native { registered, _held: Some(held), count: 0 });
@@ -165,7 +168,7 @@ impl IoModes {
         }
         let only_writes = by.flags.writes() && !by.flags.reads();
         // What grows record by record is followed by others, who would have to be lent it.
-        let past_pages = by.made && only_writes && !by.flags.appends() && self.drops_pages && self.can_lend();
+        let past_pages = self.exclusive && by.made && only_writes && !by.flags.appends() && self.drops_pages && self.can_lend();
         let may_keep_pages = open.cached > 0 || open.direct + open.writers == 0 && !past_pages;
         if by.cacheable && may_keep_pages {
             open.cached += 1;
@@ -231,9 +234,10 @@ impl IoModes {
 }
 
 impl Open {
-    /// Nobody has pages of it, and who writes past them is known to the kernel.
-    fn can_begin(&self) -> bool {
-        self.native.is_none() && self.cached + self.direct == 0 && self.unheard.is_empty()
+    /// Nobody has pages of it, and who writes past them is known to the kernel. Where other mounts can have the volume
+    /// writes go side by side, and one of these keeps the kernel from another lent file after all readers have gone.
+    fn can_begin(&self, exclusive: bool) -> bool {
+        self.native.is_none() && self.cached + self.direct == 0 && self.unheard.is_empty() && (exclusive || self.writers == 0)
     }
 }
 

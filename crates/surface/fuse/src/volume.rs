@@ -121,7 +121,7 @@ impl Volume {
         let lockers = RefCell::new(Lockers::new(client.estate().cloned()));
         let (mappable, opens) = (RefCell::default(), Cell::new(life * OPENS_PER_LIFE));
         let (readings, set_id) = (Readings::new(access), RefCell::default());
-        let io_modes = IoModes::new(passthrough, kernel);
+        let io_modes = IoModes::new(passthrough, kernel, client.is_exclusive());
         let lost = Cell::default();
         Volume {
             client,
@@ -419,7 +419,10 @@ impl Filesystem for Volume {
     }
 
     async fn flush(&self, _cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno> {
-        // The kernel has written back what was stored through mappings.
+        // The kernel has written back what was stored through mappings, but for what it stored past the node.
+        if !self.client.is_exclusive() && self.io_modes.is_native(ino) && self.mappable.borrow().contains_key(&ino) {
+            self.client.fsync(ino).await?;
+        }
         let unlocked = self.client.unlock_all(ino, LockOwner::Fcntl(owner)).await;
         self.lockers.borrow_mut().flushed(ino, owner);
         match self.client.error(ino) {

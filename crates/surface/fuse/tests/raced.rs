@@ -72,7 +72,8 @@ impl Raced {
                 let replay = Replay { stamp, ino: None, offset: None, len_bytes: None };
                 Ok(Reply::Mutated(Mutated { attr: Some(self.attr(ino)), index: LogIndex(1), replay }, vec![]))
             }
-            Request::Open { .. } | Request::Close { .. } | Request::Renew { .. } | Request::Detach { .. } => Ok(Reply::Done),
+            Request::Open { .. } => Ok(Reply::Opened { lends: false }),
+            Request::Close { .. } | Request::Renew { .. } | Request::Detach { .. } => Ok(Reply::Done),
             other => panic!("nobody asks for {other:?}"),
         }
     }

@@ -14,7 +14,7 @@ const OLD: Negotiated = Negotiated { minor: 44, flags: init::DIRECT_IO_ALLOW_MMA
 
 /// On a connection that is gone: nothing can be registered.
 fn modes(kernel: Negotiated) -> IoModes {
-    IoModes::new(Some(Passthrough::new(Weak::new())), kernel)
+    IoModes::new(Some(Passthrough::new(Weak::new())), kernel, true)
 }
 
 fn by(number: u64, flags: OpenFlags) -> Opener {
@@ -65,7 +65,7 @@ fn older_kernels_write_into_their_pages() {
 /// Who follows what is written would see it in the kernel's pages, where nothing can be lent; and what is not new may be mapped by many.
 #[test]
 fn where_nothing_is_lent_writers_write_into_the_pages() {
-    assert_eq!(opened(&IoModes::new(None, NEW), 1, WRITES), IoMode::Cached);
+    assert_eq!(opened(&IoModes::new(None, NEW, true), 1, WRITES), IoMode::Cached);
     let not_made = Opener { made: false, ..by(1, WRITES) };
     assert_eq!(modes(NEW).open(INO, not_made, None), IoMode::Cached);
 }

@@ -23,7 +23,11 @@ impl Volume {
     /// What the kernel may read by itself, if this open can be one of those that do.
     pub(super) async fn lend(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Loan>, FsError> {
         let is_native = self.io_modes.is_native(ino);
-        if !is_native && (!self.may_cache() || !self.io_modes.wants(ino)) {
+        if !is_native && !self.io_modes.wants(ino) {
+            return Ok(None);
+        }
+        // Who can store into a file that only other mounts read natively stores through the kernel's pages.
+        if !is_native && flags.writes() && !self.client.is_exclusive() {
             return Ok(None);
         }
         let is_written_past = self.io_modes.is_written_past(ino);
@@ -69,7 +73,7 @@ impl Volume {
     /// could do that is to be lent the file, for which the kernel is to have it open for the writers.
     async fn wait_until_heard(&self, ino: Ino) {
         let until = Instant::now() + LONGEST_OPEN;
-        while self.may_cache() && self.io_modes.is_unheard(ino) {
+        while self.client.is_exclusive() && self.io_modes.is_unheard(ino) {
             if Instant::now() >= until {
                 self.io_modes.all_heard(ino);
             }
@@ -110,7 +114,7 @@ impl Volume {
         let number = self.next_number();
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
-        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), made: is_new && self.may_cache() };
+        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), made: is_new };
         let mode = self.io_modes.open(ino, by, loan);
         let direct = if mode == IoMode::Direct { DIRECT } else { 0 };
         let writes = if flags.writes() { WRITES } else { 0 };

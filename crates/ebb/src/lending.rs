@@ -1,0 +1,231 @@
+//! Store files that a node lends to mounts of other processes on its machine, whose kernel then reads them past both (decision 19).
+//!
+//! A connection to the node's socket is one loan, and lasts as long: `version u8 | borrow u8 | session u64 | inode u64`, little endian,
+//! answered with one byte, and with the descriptor if it is lent. Only the user who runs the node gets to the socket.
+
+use ebb_cli::places::RunDir;
+use ebb_client::{Borrower, Loan};
+use ebb_model::{Borrow, FsError, Ino, RpcError, SessionId};
+use ebb_node::Node;
+use ebb_ports::PortFuture;
+use std::cell::RefCell;
+use std::fs::Permissions;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::{UnixListener, UnixStream};
+
+const VERSION: u8 = 1;
+
+const ASK_BYTES: usize = 18;
+
+/// What a node answers.
+const LENT: u8 = 0;
+const NOT_LENT: u8 = 1;
+const REFUSED: u8 = 2;
+/// It does not know the session.
+const UNKNOWN: u8 = 3;
+/// Not now.
+const BUSY: u8 = 4;
+
+/// Loans at one time, each of which takes a descriptor.
+const MAX_LOANS: usize = 256;
+
+/// How long who has connected may take to ask.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pause after a failed accept, so that running out of descriptors does not run hot.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often it is looked whether the node stops.
+const LOOK: Duration = Duration::from_secs(1);
+
+struct Ask {
+    session: SessionId,
+    ino: Ino,
+    borrow: Borrow,
+}
+
+impl Ask {
+    fn encode(&self) -> [u8; ASK_BYTES] {
+        let mut bytes = [0; ASK_BYTES];
+        bytes[0] = VERSION;
+        bytes[1] = BORROWS.iter().position(|borrow| *borrow == self.borrow).expect("all are listed") as u8;
+        bytes[2..10].copy_from_slice(&self.session.0.to_le_bytes());
+        bytes[10..].copy_from_slice(&self.ino.0.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; ASK_BYTES]) -> Option<Ask> {
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let borrow = *BORROWS.get(usize::from(bytes[1]))?;
+        (bytes[0] == VERSION).then(|| Ask { session: SessionId(number(2)), ino: Ino(number(10)), borrow })
+    }
+}
+
+const BORROWS: [Borrow; 5] = [Borrow::Begin, Borrow::Follow, Borrow::Join, Borrow::Expose, Borrow::Resume];
+
+/// Lends to mounts of this machine from now on.
+pub fn offer(node: &Rc<Node>, run_dir: &RunDir) -> io::Result<()> {
+    run_dir.sweep()?;
+    let path = run_dir.loans_socket(node.run());
+    // Under its name nobody finds it with other rights than these.
+    let draft = path.with_extension("new");
+    let offered = Offered { listener: UnixListener::bind(&draft)?, path };
+    std::fs::set_permissions(&draft, Permissions::from_mode(0o600))?;
+    std::fs::rename(&draft, &offered.path)?;
+    node.ports().spawn.spawn(Box::pin(accept(node.clone(), offered)));
+    Ok(())
+}
+
+struct Offered {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(%error, "{}", self.path.display());
+        }
+    }
+}
+
+async fn accept(node: Rc<Node>, offered: Offered) {
+    let loans = Rc::new(());
+    while !node.is_stopping() {
+        let accepted = tokio::select! {
+            accepted = offered.listener.accept() => accepted,
+            () = tokio::time::sleep(LOOK) => continue,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let (lender, loan) = (node.clone(), loans.clone());
+                node.ports().spawn.spawn(Box::pin(async move {
+                    let has_room = Rc::strong_count(&loan) <= MAX_LOANS;
+                    if let Err(error) = lend(&lender, stream, has_room).await {
+                        tracing::debug!(%error, "who wanted to borrow a file has gone");
+                    }
+                    drop(loan);
+                }));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "who wants to borrow a file could not be heard");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Without room nobody begins to read past the node.
+async fn lend(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Result<()> {
+    // SAFETY: takes and gives plain integers.
+    let own = unsafe { libc::geteuid() };
+    if ![own, 0].contains(&stream.peer_cred()?.uid()) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let mut bytes = [0; ASK_BYTES];
+    tokio::time::timeout(PATIENCE, stream.read_exact(&mut bytes)).await??;
+    let ask = Ask::decode(&bytes).filter(|ask| has_room || !matches!(ask.borrow, Borrow::Begin | Borrow::Follow));
+    let Some(Ask { session, ino, borrow }) = ask else { return stream.write_all(&[NOT_LENT]).await };
+    match node.lend_to(session, ino, borrow).await {
+        Ok(Some(file)) => {
+            let told = tell(&stream, LENT, Some(&file)).await;
+            drop(file);
+            if told.is_ok() {
+                // Says nothing more, and goes one day.
+                let _ = stream.read(&mut [0]).await;
+            }
+            node.take_back(ino);
+            told
+        }
+        Ok(None) => tell(&stream, NOT_LENT, None).await,
+        Err(RpcError::SessionExpired) => tell(&stream, UNKNOWN, None).await,
+        Err(RpcError::Overloaded) => tell(&stream, BUSY, None).await,
+        Err(error) => {
+            tracing::warn!(%ino, %error, "a file is not lent");
+            tell(&stream, REFUSED, None).await
+        }
+    }
+}
+
+async fn tell(stream: &UnixStream, answer: u8, file: Option<&OwnedFd>) -> io::Result<()> {
+    let file = file.map(AsFd::as_fd);
+    stream.async_io(Interest::WRITABLE, || ebb_fuse::send_with_fd(stream.as_fd(), &[answer], file)).await
+}
+
+/// Borrows from whichever run of a node is on this machine.
+pub fn borrower(run_dir: RunDir) -> impl Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> {
+    let found = Rc::new(RefCell::new(None));
+    move |borrower, ino, borrow| {
+        let (run_dir, found) = (run_dir.clone(), found.clone());
+        Box::pin(async move {
+            let known = found.borrow().clone().filter(|(run, _)| *run == borrower.run);
+            let (_, path) = known.unwrap_or_else(|| (borrower.run, lender(&run_dir, borrower.run)));
+            found.replace(Some((borrower.run, path.clone())));
+            match path {
+                None => Ok(None),
+                Some(path) => ask(&path, Ask { session: borrower.session, ino, borrow }).await,
+            }
+        })
+    }
+}
+
+/// Where the node of this run lends files, if it is on this machine.
+pub fn lender(run_dir: &RunDir, run: u64) -> Option<PathBuf> {
+    run_dir.lender(run).unwrap_or_else(|error| {
+        tracing::warn!(%error, "whether the node is on this machine cannot be said");
+        None
+    })
+}
+
+async fn ask(path: &Path, ask: Ask) -> Result<Option<Loan>, RpcError> {
+    let lost = |error: io::Error| {
+        tracing::debug!(%error, "the node that lends files has gone");
+        RpcError::Lost
+    };
+    let mut stream = match UnixStream::connect(path).await {
+        // It lends no more.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        connected => connected.map_err(lost)?,
+    };
+    stream.write_all(&ask.encode()).await.map_err(lost)?;
+    let mut answer = [0];
+    let file = stream.async_io(Interest::READABLE, || ebb_fuse::receive_with_fd(stream.as_fd(), &mut IoSliceMut::new(&mut answer))).await;
+    match (file.map_err(lost)?, answer) {
+        (None, _) => Err(RpcError::Lost),
+        (Some(Some(file)), [LENT]) => Ok(Some(Loan::new(file, move || drop(stream)))),
+        (Some(None), [NOT_LENT]) => Ok(None),
+        (Some(None), [UNKNOWN]) => Err(RpcError::SessionExpired),
+        (Some(None), [BUSY]) => Err(RpcError::Overloaded),
+        (Some(_), _) => Err(RpcError::Refused(FsError::Io)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_is_understood() {
+        for borrow in BORROWS {
+            let bytes = Ask { session: SessionId(0x0102_0304_0506_0708), ino: Ino(u64::MAX), borrow }.encode();
+            let ask = Ask::decode(&bytes).unwrap();
+            assert_eq!((ask.session, ask.ino, ask.borrow), (SessionId(0x0102_0304_0506_0708), Ino(u64::MAX), borrow));
+        }
+    }
+
+    #[test]
+    fn what_another_version_asks_is_not_understood() {
+        let good = Ask { session: SessionId(1), ino: Ino(1), borrow: Borrow::Begin }.encode();
+        for (at, wrong) in [(0, VERSION + 1), (0, 0), (1, BORROWS.len() as u8), (1, u8::MAX)] {
+            let mut bytes = good;
+            bytes[at] = wrong;
+            assert!(Ask::decode(&bytes).is_none());
+        }
+    }
+}
