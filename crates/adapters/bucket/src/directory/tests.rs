@@ -140,6 +140,31 @@ fn the_next_start_clears_what_a_crash_left() {
     assert!(matches!(first.put(".ebb/incoming/x", Bytes::new(), &Condition::Always, vec![]), Err(BucketError::Refused { .. })));
 }
 
+/// Parts come in while their upload is aborted, by one who is killed in between and by one who goes on: nothing of it stays.
+#[test]
+fn parts_that_come_in_during_an_abort_go_too() {
+    let root = tempfile::tempdir().unwrap();
+    let first = store(root.path());
+    let incoming = root.path().join(".ebb/incoming");
+    for round in 0..200 {
+        let upload = first.upload_begin("k", vec![]).unwrap();
+        let sender = store(root.path());
+        let sent = upload.clone();
+        let sending = std::thread::spawn(move || {
+            (1..).take_while(|number| sender.upload_part("k", &sent, *number, &Bytes::from_static(b"part")).is_ok()).count()
+        });
+        std::thread::sleep(std::time::Duration::from_micros(100 * (round % 10)));
+        first.upload_abort("k", &upload).unwrap();
+        sending.join().unwrap();
+        assert!(!incoming.join(&upload.0).exists(), "round {round}");
+    }
+    let upload = first.upload_begin("k", vec![]).unwrap();
+    first.upload_part("k", &upload, 1, &Bytes::from_static(b"part")).unwrap();
+    fs::remove_file(incoming.join(&upload.0).join("upload")).unwrap();
+    first.upload_abort("k", &upload).unwrap();
+    assert!(!incoming.join(&upload.0).exists());
+}
+
 /// Two processes on one directory, each with a store of its own: a counter raised by
 /// conditional puts must not lose a step, while directories come and go beside it.
 #[test]

@@ -111,13 +111,17 @@ impl Store {
     }
 
     pub fn upload_abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
-        match self.find_upload(key, upload) {
-            Ok((folder, _)) => {
-                self.remove_upload(self.writable()?, upload, &folder).map_err(|error| fault("abort the upload of", key, &error))
-            }
-            Err(BucketError::NotFound { .. }) => Ok(()),
-            Err(other) => Err(other),
-        }
+        let folder = match self.find_upload(key, upload) {
+            Ok((folder, _)) => folder,
+            Err(BucketError::NotFound { .. }) => match self.open_upload(upload).map_err(|error| upload_fault(key, &error)) {
+                // Its removal was cut short behind the description.
+                Ok(folder) if is_without_description(&folder) => folder,
+                Ok(_) | Err(BucketError::NotFound { .. }) => return Ok(()),
+                Err(other) => return Err(other),
+            },
+            Err(other) => return Err(other),
+        };
+        self.remove_upload(self.writable()?, upload, &folder).map_err(|error| fault("abort the upload of", key, &error))
     }
 
     pub fn uploads(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
@@ -136,12 +140,9 @@ impl Store {
 
     fn find_upload(&self, key: &str, upload: &UploadId) -> Result<(File, ObjectTags), BucketError> {
         let missing = || BucketError::NotFound { key: key.into() };
-        // An id is a name here: what is not ours must not become a path.
-        if upload.0.len() != 32 || !upload.0.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(missing());
-        }
         let failed = |error: Error| upload_fault(key, &error);
-        let folder = sys::open_dir(self.writable()?, &upload.0).map_err(failed)?;
+        self.writable()?;
+        let folder = self.open_upload(upload).map_err(failed)?;
         let mut about = Vec::new();
         sys::open_beneath(&folder, ABOUT, libc::O_RDONLY, 0).and_then(|mut file| file.read_to_end(&mut about)).map_err(failed)?;
         let about: serde_json::Value = serde_json::from_slice(&about).map_err(|_| missing())?;
@@ -153,17 +154,35 @@ impl Store {
         Ok((folder, tags.ok_or_else(missing)?))
     }
 
-    /// The description goes last: an upload whose removal was cut short can be removed again.
+    fn open_upload(&self, upload: &UploadId) -> Result<File, Error> {
+        // An id is a name here: what is not ours must not become a path.
+        if upload.0.len() != 32 || !upload.0.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(Error::from_raw_os_error(libc::ENOENT));
+        }
+        let incoming = self.incoming.as_ref().ok_or_else(|| Error::from_raw_os_error(libc::EROFS))?;
+        sys::open_dir(incoming, &upload.0)
+    }
+
+    /// The description goes last: an upload whose removal was cut short can be removed again. Without it no part is begun; one that was
+    /// may still come, and goes too.
     fn remove_upload(&self, incoming: &File, upload: &UploadId, folder: &File) -> Result<(), Error> {
-        for (name, _) in super::listing::read_names(folder)? {
-            if name != ABOUT {
-                remove(sys::remove_file(folder, &name))?;
+        loop {
+            for (name, _) in super::listing::read_names(folder)? {
+                if name != ABOUT {
+                    remove(sys::remove_file(folder, &name))?;
+                }
+            }
+            remove(sys::remove_file(folder, ABOUT))?;
+            match remove(sys::remove_dir(incoming, &upload.0)) {
+                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+                removed => return removed.and_then(|()| incoming.sync_all()),
             }
         }
-        remove(sys::remove_file(folder, ABOUT))?;
-        remove(sys::remove_dir(incoming, &upload.0))?;
-        incoming.sync_all()
     }
+}
+
+fn is_without_description(folder: &File) -> bool {
+    sys::open_beneath(folder, ABOUT, libc::O_RDONLY, 0).is_err_and(|error| is_missing(&error))
 }
 
 fn remove(removed: Result<(), Error>) -> Result<(), Error> {
