@@ -7,9 +7,7 @@ use ebb_model::{Borrow, FsError, Ino, RpcError, SessionId};
 use futures_channel::oneshot;
 use futures_util::future::{Either, join_all, select};
 use std::cell::{Cell, RefCell};
-use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
@@ -17,7 +15,11 @@ use std::rc::{Rc, Weak};
 pub struct Loan {
     pub file: OwnedFd,
     pub held: Held,
+    known: Option<FileId>,
 }
+
+/// Device and inode.
+type FileId = (u64, u64);
 
 /// As long as this lives the node knows that the file is read. Mappings may go on afterwards.
 pub struct Held(Rc<GiveBack>);
@@ -34,7 +36,12 @@ pub struct Borrower {
 
 impl Loan {
     pub fn new(file: OwnedFd, give_back: impl FnOnce() + 'static) -> Loan {
-        Loan { file, held: Held(Rc::new(GiveBack(RefCell::new(Some(Box::new(give_back)))))) }
+        Loan { file, held: Held(Rc::new(GiveBack(RefCell::new(Some(Box::new(give_back)))))), known: None }
+    }
+
+    /// Of a node that can start anew without its borrowers: which file it is, by device and inode, so that it is told from another one.
+    pub fn known_as(self, device: u64, inode: u64) -> Loan {
+        Loan { known: Some((device, inode)), ..self }
     }
 }
 
@@ -52,8 +59,8 @@ pub(crate) struct Lent(RefCell<Vec<Rc<One>>>);
 
 struct One {
     ino: Ino,
-    /// Device and inode of what the kernel reads.
-    file: (u64, u64),
+    /// What the kernel reads.
+    file: Option<FileId>,
     /// The node has another file in its place by now.
     is_lost: Cell<bool>,
     held: Weak<GiveBack>,
@@ -61,7 +68,7 @@ struct One {
 
 impl Lent {
     fn add(&self, ino: Ino, loan: &Loan) {
-        let one = One { ino, file: identity(&loan.file), is_lost: Cell::new(false), held: Rc::downgrade(&loan.held.0) };
+        let one = One { ino, file: loan.known, is_lost: Cell::new(false), held: Rc::downgrade(&loan.held.0) };
         let mut lent = self.0.borrow_mut();
         lent.retain(|one| one.held.strong_count() > 0);
         lent.push(Rc::new(one));
@@ -71,11 +78,6 @@ impl Lent {
     fn is_lost(&self, ino: Ino) -> bool {
         self.0.borrow().iter().any(|one| one.ino == ino && one.is_lost.get() && one.held.strong_count() > 0)
     }
-}
-
-fn identity(file: &OwnedFd) -> (u64, u64) {
-    let metadata = file.try_clone().map(File::from).and_then(|file| file.metadata());
-    metadata.map_or((0, 0), |metadata| (metadata.dev(), metadata.ino()))
 }
 
 impl Shared {
@@ -137,8 +139,8 @@ impl Shared {
             let again = self.borrow_in_time(one.ino, Borrow::Resume).await;
             match (again, one.held.upgrade()) {
                 (_, None) => return,
-                (Ok(Some(again)), Some(held)) if identity(&again.file) == one.file => return held.0.swap(&again.held.0.0),
-                (Ok(_), Some(_)) => {
+                (Ok(Some(again)), Some(held)) if again.known == one.file => return held.0.swap(&again.held.0.0),
+                (Ok(_) | Err(RpcError::Refused(FsError::Stale)), Some(_)) => {
                     tracing::error!(ino = %one.ino, "the node has not what the kernel reads of a file any more: who has it open reads what it was");
                     return one.is_lost.set(true);
                 }
@@ -155,16 +157,20 @@ impl Client {
     /// The file of this machine's disk that has all bytes of an open inode, where its reader may
     /// read it past this client: writes of others go on in just that file.
     pub async fn lend(&self, ino: Ino, borrow: Borrow) -> Result<Option<Loan>, FsError> {
-        let mut backoff = Backoff::new();
-        for _ in 0..ATTEMPTS {
-            let attachment = self.shared.attached().await?;
-            match self.shared.borrow(ino, borrow).await {
-                Ok(loan) => return Ok(loan),
-                Err(error) => self.shared.weather(Failure::Rpc(error), attachment, &mut backoff).await?,
+        let shared = &self.shared;
+        let lent = async {
+            let mut backoff = Backoff::new();
+            loop {
+                let attachment = shared.attached().await?;
+                match shared.borrow(ino, borrow).await {
+                    Ok(loan) => return Ok(loan),
+                    // It reads through the node.
+                    Err(RpcError::Lost | RpcError::Overloaded) if borrow == Borrow::Begin => return Ok(None),
+                    Err(error) => shared.weather(Failure::Rpc(error), attachment, &mut backoff).await?,
+                }
             }
-        }
-        tracing::warn!(%ino, "the node does not lend a file");
-        Err(FsError::Io)
+        };
+        shared.within(lent).await
     }
 
     /// The run of the node that this client is attached to.
@@ -177,6 +183,3 @@ impl Client {
         !self.shared.others()
     }
 }
-
-/// Of borrowing from a node that may have died.
-const ATTEMPTS: u32 = 5;

@@ -9,10 +9,10 @@ use ebb_model::{Borrow, FsError, Ino, RpcError, SessionId};
 use ebb_node::Node;
 use ebb_ports::PortFuture;
 use std::cell::RefCell;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,6 +31,8 @@ const REFUSED: u8 = 2;
 const UNKNOWN: u8 = 3;
 /// Not now.
 const BUSY: u8 = 4;
+/// There is no such file, or the session does not have it open.
+const GONE: u8 = 5;
 
 /// Loans at one time, each of which takes a descriptor.
 const MAX_LOANS: usize = 256;
@@ -146,6 +148,7 @@ async fn lend(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Re
         Ok(None) => tell(&stream, NOT_LENT, None).await,
         Err(RpcError::SessionExpired) => tell(&stream, UNKNOWN, None).await,
         Err(RpcError::Overloaded) => tell(&stream, BUSY, None).await,
+        Err(RpcError::Refused(FsError::NotFound | FsError::Stale | FsError::AccessDenied)) => tell(&stream, GONE, None).await,
         Err(error) => {
             tracing::warn!(%ino, %error, "a file is not lent");
             tell(&stream, REFUSED, None).await
@@ -198,10 +201,15 @@ async fn ask(path: &Path, ask: Ask) -> Result<Option<Loan>, RpcError> {
     let file = stream.async_io(Interest::READABLE, || ebb_fuse::receive_with_fd(stream.as_fd(), &mut IoSliceMut::new(&mut answer))).await;
     match (file.map_err(lost)?, answer) {
         (None, _) => Err(RpcError::Lost),
-        (Some(Some(file)), [LENT]) => Ok(Some(Loan::new(file, move || drop(stream)))),
+        (Some(Some(file)), [LENT]) => {
+            let file = File::from(file);
+            let metadata = file.metadata().map_err(lost)?;
+            Ok(Some(Loan::new(file.into(), move || drop(stream)).known_as(metadata.dev(), metadata.ino())))
+        }
         (Some(None), [NOT_LENT]) => Ok(None),
         (Some(None), [UNKNOWN]) => Err(RpcError::SessionExpired),
         (Some(None), [BUSY]) => Err(RpcError::Overloaded),
+        (Some(None), [GONE]) => Err(RpcError::Refused(FsError::Stale)),
         (Some(_), _) => Err(RpcError::Refused(FsError::Io)),
     }
 }

@@ -220,7 +220,7 @@ impl IoModes {
         }
     }
 
-    fn register(&self, ino: Ino, Loan { file, held }: Loan) -> Option<(Registered, Held)> {
+    fn register(&self, ino: Ino, Loan { file, held, .. }: Loan) -> Option<(Registered, Held)> {
         match self.passthrough.as_ref()?.register(file.as_fd()) {
             Ok(registered) => Some((registered, held)),
             Err(error) => {
