@@ -54,3 +54,10 @@ fn what_a_failed_log_has_cut_off_is_not_written_over() {
 fn what_was_removed_does_not_come_back_under_a_name_that_is_used_again() {
     run(224156).unwrap_or_else(|broken| panic!("{broken}"));
 }
+
+/// A file that nobody had open was removed while a part of it was being zeroed; a power cut took the removal, and the zeros were there: what
+/// a mount writes to it has open.
+#[test]
+fn zeros_of_a_removed_file_are_there_if_the_removal_is_lost() {
+    run(230436).unwrap_or_else(|broken| panic!("{broken}"));
+}

@@ -146,6 +146,10 @@ impl<'a> Checker<'a> {
             }
             return Ok(());
         }
+        let removed = match (&pending.op, outcome) {
+            (Op::Mutate(mutation), Outcome::Failed(FsError::Stale)) => Some(mutation.clone()),
+            _ => None,
+        };
         let (mut explained, mut why) = (Vec::new(), Vec::new());
         for possibility in self.reachable(Some(id))? {
             if possibility.done.contains(&id) {
@@ -158,7 +162,11 @@ impl<'a> Checker<'a> {
         for possibility in &mut explained {
             possibility.done.remove(&id);
         }
-        self.keep(explained, why)
+        self.keep(explained, why)?;
+        if let Some(mutation) = removed {
+            self.smear_removed(&mutation);
+        }
+        Ok(())
     }
 
     /// What has no answer by now has either happened or never will.
@@ -182,26 +190,13 @@ impl<'a> Checker<'a> {
 
     /// Bytes of a write that failed or was interrupted may be there or not.
     fn smear(&mut self, mutation: &ClientMutation) {
-        let (ino, offset, data) = match mutation {
-            ClientMutation::Write { ino, offset, data, .. } => (*ino, Some(*offset), data),
-            ClientMutation::Append { ino, data, .. } => (*ino, None, data),
-            ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, .. } => {
-                for possibility in &mut self.possible {
-                    Rc::make_mut(&mut possibility.tree).smear_copy((*from, *from_offset), (*ino, *offset), *len_bytes);
-                }
-                return;
-            }
-            ClientMutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
-                for possibility in &mut self.possible {
-                    Rc::make_mut(&mut possibility.tree).smear_zeros(*ino, *offset, *len_bytes);
-                }
-                return;
-            }
-            _ => return,
-        };
-        for possibility in &mut self.possible {
-            Rc::make_mut(&mut possibility.tree).smear_write(ino, offset, data);
-        }
+        self.possible.iter_mut().for_each(|possibility| smear(&mut possibility.tree, mutation));
+    }
+
+    /// What nobody had open was removed while somebody wrote to it: its bytes are there if a power cut takes the removal.
+    fn smear_removed(&mut self, mutation: &ClientMutation) {
+        let past = self.possible.iter_mut().flat_map(|possibility| &mut possibility.past);
+        past.for_each(|tree| smear(tree, mutation));
     }
 
     /// Bytes of a write that was under way may be there before it is carried out, which it is when its client
@@ -363,3 +358,16 @@ impl<'a> Checker<'a> {
 
 /// Reasons that a report gives, of possibly thousands that are much alike.
 const MAX_REASONS: usize = 8;
+
+fn smear(tree: &mut Rc<Tree>, mutation: &ClientMutation) {
+    let tree = Rc::make_mut(tree);
+    match mutation {
+        ClientMutation::Write { ino, offset, data, .. } => tree.smear_write(*ino, Some(*offset), data),
+        ClientMutation::Append { ino, data, .. } => tree.smear_write(*ino, None, data),
+        ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, .. } => {
+            tree.smear_copy((*from, *from_offset), (*ino, *offset), *len_bytes);
+        }
+        ClientMutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => tree.smear_zeros(*ino, *offset, *len_bytes),
+        _ => {}
+    }
+}
