@@ -112,14 +112,19 @@ impl Shared {
             let hold = table.entry(ino).or_default();
             hold.opens += 1;
             hold.promised = true;
+            // Nobody has said.
+            hold.lends = true;
             hold.declared = if declared { Declared::Yes } else { Declared::Unsure };
         }
         self.tell(ino);
     }
 
     /// A node that has started anew has been told, by another task, that the inode is open.
-    pub(crate) fn declared(self: &Rc<Shared>, ino: Ino) {
-        self.holds.table.borrow_mut().entry(ino).or_default().declared = Declared::Yes;
+    pub(crate) fn declared(self: &Rc<Shared>, ino: Ino, lends: bool) {
+        let mut table = self.holds.table.borrow_mut();
+        let hold = table.entry(ino).or_default();
+        (hold.declared, hold.lends) = (Declared::Yes, lends);
+        drop(table);
         self.holds.changed.changed();
         self.tell(ino);
     }

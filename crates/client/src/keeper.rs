@@ -360,7 +360,7 @@ async fn declare_opens(shared: &Rc<Shared>, session: SessionId, if_refused: IfRe
         let answers = join_all(inodes.iter().map(|ino| insist(shared, Request::Open { session, ino: *ino }))).await;
         for (ino, answer) in inodes.iter().zip(answers) {
             match (answer, &if_refused) {
-                (Ok(_), _) => shared.declared(*ino),
+                (Ok(reply), _) => shared.declared(*ino, matches!(reply, Reply::Opened { lends: true })),
                 (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Later) => {}
                 (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Stale) => shared.errors.set(*ino, FsError::Stale),
                 (Err(failure), _) => return Err(failure),

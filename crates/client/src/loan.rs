@@ -139,7 +139,10 @@ impl Shared {
             let again = self.borrow_in_time(one.ino, Borrow::Resume).await;
             match (again, one.held.upgrade()) {
                 (_, None) => return,
-                (Ok(Some(again)), Some(held)) if again.known == one.file => return held.0.swap(&again.held.0.0),
+                (Ok(Some(again)), Some(held)) if again.known == one.file => {
+                    one.is_lost.set(false);
+                    return held.0.swap(&again.held.0.0);
+                }
                 (Ok(_) | Err(RpcError::Refused(FsError::Stale)), Some(_)) => {
                     tracing::error!(ino = %one.ino, "the node has not what the kernel reads of a file any more: who has it open reads what it was");
                     return one.is_lost.set(true);
@@ -159,13 +162,19 @@ impl Client {
     pub async fn lend(&self, ino: Ino, borrow: Borrow) -> Result<Option<Loan>, FsError> {
         let shared = &self.shared;
         let lent = async {
-            let mut backoff = Backoff::new();
+            let (mut backoff, mut lost) = (Backoff::new(), 0);
             loop {
                 let attachment = shared.attached().await?;
                 match shared.borrow(ino, borrow).await {
                     Ok(loan) => return Ok(loan),
                     // It reads through the node.
                     Err(RpcError::Lost | RpcError::Overloaded) if borrow == Borrow::Begin => return Ok(None),
+                    // The node may be gone, which its connection says, or about to be another one.
+                    Err(RpcError::Lost) if lost < ATTEMPTS => {
+                        lost += 1;
+                        backoff.pause(&shared.ports).await;
+                    }
+                    Err(RpcError::Lost) => return Err(FsError::Io),
                     Err(error) => shared.weather(Failure::Rpc(error), attachment, &mut backoff).await?,
                 }
             }
@@ -183,3 +192,6 @@ impl Client {
         !self.shared.others()
     }
 }
+
+/// Of borrowing where the node cannot be reached: some ten seconds.
+const ATTEMPTS: u32 = 20;

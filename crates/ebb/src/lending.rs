@@ -168,7 +168,10 @@ pub fn borrower(run_dir: RunDir) -> impl Fn(Borrower, Ino, Borrow) -> PortFuture
         let (run_dir, found) = (run_dir.clone(), found.clone());
         Box::pin(async move {
             let known = found.borrow().clone().filter(|(run, _)| *run == borrower.run);
-            let (_, path) = known.unwrap_or_else(|| (borrower.run, lender(&run_dir, borrower.run)));
+            let path = match known {
+                Some((_, path)) => path,
+                None => run_dir.lender(borrower.run).map_err(lost)?,
+            };
             found.replace(Some((borrower.run, path.clone())));
             match path {
                 None => Ok(None),
@@ -178,24 +181,13 @@ pub fn borrower(run_dir: RunDir) -> impl Fn(Borrower, Ino, Borrow) -> PortFuture
     }
 }
 
-/// Where the node of this run lends files, if it is on this machine.
-pub fn lender(run_dir: &RunDir, run: u64) -> Option<PathBuf> {
-    run_dir.lender(run).unwrap_or_else(|error| {
-        tracing::warn!(%error, "whether the node is on this machine cannot be said");
-        None
-    })
+fn lost(error: io::Error) -> RpcError {
+    tracing::debug!(%error, "the node that lends files cannot be reached");
+    RpcError::Lost
 }
 
 async fn ask(path: &Path, ask: Ask) -> Result<Option<Loan>, RpcError> {
-    let lost = |error: io::Error| {
-        tracing::debug!(%error, "the node that lends files has gone");
-        RpcError::Lost
-    };
-    let mut stream = match UnixStream::connect(path).await {
-        // It lends no more.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        connected => connected.map_err(lost)?,
-    };
+    let mut stream = UnixStream::connect(path).await.map_err(lost)?;
     stream.write_all(&ask.encode()).await.map_err(lost)?;
     let mut answer = [0];
     let file = stream.async_io(Interest::READABLE, || ebb_fuse::receive_with_fd(stream.as_fd(), &mut IoSliceMut::new(&mut answer))).await;

@@ -410,7 +410,7 @@ impl Plan {
         // Whom nobody can join leaves locks to the kernel.
         let shared_locks = !record.embedded || self.listen.is_some();
         let read_only = client.is_read_only();
-        let lends = node.is_some() || lending::lender(&self.run_dir, client.run()).is_some();
+        let lends = node.is_some() || self.run_dir.lender(client.run()).is_ok_and(|lender| lender.is_some());
         let passthrough = self.passthrough && lends;
         let mut consistency = match self.consistency {
             args::Consistency::Strong => Consistency::Strong,

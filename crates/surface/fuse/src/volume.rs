@@ -420,11 +420,11 @@ impl Filesystem for Volume {
 
     async fn flush(&self, _cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno> {
         // The kernel has written back what was stored through mappings, but for what it stored past the node.
-        if !self.client.is_exclusive() && self.io_modes.is_native(ino) && self.mappable.borrow().contains_key(&ino) {
-            self.client.fsync(ino).await?;
-        }
+        let may_have_stored = handle.0 & WRITES != 0 && self.io_modes.is_native(ino) && self.mappable.borrow().contains_key(&ino);
+        let told = if may_have_stored && !self.client.is_exclusive() { self.client.fsync(ino).await } else { Ok(()) };
         let unlocked = self.client.unlock_all(ino, LockOwner::Fcntl(owner)).await;
         self.lockers.borrow_mut().flushed(ino, owner);
+        told?;
         match self.client.error(ino) {
             Some(error) if handle.0 & WRITES != 0 => Err(error.into()),
             _ => Ok(unlocked?),
