@@ -57,6 +57,21 @@ fn what_is_not_to_be_cached_is_not() {
     assert_eq!(modes.open(INO, shared(4, BOTH), None), IoMode::Direct);
 }
 
+/// Where other mounts can have the volume writes of one file go side by side, which keeps the kernel from a lent file of another name for it
+/// (EIO): nothing is lent while one can be under way, and nobody who makes a file has others follow it.
+#[test]
+fn nothing_is_lent_beside_writes_that_go_side_by_side() {
+    let modes = IoModes::new(Some(Passthrough::new(Weak::new())), NEW, false);
+    let shared = |number, flags| Opener { cacheable: false, ..by(number, flags) };
+    assert!(modes.wants(INO));
+    assert_eq!(modes.open(INO, shared(1, WRITES), None), IoMode::Direct);
+    modes.heard(INO, 1);
+    assert!(!modes.wants(INO) && !modes.is_written_past(INO));
+    modes.release(INO, 1, Way::Writer);
+    assert!(modes.wants(INO));
+    assert_eq!(opened(&modes, 2, WRITES), IoMode::Cached);
+}
+
 #[test]
 fn older_kernels_write_into_their_pages() {
     assert_eq!(opened(&modes(OLD), 1, WRITES), IoMode::Cached);

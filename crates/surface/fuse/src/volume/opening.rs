@@ -26,7 +26,7 @@ impl Volume {
         if !is_native && !self.io_modes.wants(ino) {
             return Ok(None);
         }
-        // Who can store into a file that only other mounts read natively stores through the kernel's pages.
+        // Where others can have the volume who writes only joins: what other mounts read natively is nothing to this one.
         if !is_native && flags.writes() && !self.client.is_exclusive() {
             return Ok(None);
         }
