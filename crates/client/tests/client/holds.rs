@@ -123,3 +123,30 @@ fn a_file_made_for_nobody_is_closed() {
     world.pass(Duration::from_secs(60));
     assert!(node.opens.borrow().is_empty());
 }
+
+/// A node starts anew, and the client's coming back breaks off when it is about to say what is open: what was lent is asked for once more
+/// all the same. If that is another file by then nobody opens it, until it is given back.
+#[test]
+fn what_was_lent_is_lent_again() {
+    let world = World::new(4);
+    let node = Node::new(&world);
+    let client = node.attach();
+    open(&world, &client).expect("opens");
+    let lend = |borrow| {
+        let client = client.clone();
+        world.run(async move { client.lend(INO, borrow).await })
+    };
+    let loan = lend(Borrow::Join).expect("the node lends").expect("it has the file");
+    for (file, expected) in [((1, 1), Ok(())), ((1, 2), Err(FsError::Stale))] {
+        node.borrowed.take();
+        node.lends.set(file);
+        node.meet("open", Fate::LostReply);
+        node.kill();
+        node.restart();
+        world.pass(Duration::from_secs(30));
+        assert_eq!(node.borrowed.take(), [Borrow::Resume]);
+        assert_eq!(lend(Borrow::Join).map(drop), expected);
+    }
+    drop(loan);
+    lend(Borrow::Join).expect("it is another loan");
+}

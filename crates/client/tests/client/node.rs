@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use bytes::Bytes;
-use ebb_client::{Client, Link, LinkEvent, Options};
+use ebb_client::{Borrower, Client, Link, LinkEvent, Loan, Options};
 use ebb_core::locks::LockTable;
 use ebb_model::*;
 use ebb_ports::PortFuture;
@@ -64,6 +64,9 @@ pub struct Node {
     pub incarnation: Cell<u16>,
     /// It lives in the process of its client.
     pub local: Cell<bool>,
+    /// What is asked to be lent, and by which file that is answered: device and inode.
+    pub borrowed: RefCell<Vec<Borrow>>,
+    pub lends: Cell<(u64, u64)>,
     /// All requests that arrived.
     pub seen: RefCell<Vec<Request>>,
     /// Fates of mutations, and of requests for locks.
@@ -107,6 +110,8 @@ impl Node {
             seen: RefCell::default(),
             fates: RefCell::default(),
             fates_of: RefCell::default(),
+            borrowed: RefCell::default(),
+            lends: Cell::new((1, 1)),
             chaos: Cell::new(None),
             refuse: RefCell::default(),
             refuse_replays: Cell::new(false),
@@ -462,6 +467,13 @@ impl Link for Node {
 
     fn is_local(&self) -> bool {
         self.local.get()
+    }
+
+    fn lend(&self, _borrower: Borrower, _ino: Ino, borrow: Borrow) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+        self.borrowed.borrow_mut().push(borrow);
+        let (device, inode) = self.lends.get();
+        let (file, _) = std::io::pipe().expect("a pipe");
+        Box::pin(std::future::ready(Ok(Some(Loan::new(file.into(), || {}).known_as(device, inode)))))
     }
 
     fn trouble(&self) -> String {
