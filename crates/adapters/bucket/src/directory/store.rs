@@ -67,13 +67,21 @@ impl Store {
     /// A new file among the unfinished, locked for as long as it is written: what is not locked there was left by a crash.
     /// Without locks the two cannot be told apart, and nothing is cleared away.
     pub fn new_file(&self) -> Result<(String, File), Error> {
-        let name = format!("{UNFINISHED}{}", hex(&sys::random()?));
         let incoming = self.incoming.as_ref().ok_or_else(|| Error::from(ErrorKind::PermissionDenied))?;
-        let file = sys::open_beneath(incoming, &name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o666)?;
-        if self.locks_files {
+        loop {
+            let name = format!("{UNFINISHED}{}", hex(&sys::random()?));
+            let file = sys::open_beneath(incoming, &name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o666)?;
+            if !self.locks_files {
+                return Ok((name, file));
+            }
             file.lock()?;
+            match sys::stat_at(incoming, &name) {
+                Ok(_) => return Ok((name, file)),
+                // Whoever clears away came between the making and the lock.
+                Err(error) if is_missing(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
-        Ok((name, file))
     }
 
     /// Gives the file its time, tags and durability: all but its name.
@@ -291,8 +299,11 @@ pub(super) fn open_incoming(root: &File, notes: Notes) -> Result<File, Error> {
         if name.starts_with(UNFINISHED)
             && let Ok(file) = sys::open_beneath(&at, &name, libc::O_RDWR, 0)
             && file.try_lock().is_ok()
+            // It may have got its name meanwhile, or have been thrown away.
+            && let Err(error) = sys::remove_file(&at, &name)
+            && !is_missing(&error)
         {
-            sys::remove_file(&at, &name)?;
+            return Err(error);
         }
     }
     Ok(at)

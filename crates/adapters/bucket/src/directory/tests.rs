@@ -13,6 +13,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn store(root: &Path) -> Store {
     open_store(root, false).unwrap()
@@ -163,6 +164,29 @@ fn parts_that_come_in_during_an_abort_go_too() {
     fs::remove_file(incoming.join(&upload.0).join("upload")).unwrap();
     first.upload_abort("k", &upload).unwrap();
     assert!(!incoming.join(&upload.0).exists());
+}
+
+/// Others open the directory, and clear away what a crash left there, while files are begun.
+#[test]
+fn what_is_begun_is_not_taken_for_what_a_crash_left() {
+    let root = tempfile::tempdir().unwrap();
+    let first = store(root.path());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                store(root.path());
+            }
+        });
+        let mut lost = 0;
+        for _ in 0..20_000 {
+            let (name, _file) = first.new_file().unwrap();
+            lost += u32::from(!root.path().join(".ebb/incoming").join(&name).exists());
+            first.discard(&name);
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(lost, 0);
+    });
 }
 
 /// Two processes on one directory, each with a store of its own: a counter raised by
