@@ -30,6 +30,7 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
         commit_interval: args.commit_interval.0,
         ack_durable: args.ack == args::Ack::Durable,
         flush_interval: args.flush_interval.0,
+        early_bytes: args.early_upload.0,
         flush_parallel: args.flush_jobs.into(),
         metadata_bytes: metadata_bytes(args),
         buffer_bytes: buffer_bytes(args),

@@ -58,6 +58,7 @@ impl Node {
             for side in self.sides() {
                 spawn.spawn(Box::pin(self.clone().flush_for_ever(side)));
             }
+            spawn.spawn(Box::pin(self.clone().send_early_for_ever()));
         }
     }
 
@@ -172,7 +173,7 @@ impl Node {
         }
         self.stopping.set(true);
         // What is still under way may yet change something, which must not come behind the release.
-        while !self.under_way.borrow().is_empty() {
+        while !self.under_way.borrow().is_empty() || self.flusher.is_sending_early() {
             self.ports.clock.sleep(EXPIRY_POLL / 100).await;
         }
         drop(self.replica.settled().await);
@@ -183,6 +184,7 @@ impl Node {
         self.write_snapshot().await?;
         if self.is_settled() {
             self.outlast_late_effects().await;
+            self.clear_early_at_last().await;
         }
         let dirty_files = self.replica.view().backing().dirt().files;
         match &self.tenure {

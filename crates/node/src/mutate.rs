@@ -371,6 +371,7 @@ impl Node {
         if written.is_ok() {
             self.loans.verified(ino, extent::whole_blocks(offset, len_bytes));
             if offset + len_bytes > size {
+                self.has_grown(ino, size, offset + len_bytes);
                 self.show_length(ino).await?;
             }
         } else {

@@ -43,6 +43,8 @@ pub struct Options {
     /// What bytes of files may take of it on their way to and from buckets, and whoever asks: see
     /// [`Options::request_buffer_bytes`].
     pub buffer_bytes: u64,
+    /// Files that have grown to this are sent while they grow, where the store can put them together by itself; 0: none are.
+    pub early_bytes: u64,
     /// How long the parts of a large object are, but for what the store and the length ask for.
     pub part_bytes: u64,
     /// Cached bytes on the node's disk, clean and dirty.
@@ -107,6 +109,7 @@ impl Default for Options {
             flush_parallel: 16,
             metadata_bytes: 8 << 30,
             buffer_bytes: 1 << 30,
+            early_bytes: 32 << 20,
             part_bytes: 8 << 20,
             cache_bytes: 20 << 30,
             eviction: Eviction::S3Fifo,

@@ -163,6 +163,8 @@ pub struct Capabilities {
     pub conditional_delete: bool,
     /// Parts of an upload can be copied from objects that are there.
     pub copies_parts: bool,
+    /// Their bytes do not come here for that.
+    pub copies_remotely: bool,
     /// Smallest part of an upload except the last.
     pub min_part_bytes: u64,
     pub max_parts: u32,

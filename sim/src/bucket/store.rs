@@ -355,6 +355,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     conditional_put: true,
     conditional_delete: true,
     copies_parts: true,
+    copies_remotely: true,
     min_part_bytes: 4 << 10,
     max_parts: 1000,
     max_object_bytes: 1 << 30,

@@ -55,6 +55,7 @@ impl Plan {
             // Of streams of their own: seeds that found something go on finding it.
             eviction: [Eviction::S3Fifo, Eviction::Lru][rng.split("eviction").index(2)],
             part_bytes: [64 << 10, 128 << 10, 8 << 20][rng.split("parts").index(3)],
+            early_bytes: [0, 128 << 10, 32 << 20][rng.split("early").index(3)],
             pack_below_bytes: [0, 8 << 10, PACKED_BYTES][rng.split("packed").index(3)],
             pack_bytes: [PACKED_BYTES, PACK_BYTES][rng.split("packs").index(2)],
             page_piece_entries: [1, 2, 8, 4096][rng.split("pieces").index(4)],

@@ -1,5 +1,6 @@
 //! Large files on their way to the bucket, several at a time and while they change.
 
+mod early;
 mod late;
 
 use bytes::Bytes;
@@ -61,12 +62,10 @@ async fn make(client: &Client, file: &str, mib: usize) -> Ino {
 fn a_flush_waits_as_long_as_parts_arrive() {
     let world = World::new(1);
     let bucket = world.bucket();
-    let slow = Slowness { rate: Rate(1_000_000), limit: Duration::from_secs(8) };
-    world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
     let process = world.machine("a").process("node");
     let port = process.bucket(&bucket);
     let (inner, clock) = (process.clone(), process.ports.clock.clone());
-    let done = world.run(process.call(async move {
+    let made = world.run(process.call(async move {
         let options = Options {
             part_bytes: 1 << 20,
             bucket_timeout: Duration::from_secs(10),
@@ -75,6 +74,12 @@ fn a_flush_waits_as_long_as_parts_arrive() {
         };
         let (node, client) = start_with(inner, port, options).await;
         make(&client, "file", 60).await;
+        (node, client)
+    }));
+    let (node, client) = made.unwrap().unwrap();
+    let slow = Slowness { rate: Rate(1_000_000), limit: Duration::from_secs(8) };
+    world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+    let done = world.run(process.call(async move {
         let began = clock.monotonic();
         client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
         assert!(clock.monotonic() - began > Duration::from_secs(25), "{:?}", clock.monotonic() - began);

@@ -125,11 +125,12 @@ fn tree(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     Ok(tree)
 }
 
-/// What is dirty and forced, until the bucket has it: MB/s.
+/// What is dirty and forced, and of which nothing was sent before, until the bucket has it: MB/s.
 pub fn drain(places: &mut Places, column: Column) -> Outcome<f64> {
     if column == Column::Curl {
         return parts_by_curl(places);
     }
+    places.begin_cold(column, &["--early-upload", "0"])?;
     let path = places.root(column)?.join("drained");
     work::write_stream(&path, LARGE_BYTES, Durability::Forced, &Stop::default())?;
     let took = seconds(|| places.drain(column))?;

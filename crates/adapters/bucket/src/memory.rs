@@ -234,6 +234,7 @@ impl Bucket for Memory {
             conditional_put: true,
             conditional_delete: true,
             copies_parts: true,
+            copies_remotely: true,
             min_part_bytes: 1,
             max_parts: 10_000,
             max_object_bytes: 1 << 40,

@@ -6,6 +6,9 @@ use ebb_model::{Ino, MAX_NAME_BYTES, Name};
 /// Everything below it in the bucket is ebb's own.
 pub const RESERVED: &str = ".ebb";
 
+/// What the keys of parts begin with that are sent before their files are. Nothing tells of them.
+pub const EARLY: &str = ".ebb/early/";
+
 /// Begins every name and every segment that stands for another.
 const ESCAPE: &str = ".ebb%";
 

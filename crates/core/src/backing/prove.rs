@@ -51,7 +51,7 @@ pub enum Reserved {
 }
 
 /// Keys of the volume itself, and what they begin with.
-const OF_THE_VOLUME: [&str; 3] = [".ebb/head", ".ebb/probe", ".ebb/uploads/"];
+const OF_THE_VOLUME: [&str; 4] = [".ebb/head", ".ebb/probe", ".ebb/uploads/", keys::EARLY];
 
 impl Backing {
     /// Directories from this one on, in the order of their ids.

@@ -1,7 +1,7 @@
 //! A partition of which a backup is left, and the bucket as it is by now (decision 14).
 
 use super::{Inconsistent, Partition};
-use crate::backing::{Listed, Listing, Loss, Object, Scope};
+use crate::backing::{Listed, Listing, Loss, Object, Scope, keys};
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,8 +54,9 @@ impl Partition {
 
     fn unclaimed(&self, objects: &BTreeMap<String, Object>) -> Vec<String> {
         let claimed: BTreeSet<String> = self.backing.files().filter_map(|ino| self.backing.home_key(&self.namespace, ino)).collect();
-        let is_file =
-            |key: &&String| !key.ends_with('/') && ![".ebb/d/", ".ebb/e/"].iter().any(|own| key.starts_with(own)) && *key != ".ebb/head";
+        let is_file = |key: &&String| {
+            !key.ends_with('/') && ![".ebb/d/", ".ebb/e/", keys::EARLY].iter().any(|own| key.starts_with(own)) && *key != ".ebb/head"
+        };
         let is_free = |key: &&String| !claimed.contains(*key) && !self.backing.is_to_be_deleted(key);
         objects.keys().filter(is_file).filter(is_free).cloned().collect()
     }

@@ -11,6 +11,7 @@ mod crashes;
 mod data;
 mod detached;
 mod direct_writers;
+mod early;
 mod encrypted;
 mod ends;
 mod exposed;

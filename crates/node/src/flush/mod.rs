@@ -6,6 +6,7 @@
 //! (`UploadBegun`), and nothing else is done to that key until its end is logged, so a
 //! crash at any point leaves a record from which the next start finds out what happened.
 
+mod early;
 mod object;
 mod page;
 mod preserve;
@@ -20,6 +21,7 @@ use crate::bucket::Backoff;
 use crate::buffers::Buffers;
 use crate::signal::Signal;
 use crate::window::slow_body;
+use early::Early;
 use ebb_core::backing::{DirtyWork, FlushStep};
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag};
@@ -50,6 +52,7 @@ pub struct Flusher {
     lanes: Vec<Lane>,
     refused: RefusedWork,
     doubts: Doubts,
+    early: Early,
     pub(crate) rests: Rests,
     flushed: Cell<Flushed>,
     /// Of files that are being sent in parts: how many bytes the bucket has taken.
@@ -100,6 +103,7 @@ impl Flusher {
             lanes: (0..buckets).map(|_| lane()).collect(),
             refused: RefusedWork::default(),
             doubts: Doubts::default(),
+            early: Early::default(),
             rests: Rests::default(),
             flushed: Cell::default(),
             taken: RefCell::default(),
@@ -118,6 +122,11 @@ impl Flusher {
     /// A power cut could make what is clean of a file dirty again, when nothing but what is here will do.
     pub fn may_be_dirty_again(&self, ino: Ino, durable: LogIndex) -> bool {
         self.sent.borrow().get(&ino).is_some_and(|index| *index > durable)
+    }
+
+    /// Parts of files that are not due are on their way.
+    pub fn is_sending_early(&self) -> bool {
+        self.early.is_sending()
     }
 
     fn lane(&self, side: Side) -> &Lane {

@@ -62,6 +62,11 @@ impl Preserved {
         }
     }
 
+    /// An upload is under way that sends something of the range.
+    pub fn is_sending(&self, ino: Ino, range: &Range<u64>) -> bool {
+        self.uploads.borrow().get(&ino).is_some_and(|upload| range.start < upload.size_bytes)
+    }
+
     pub fn block(&self, ino: Ino, block: u64) -> Option<Kept> {
         self.uploads.borrow().get(&ino).and_then(|upload| upload.blocks.get(&block).cloned())
     }
@@ -82,6 +87,11 @@ impl Preserved {
             Some(upload) if (upload.blocks.len() as u64 + 1) * BLOCK_BYTES > MAX_PRESERVED_BYTES => Room::Full,
             _ => Room::Free,
         }
+    }
+
+    /// The upload cannot become whole.
+    pub fn break_off(&self, ino: Ino) {
+        self.uploads.borrow_mut().get_mut(&ino).into_iter().for_each(|upload| upload.broken = true);
     }
 
     /// Something that the upload still needed is gone.

@@ -2,6 +2,7 @@
 
 use super::preserve::Kept;
 use super::transact::FlushError;
+use crate::borders::Side;
 use crate::bucket::Backoff;
 use crate::buffers::Room;
 use crate::load::bucket_refusal;
@@ -9,6 +10,7 @@ use crate::locks::Mode;
 use crate::{Node, Planted};
 use bytes::{Bytes, BytesMut};
 use ebb_core::backing::FlushStep;
+use ebb_core::backing::keys::EARLY;
 use ebb_core::extent::{Segment, Source};
 use ebb_format::sums::{self, Sums};
 use ebb_model::*;
@@ -31,9 +33,9 @@ const TAG: &str = "ebb-object";
 const ATTEMPTS_WITHOUT_WAITING: usize = 2;
 
 /// What an upload sends: the file as it was at one version.
-struct Content {
-    version: Version,
-    size_bytes: u64,
+pub(super) struct Content {
+    pub version: Version,
+    pub size_bytes: u64,
     tags: ObjectTags,
 }
 
@@ -86,6 +88,7 @@ impl Node {
                 self.sum_sent(ino, len_bytes, version).await;
                 self.end(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version }).await?;
                 self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
+                self.flusher.early.forget(ino, len_bytes);
                 self.flusher.count(len_bytes);
                 self.is_sound(key, &(0..u64::MAX));
                 self.rest(ino, began, version);
@@ -212,10 +215,13 @@ impl Node {
         drop(frozen);
         let whole = !self.flusher.preserved.is_broken(ino);
         self.flusher.preserved.end(ino);
-        let parts = match sent? {
-            parts if whole => parts,
-            _ => return Ok(None),
+        let parts = match sent {
+            Err(FlushError::Later) if !whole => return Ok(None),
+            sent => sent?,
         };
+        if !whole {
+            return Ok(None);
+        }
         self.force_for_upload(ino).await?;
         let complete = |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
         let sent = self.guarded(ino, key, replaces.clone(), &content, complete).await?;
@@ -239,18 +245,16 @@ impl Node {
         content: &Content,
         frozen: bool,
     ) -> Result<Vec<PartTag>, FlushError> {
-        let limits = self.bucket().capabilities();
         let size = content.size_bytes;
-        let even = size.div_ceil(u64::from(limits.max_parts)).next_multiple_of(BLOCK_BYTES);
-        let part_bytes = self.options.part_bytes.max(limits.min_part_bytes).next_multiple_of(BLOCK_BYTES).max(even);
+        let part_bytes = self.part_bytes(size);
         let numbers = 1..=size.div_ceil(part_bytes) as u32;
         let read = stream::iter(numbers).take_while(|_| ready(!self.flusher.preserved.is_broken(ino))).then(|number| async move {
             let start = u64::from(number - 1) * part_bytes;
             let range = start..(start + part_bytes).min(size);
             let bytes = range.end - range.start;
-            if let Some(piece) = self.stored(ino, key, &range) {
+            if let Some(piece) = self.stored(ino, key, &range).await {
                 self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
-                return Ok((number, bytes, Part::Stored(piece)));
+                return Ok((number, range, Part::Stored(piece)));
             }
             let buffers = self.flusher.buffers(self.side_of_key(key));
             // Those who have room may wait for the file that is kept as it is.
@@ -261,26 +265,43 @@ impl Node {
             };
             let body = self.read_for_upload(ino, range.clone(), size).await?;
             self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
-            Ok::<_, FlushError>((number, bytes, Part::Read(body, room)))
+            Ok::<_, FlushError>((number, range, Part::Read(body, room)))
         });
-        let sent = read.map_ok(|(number, bytes, part)| async move {
+        let sent = read.map_ok(|(number, range, part)| async move {
             let sent = match part {
-                Part::Stored(piece) => {
-                    let copied = self.insist(key, || self.bucket().upload_part_copy(key, upload, number, piece.clone())).await;
-                    if let Err(BucketError::Refused { what }) = &copied {
-                        tracing::warn!(key, what, "the bucket does not copy parts: they are sent from now on");
-                        self.flusher.lane(self.side_of_key(key)).copies_parts.set(false);
+                Part::Stored(piece) => match self.copy_part(key, upload, number, &piece).await {
+                    // It is not there any more: the next attempt sends it from here.
+                    Err(BucketError::NotFound { .. } | BucketError::Precondition { .. }) if piece.key.starts_with(EARLY) => {
+                        self.flusher.early.forget_part(ino, range.start);
+                        self.flusher.preserved.break_off(ino);
                         return Err(FlushError::Later);
                     }
-                    copied
-                }
-                Part::Read(body, _room) => self.send_part(key, || self.bucket().upload_part(key, upload, number, body.clone())).await,
+                    Err(BucketError::Refused { .. }) => return Err(FlushError::Later),
+                    copied => copied?,
+                },
+                Part::Read(body, _room) => self.send_part(key, || self.bucket().upload_part(key, upload, number, body.clone())).await?,
             };
-            let sent = sent?;
-            *self.flusher.taken.borrow_mut().entry(ino).or_default() += bytes;
+            *self.flusher.taken.borrow_mut().entry(ino).or_default() += range.end - range.start;
             Ok(sent)
         });
         sent.try_buffered(PARTS_AT_ONCE).try_collect().await
+    }
+
+    /// Has the bucket take a part from an object that it has.
+    async fn copy_part(&self, key: &str, upload: &UploadId, number: u32, piece: &Piece) -> Result<PartTag, BucketError> {
+        let copied = self.send_part(key, || self.bucket().upload_part_copy(key, upload, number, piece.clone())).await;
+        if let Err(BucketError::Refused { what }) = &copied {
+            tracing::warn!(key, what, "the bucket does not copy parts: they are sent from now on");
+            self.flusher.lane(self.side_of_key(key)).copies_parts.set(false);
+        }
+        copied
+    }
+
+    /// How long the parts of a file are.
+    pub(super) fn part_bytes(&self, size_bytes: u64) -> u64 {
+        let limits = self.bucket().capabilities();
+        let even = size_bytes.div_ceil(u64::from(limits.max_parts)).next_multiple_of(BLOCK_BYTES);
+        self.options.part_bytes.max(limits.min_part_bytes).next_multiple_of(BLOCK_BYTES).max(even)
     }
 
     /// Sends one part of many. That the store cannot be reached for a moment is no reason to send all others again.
@@ -310,14 +331,21 @@ impl Node {
         }
     }
 
-    /// The bytes of a part as the bucket has them already, in the object that the file's home is. What is so now
-    /// was so when the upload began: of one file only one is under way.
-    fn stored(&self, ino: Ino, key: &str, range: &Range<u64>) -> Option<Piece> {
-        let (home, etag, _) = self.home_of(ino)?;
+    /// The bytes of a part as the bucket has them already, in the object that the file's home is, or sent early. What is
+    /// so now was so when the upload began: of one file only one is under way.
+    async fn stored(&self, ino: Ino, key: &str, range: &Range<u64>) -> Option<Piece> {
         let side = self.side_of_key(key);
-        let copies = self.bucket().capabilities().copies_parts && self.flusher.lane(side).copies_parts.get();
-        let stored = copies && self.side_of_key(&home) == side && self.replica.view().extents().is_as_in_home(ino, range.clone());
-        stored.then(|| Piece { key: home, etag, range: range.clone() })
+        if !self.bucket().capabilities().copies_parts || !self.flusher.lane(side).copies_parts.get() {
+            return None;
+        }
+        let home = self
+            .home_of(ino)
+            .filter(|(home, ..)| self.side_of_key(home) == side && self.replica.view().extents().is_as_in_home(ino, range.clone()));
+        match home {
+            Some((home, etag, _)) => Some(Piece { key: home, etag, range: range.clone() }),
+            None if side == Side::ROOT => self.early_piece(ino, range).await,
+            None => None,
+        }
     }
 
     /// Sends a guarded write until it is clear how it ended. Where the guard does not hold,
@@ -470,7 +498,7 @@ impl Node {
         tag_owner(self.cluster, ino)
     }
 
-    fn content(&self, ino: Ino) -> Result<Content, FlushError> {
+    pub(super) fn content(&self, ino: Ino) -> Result<Content, FlushError> {
         let state = self.replica.view();
         // Gone since: there is nothing to be sent.
         let attr = state.namespace().attr(ino).map_err(|_| FlushError::Later)?;
@@ -487,7 +515,7 @@ impl Node {
     }
 
     /// Bytes of a file as they were when its upload began. The caller holds the inode's lock.
-    async fn read_for_upload(self: &Rc<Self>, ino: Ino, range: Range<u64>, size_bytes: u64) -> Result<Bytes, FlushError> {
+    pub(super) async fn read_for_upload(self: &Rc<Self>, ino: Ino, range: Range<u64>, size_bytes: u64) -> Result<Bytes, FlushError> {
         let plan = self.replica.view().extents().plan_read(ino, range.clone(), size_bytes);
         let exposed = self.is_exposed(ino);
         if !exposed {
@@ -566,7 +594,7 @@ impl Node {
 }
 
 /// Parts of one file on their way at one time.
-const PARTS_AT_ONCE: usize = 8;
+pub(super) const PARTS_AT_ONCE: usize = 8;
 
 /// Another writer that changes the object between every look and put is given up on for this cycle.
 pub(super) const MAX_CONFLICTS: usize = 8;

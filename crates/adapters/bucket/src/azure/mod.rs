@@ -86,6 +86,7 @@ async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilities, OpenErro
         conditional_put: kept.put,
         conditional_delete: kept.delete,
         copies_parts: false,
+        copies_remotely: false,
         min_part_bytes: 1,
         max_parts: staging::MAX_PARTS,
         max_object_bytes: u64::from(staging::MAX_PARTS) * MAX_PART_BYTES,

@@ -162,6 +162,7 @@ impl Bucket for Directory {
             conditional_put: self.store.locks_files,
             conditional_delete: self.store.locks_files,
             copies_parts: true,
+            copies_remotely: false,
             min_part_bytes: 1,
             max_parts: uploads::MAX_PARTS,
             max_object_bytes: i64::MAX as u64,

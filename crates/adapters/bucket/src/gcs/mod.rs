@@ -91,6 +91,7 @@ async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilities, OpenEr
         conditional_put: kept.put,
         conditional_delete: kept.delete,
         copies_parts: false,
+        copies_remotely: false,
         min_part_bytes: 1,
         max_parts: staging::MAX_PARTS,
         max_object_bytes: MAX_OBJECT_BYTES,
