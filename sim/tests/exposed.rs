@@ -7,7 +7,7 @@ use ebb_model::*;
 use ebb_node::{Node, Options};
 use ebb_ports::Capabilities;
 use ebb_sim::volume::rig;
-use ebb_sim::{BucketFaults, DiskOperation, FaultPlan, Holder, Process, Rate, Rng, Slowness, World};
+use ebb_sim::{BucketFaults, DiskFaults, DiskOperation, FaultPlan, Holder, Process, Rate, Rng, Slowness, World};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
@@ -413,4 +413,46 @@ fn what_could_not_be_moved_is_not_lent() {
         world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
     assert!(failed > 10, "{failed} attempts failed");
+}
+
+/// Situation: many flush a file at one time that somebody has mapped, which takes a comparison of all of it. Danger: one comparison
+/// for each, one after the other. Expectation: they share one, after the one that is under way, and it finds what was stored before they asked.
+#[test]
+fn those_who_ask_at_one_time_share_a_comparison() {
+    let world = World::new(1);
+    let scene = async {
+        let mut life = Life::begin(&world, &options(false), 0).await;
+        let len = 16 << 20;
+        let made = life.call(move |client, _| async move {
+            let ino = client.make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false).await.unwrap().ino;
+            client.write(&Caller::ROOT, ino, 0, vec![1; len].into(), false).await.unwrap();
+            ino
+        });
+        life.ino = made.await;
+        assert!(life.lend(Borrow::Begin).await && life.lend(Borrow::Expose).await);
+        let holder = world.machine("a").disk("data").hold(&format!("store/{:016x}", life.ino.0)).unwrap();
+        life.flush().await.unwrap();
+        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(50) };
+        world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+        let flushes = async |count: usize| {
+            let began = world.now();
+            let all = futures_util::future::join_all((0..count).map(|_| life.flush())).await;
+            assert!(all.into_iter().all(|flushed| flushed.is_ok()));
+            world.now() - began
+        };
+        let alone = flushes(1).await;
+        let together = flushes(12).await;
+        assert!(together < alone * 4, "{alone:?} alone, {together:?} together");
+        // What is stored while one is under way is found by those who ask after that.
+        let (first, later) = futures_util::future::join(life.flush(), async {
+            world.sleep(alone / 2).await;
+            holder.store(3, b"stored");
+            futures_util::future::join_all((0..4).map(|_| life.flush())).await
+        })
+        .await;
+        assert!(first.is_ok() && later.into_iter().all(|flushed| flushed.is_ok()));
+        assert_eq!(&world.bucket().objects()["file"].body[3..9], b"stored");
+        drop(holder);
+    };
+    world.run(scene).unwrap();
 }

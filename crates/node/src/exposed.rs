@@ -12,11 +12,10 @@
 //! - It ends once nobody has the file, all of it was compared after that, and its bytes are forced.
 
 use crate::Node;
-use crate::locks::Mode;
+use crate::locks::{Locks, Mode};
 use bytes::Bytes;
 use ebb_model::*;
-use futures_util::lock::Mutex;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -37,12 +36,26 @@ pub struct Exposures {
     ending: RefCell<BTreeSet<Ino>>,
     /// Of two who compare a block at one time the one that has read the older bytes would log
     /// them last.
-    comparing: Mutex<()>,
+    comparing: Locks<Ino>,
+    /// Taken before the inode's own lock by who compares a whole file.
+    whole: Locks<Ino>,
+    /// When the last comparison of a whole file began that has ended.
+    found: RefCell<BTreeMap<Ino, u64>>,
+    moments: Cell<u64>,
 }
 
 impl Exposures {
     pub fn lent(&self, ino: Ino) {
         self.ending.borrow_mut().remove(&ino);
+    }
+
+    fn moment(&self) -> u64 {
+        self.moments.set(self.moments.get() + 1);
+        self.moments.get()
+    }
+
+    fn is_found_since(&self, ino: Ino, moment: u64) -> bool {
+        self.found.borrow().get(&ino).is_some_and(|began| *began > moment)
     }
 }
 
@@ -73,7 +86,7 @@ impl Node {
     /// Finds what was stored into these blocks of an exposed file, and gives their bytes as they were
     /// compared. The inode's lock is held.
     pub(crate) async fn compare(&self, ino: Ino, blocks: Range<u64>) -> Result<Bytes, RpcError> {
-        let _turn = self.exposures.comparing.lock().await;
+        let _turn = self.exposures.comparing.lock(ino, Mode::Exclusive).await;
         let place = self.place(ino);
         let (start, len_bytes) = (blocks.start * BLOCK_BYTES, ((blocks.end - blocks.start) * BLOCK_BYTES) as usize);
         let data = self.store.read(&place, start, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
@@ -137,15 +150,22 @@ impl Node {
         Ok(())
     }
 
-    /// Finds all that was stored into an exposed file by now, while others go on with it.
+    /// Finds all that was stored into an exposed file by now, while others go on with it. Those who ask while one
+    /// comparison is under way share the next one.
     pub(crate) async fn find_all_stored(&self, ino: Ino) -> Result<(), RpcError> {
-        let mut at = 0;
+        let asked = self.exposures.moment();
+        let _turn = self.exposures.whole.lock(ino, Mode::Exclusive).await;
+        if self.exposures.is_found_since(ino, asked) {
+            return Ok(());
+        }
+        let (began, mut at) = (self.exposures.moment(), 0);
         while self.is_exposed(ino) && at < self.place(ino).size_bytes {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
             let piece = at..at + PIECE_BLOCKS * BLOCK_BYTES;
             at = piece.end;
             self.find_stored(ino, &piece).await?;
         }
+        self.exposures.found.borrow_mut().insert(ino, began);
         Ok(())
     }
 
@@ -186,6 +206,7 @@ impl Node {
             }
             let exposed: BTreeSet<Ino> = self.replica.view().extents().exposed().collect();
             due.retain(|ino, _| exposed.contains(ino));
+            self.exposures.found.borrow_mut().retain(|ino, _| exposed.contains(ino));
             let mut found = Ok(());
             for ino in exposed {
                 let began = self.ports.clock.monotonic();
