@@ -53,6 +53,7 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
         Punched,
         Cut,
         CutAndGrown,
+        WrittenAnew,
     }
     let cases = [
         (Then::Nothing, 20),
@@ -62,6 +63,7 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
         (Then::Punched, 19),
         (Then::Cut, 17),
         (Then::CutAndGrown, 17),
+        (Then::WrittenAnew, 20),
     ];
     for (then, copied) in cases {
         let (world, bucket) = world(1);
@@ -78,7 +80,7 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
                 async move { client.write(root, ino, at as u64, data, false).await.unwrap() }
             };
             match then {
-                Then::Nothing => {}
+                Then::Nothing | Then::WrittenAnew => {}
                 Then::Renamed => {
                     client.rename(root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.map(drop).unwrap();
                 }
@@ -97,6 +99,14 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
                         write(20 * MIB - 1, 1, 0xcc).await;
                     }
                 }
+            }
+            if then == Then::WrittenAnew {
+                client.setattr(root, ino, SetAttr { size_bytes: Some(0), ..SetAttr::default() }).await.unwrap();
+                until_early(&inner, &there, 0).await;
+                for at in 0..20 {
+                    write(at * MIB, MIB, 0xdd).await;
+                }
+                until_early(&inner, &there, 20).await;
             }
             let expected = client.read(ino, 0, 20 * MIB).await.unwrap();
             let before = (sent(&there, "put"), sent(&there, "upload_part"), sent(&there, "upload_part_copy"));
@@ -159,4 +169,26 @@ fn what_was_sent_early_in_vain_goes() {
         assert_eq!(early(&bucket), 0, "{why:?}");
         assert_eq!(bucket.objects().contains_key("file"), why != Why::Removed, "{why:?}");
     }
+}
+
+/// A file is removed while its parts are on a slow line. Danger: whoever ends the node waits until what nobody wants has arrived, 40 s for four
+/// parts.
+#[test]
+fn what_nobody_wants_is_not_waited_for() {
+    let (world, bucket) = world(1);
+    bucket.set_uplink(100 << 10);
+    let process = world.machine("a").process("node");
+    let (port, inner) = (process.bucket(&bucket), process.clone());
+    let clock = process.ports.clock.clone();
+    let done = world.run(process.call(async move {
+        let (node, client) = start_with(inner.clone(), port, options()).await;
+        make(&client, "file", 20).await;
+        clock.sleep(Duration::from_secs(1)).await;
+        client.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await.map(drop).unwrap();
+        let began = clock.monotonic();
+        end(node, client).await;
+        let took = clock.monotonic() - began;
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }));
+    done.unwrap().unwrap();
 }

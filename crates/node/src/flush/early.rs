@@ -17,20 +17,21 @@ use bytes::Bytes;
 use ebb_core::backing::keys::EARLY;
 use ebb_core::extent::{Block, touched_blocks};
 use ebb_model::*;
-use ebb_ports::{BucketError, Condition, ETag, ListRequest, Piece};
+use ebb_ports::{BucketError, Condition, ETag, ListRequest, PartTag, Piece, UploadId};
 use futures_util::future::{Either, select};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
 
 #[derive(Default)]
 pub(super) struct Early {
-    files: RefCell<BTreeMap<Ino, File>>,
-    /// Files that have grown past the end of a part.
-    grown: RefCell<BTreeSet<Ino>>,
+    /// By where they begin.
+    files: RefCell<BTreeMap<Ino, BTreeMap<u64, Part>>>,
+    /// Files that have grown past the end of a part, or of which not all could be sent.
+    grown: RefCell<VecDeque<Ino>>,
     woken: Signal,
     /// Raised when a part is there, or is not to come.
     arrivals: Signal,
@@ -40,14 +41,6 @@ pub(super) struct Early {
     sending: Cell<usize>,
     /// What nodes before this one have left is known.
     swept: Cell<bool>,
-}
-
-#[derive(Default)]
-struct File {
-    /// Up to where it has been looked at.
-    upto: u64,
-    /// By where they begin.
-    parts: BTreeMap<u64, Part>,
 }
 
 struct Part {
@@ -60,19 +53,46 @@ struct Part {
     etag: Option<ETag>,
 }
 
+/// A part on its way, until dropped.
+struct Sending<'a>(&'a Cell<usize>);
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 impl Early {
     /// The bucket has the file up to there: what was sent of that is of no use any more.
     pub fn forget(&self, ino: Ino, upto: u64) {
         let mut files = self.files.borrow_mut();
-        let Some(file) = files.get_mut(&ino) else { return };
-        let rest = file.parts.split_off(&upto);
-        std::mem::replace(&mut file.parts, rest).into_values().for_each(|part| self.discard(part));
+        let Some(parts) = files.get_mut(&ino) else { return };
+        let rest = parts.split_off(&upto);
+        std::mem::replace(parts, rest).into_values().for_each(|part| self.discard(part));
     }
 
-    /// One part is not there, or not what was sent.
-    pub fn forget_part(&self, ino: Ino, start: u64) {
-        let part = self.files.borrow_mut().get_mut(&ino).and_then(|file| file.parts.remove(&start));
-        part.into_iter().for_each(|part| self.discard(part));
+    /// The file ends there from now on.
+    pub fn cut(&self, ino: Ino, len_bytes: u64) {
+        let mut files = self.files.borrow_mut();
+        let cut = files.get_mut(&ino).into_iter().flat_map(|parts| parts.extract_if(.., |_, part| part.range.end > len_bytes));
+        cut.for_each(|(_, part)| self.discard(part));
+    }
+
+    fn note_grown(&self, ino: Ino) {
+        let mut grown = self.grown.borrow_mut();
+        if !grown.contains(&ino) {
+            grown.push_back(ino);
+        }
+        self.woken.raise();
+    }
+
+    fn begin(&self) -> Sending<'_> {
+        self.sending.set(self.sending.get() + 1);
+        Sending(&self.sending)
+    }
+
+    fn has(&self, ino: Ino, start: u64, key: &str) -> bool {
+        self.files.borrow().get(&ino).and_then(|parts| parts.get(&start)).is_some_and(|part| part.key == key)
     }
 
     /// What is on its way is found of no use when it arrives.
@@ -83,10 +103,10 @@ impl Early {
         }
     }
 
-    /// Forgets files that the bucket has, and those that are gone.
-    fn retain(&self, is_dirty: impl Fn(Ino) -> bool) {
-        let clean: Vec<Ino> = self.files.borrow().keys().filter(|ino| !is_dirty(**ino)).copied().collect();
-        for ino in clean {
+    /// Forgets files of which nothing is to be sent.
+    fn retain(&self, is_wanted: impl Fn(Ino) -> bool) {
+        let unwanted: Vec<Ino> = self.files.borrow().keys().filter(|ino| !is_wanted(**ino)).copied().collect();
+        for ino in unwanted {
             self.forget(ino, u64::MAX);
             self.files.borrow_mut().remove(&ino);
         }
@@ -98,16 +118,16 @@ impl Early {
 
     fn arrived(&self, ino: Ino, start: u64, key: String, sent: Result<ETag, BucketError>) -> Result<(), BucketError> {
         self.arrivals.raise();
+        let is_wanted = self.has(ino, start, &key);
         let mut files = self.files.borrow_mut();
-        let parts = files.get_mut(&ino).map(|file| &mut file.parts);
-        let wanted = parts.filter(|parts| parts.get(&start).is_some_and(|part| part.key == key));
-        match (wanted, sent) {
+        let parts = files.get_mut(&ino).filter(|_| is_wanted);
+        match (parts, sent) {
             (Some(parts), Ok(etag)) => {
                 parts.entry(start).and_modify(|part| part.etag = Some(etag));
                 Ok(())
             }
-            (wanted, sent) => {
-                wanted.and_then(|parts| parts.remove(&start));
+            (parts, sent) => {
+                parts.and_then(|parts| parts.remove(&start));
                 // Also what has failed may be there.
                 self.waste.borrow_mut().push(key);
                 sent.map(drop)
@@ -122,8 +142,7 @@ impl Node {
         let least = self.options.early_bytes.max(CHUNK_BYTES);
         let part_bytes = self.options.part_bytes.max(BLOCK_BYTES);
         if self.options.early_bytes > 0 && to_bytes >= least && from_bytes / part_bytes != to_bytes / part_bytes && self.bucket.is_some() {
-            self.flusher.early.grown.borrow_mut().insert(ino);
-            self.flusher.early.woken.raise();
+            self.flusher.early.note_grown(ino);
         }
     }
 
@@ -151,43 +170,64 @@ impl Node {
         let cleared = self.clear_early().await;
         let what = cleared.as_ref().err().map(|error| format!("parts that were sent early cannot be removed: {error}"));
         self.trouble(EARLY, what);
-        cleared?;
-        let next = self.flusher.early.grown.borrow_mut().pop_first();
-        match next {
-            Some(ino) => self.send_early(ino).await.map(|()| true),
-            None => Ok(false),
+        let cleared = cleared?;
+        let next = self.flusher.early.grown.borrow_mut().pop_front();
+        if let Some(ino) = next {
+            self.send_early(ino).await.inspect_err(|_| self.flusher.early.note_grown(ino))?;
         }
+        let asked = cleared || next.is_some();
+        if asked {
+            self.trouble(&self.subject("bucket writes", Side::ROOT), None);
+        }
+        Ok(asked)
     }
 
-    /// Sends what has become whole since this was last asked for. What has begun is seen through.
+    /// Sends what has become whole. What has begun is seen through, as long as it is wanted.
     async fn send_early(self: &Rc<Self>, ino: Ino) -> Result<(), FlushError> {
         let early = &self.flusher.early;
         let failed: RefCell<Option<FlushError>> = RefCell::default();
         let goes_on = || failed.borrow().is_none() && !self.is_stopping();
-        let read = stream::iter(self.whole_since(ino)).take_while(|_| ready(goes_on())).filter_map(|range| async {
+        let read = stream::iter(self.whole_parts(ino)).take_while(|_| ready(goes_on())).filter_map(|range| async {
             // What is due goes first.
             drop(self.flusher.lane(Side::ROOT).cycling.lock().await);
             let room = self.flusher.buffers(Side::ROOT).take(range.end - range.start).await;
+            let sending = early.begin();
+            if !goes_on() {
+                return None;
+            }
             let part = self.read_early(ino, range).await;
-            part.unwrap_or_else(|error| failed.replace(Some(error)).and(None)).map(|part| (part, room))
+            part.unwrap_or_else(|error| failed.replace(Some(error)).and(None)).map(|part| (part, (room, sending)))
         });
-        let sent = read.for_each_concurrent(EARLY_AT_ONCE, |((start, key, body), room)| {
+        let sent = read.for_each_concurrent(EARLY_AT_ONCE, |((start, key, body), held)| {
             let failed = &failed;
             async move {
-                early.sending.set(early.sending.get() + 1);
-                let sent = self.insist(&key, || self.bucket().put(&key, body.clone(), Condition::Always, vec![])).await;
-                early.sending.set(early.sending.get() - 1);
+                let put = Box::pin(self.insist(&key, || self.bucket().put(&key, body.clone(), Condition::Always, vec![])));
+                let sent = match select(put, Box::pin(self.until_unwanted(ino, start, &key))).await {
+                    Either::Left((sent, _)) => sent,
+                    Either::Right(_) => {
+                        self.note_doubts([key.clone()]);
+                        Err(BucketError::Unknown { what: format!("{key} is not wanted any more") })
+                    }
+                };
                 if let Err(error) = early.arrived(ino, start, key, sent) {
                     failed.replace(Some(error.into()));
                 }
-                drop(room);
+                drop(held);
             }
         });
         sent.await;
         failed.into_inner().map_or(Ok(()), Err)
     }
 
-    fn whole_since(&self, ino: Ino) -> Vec<Range<u64>> {
+    /// Nobody will use what is being sent.
+    async fn until_unwanted(&self, ino: Ino, start: u64, key: &str) {
+        while !self.is_stopping() && self.flusher.early.has(ino, start, key) {
+            self.ports.clock.sleep(POLL).await;
+        }
+    }
+
+    /// Parts that are not sent yet, of those near the end.
+    fn whole_parts(&self, ino: Ino) -> Vec<Range<u64>> {
         let lane = self.flusher.lane(Side::ROOT);
         let limits = self.bucket().capabilities();
         let size = self.replica.view().namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
@@ -199,13 +239,12 @@ impl Node {
         if !fits || !copies || lane.buffers.limit_bytes() < EARLY_SHARE * part_bytes || !self.is_early_wanted(ino) {
             return vec![];
         }
-        let mut files = self.flusher.early.files.borrow_mut();
-        let file = files.entry(ino).or_default();
         let whole = size - size % part_bytes;
-        let from = if file.upto > whole { 0 } else { file.upto.next_multiple_of(part_bytes) };
-        file.upto = whole;
-        let starts = (from..whole).step_by(part_bytes as usize);
-        let unsent = starts.filter(|start| !file.parts.contains_key(start));
+        let from = whole.saturating_sub(LOOKED_BACK * part_bytes);
+        let (files, state) = (self.flusher.early.files.borrow(), self.replica.view());
+        let is_sent = |start| files.get(&ino).is_some_and(|parts| parts.contains_key(&start));
+        let is_dirty = |start| state.extents().block(ino, start / BLOCK_BYTES).is_some_and(|block| block.dirty);
+        let unsent = (from..whole).step_by(part_bytes as usize).filter(|start| !is_sent(*start) && is_dirty(*start));
         unsent.map(|start| start..start + part_bytes).collect()
     }
 
@@ -228,7 +267,7 @@ impl Node {
         let key = format!("{EARLY}{:016x}", self.ports.entropy.next_u64());
         let (start, part) = (range.start, Part { key: key.clone(), range, version: content.version, sums, etag: None });
         let mut files = self.flusher.early.files.borrow_mut();
-        let before = files.entry(ino).or_default().parts.insert(start, part);
+        let before = files.entry(ino).or_default().insert(start, part);
         before.into_iter().for_each(|part| self.flusher.early.discard(part));
         Ok(Some((start, key, body)))
     }
@@ -247,7 +286,7 @@ impl Node {
             let arrived = self.flusher.early.arrivals.wait();
             let piece = {
                 let files = self.flusher.early.files.borrow();
-                let part = files.get(&ino)?.parts.get(&range.start).filter(|part| part.range == *range)?;
+                let part = files.get(&ino)?.get(&range.start).filter(|part| part.range == *range)?;
                 let now = self.dirty_blocks(ino, range)?;
                 let is_same = |(now, sum): (&Block, &u32)| now.version <= part.version && now.sum == Some(*sum);
                 if now.len() != part.sums.len() || !now.iter().zip(&part.sums).all(is_same) {
@@ -262,32 +301,65 @@ impl Node {
         }
     }
 
-    /// Removes what is of no use any more, and first what nodes before this one have left.
-    async fn clear_early(&self) -> Result<(), BucketError> {
+    /// Has the bucket take a part from such an object. `None` where it does not, for whatever reason: the bytes are here.
+    pub(super) async fn copy_early(&self, key: &str, upload: &UploadId, number: u32, piece: &Piece) -> Option<PartTag> {
+        let mut backoff = Backoff::default();
+        for _ in 0..COPY_ATTEMPTS {
+            if !self.may_write() {
+                return None;
+            }
+            let copied = self.bucket().upload_part_copy(key, upload, number, piece.clone());
+            let error = match select(copied, self.ports.clock.sleep(self.options.bucket_timeout)).await {
+                Either::Left((Ok(part), _)) => return Some(part),
+                Either::Left((Err(error), _)) => error,
+                Either::Right(_) => BucketError::Unknown { what: "no answer in time".into() },
+            };
+            tracing::debug!(key, number, %error, "a part is not copied");
+            let retry_after = match error {
+                BucketError::Unavailable { retry_after, .. } => retry_after,
+                BucketError::Unknown { .. } => None,
+                BucketError::Refused { what } => {
+                    tracing::warn!(key, what, "the bucket does not copy parts: nothing is sent early from now on");
+                    self.flusher.lane(Side::ROOT).copies_parts.set(false);
+                    return None;
+                }
+                _ => return None,
+            };
+            let pause = backoff.pause(self.ports.entropy.next_u64(), retry_after);
+            self.ports.clock.sleep(pause.min(self.options.bucket_timeout)).await;
+        }
+        None
+    }
+
+    /// Removes what is of no use any more, and first what nodes before this one have left. Whether there was anything.
+    async fn clear_early(&self) -> Result<bool, BucketError> {
         self.sweep_early().await?;
         let early = &self.flusher.early;
-        early.retain(|ino| self.replica.view().backing().is_dirty(ino));
-        let waste: Vec<Result<String, BucketError>> = early.waste.borrow().iter().cloned().map(Ok).collect();
-        let removed = stream::iter(waste).try_for_each_concurrent(PARTS_AT_ONCE, |key| async move {
-            // What may still come is removed later.
-            if self.await_late_effects(&key).is_err() {
-                return Ok(());
-            }
+        // What an upload takes is of use to it whatever becomes of the file.
+        let is_wanted = |ino| self.replica.view().backing().is_dirty(ino) || self.flusher.preserved.is_sending(ino, &(0..1));
+        early.retain(is_wanted);
+        // What may still come is removed later.
+        let waste: Vec<String> = early.waste.borrow().iter().filter(|key| self.await_late_effects(key).is_ok()).cloned().collect();
+        let is_any = !waste.is_empty();
+        let removed = stream::iter(waste.into_iter().map(Ok)).try_for_each_concurrent(PARTS_AT_ONCE, |key| async move {
             match self.insist(&key, || self.bucket().delete(&key, None)).await {
                 Ok(()) | Err(BucketError::NotFound { .. }) => early.waste.borrow_mut().retain(|waste| *waste != key),
                 Err(error) => return Err(error),
             }
             Ok(())
         });
-        removed.await
+        removed.await.map(|()| is_any)
     }
 
     /// The same before the volume is given back. What is left is the next node's to remove.
     pub(crate) async fn clear_early_at_last(&self) {
         let Some(tenure) = &self.tenure else { return };
         let cleared = Box::pin(self.clear_early());
-        if let Either::Left((Err(error), _)) = select(cleared, self.ports.clock.sleep(tenure.term() / 3)).await {
-            tracing::warn!(%error, "parts that were sent early are left in the bucket until the volume is next mounted");
+        match select(cleared, self.ports.clock.sleep(tenure.term() / 3)).await {
+            Either::Left((Ok(_), _)) => {}
+            Either::Left((Err(_), _)) | Either::Right(_) => {
+                tracing::warn!("parts that were sent early may be left in the bucket until the volume is next mounted");
+            }
         }
     }
 
@@ -310,6 +382,12 @@ impl Node {
 
 /// Few, for what becomes due meanwhile has to wait for them.
 const EARLY_AT_ONCE: usize = 4;
+
+/// So many parts before the end of a file are looked at: those that could not be sent before, or were written later than what is behind.
+const LOOKED_BACK: u64 = 128;
+
+/// Then they are sent from here.
+const COPY_ATTEMPTS: usize = 4;
 
 /// The memory for uploads has room for so many parts, or nothing is sent early.
 const EARLY_SHARE: u64 = 8;

@@ -157,8 +157,9 @@ impl Node {
 
     /// Called before the size of a file is set: a cut takes away what an upload needs.
     pub(crate) fn break_upload_at(&self, ino: Ino, size_bytes: Option<u64>) {
-        let mut uploads = self.flusher.preserved.uploads.borrow_mut();
-        if let (Some(upload), Some(len)) = (uploads.get_mut(&ino), size_bytes) {
+        let Some(len) = size_bytes else { return };
+        self.flusher.early.cut(ino, len);
+        if let Some(upload) = self.flusher.preserved.uploads.borrow_mut().get_mut(&ino) {
             upload.broken |= len < upload.size_bytes;
         }
     }

@@ -269,16 +269,16 @@ impl Node {
         });
         let sent = read.map_ok(|(number, range, part)| async move {
             let sent = match part {
-                Part::Stored(piece) => match self.copy_part(key, upload, number, &piece).await {
-                    // It is not there any more: the next attempt sends it from here.
-                    Err(BucketError::NotFound { .. } | BucketError::Precondition { .. }) if piece.key.starts_with(EARLY) => {
-                        self.flusher.early.forget_part(ino, range.start);
+                Part::Stored(piece) if piece.key.starts_with(EARLY) => match self.copy_early(key, upload, number, &piece).await {
+                    Some(part) => part,
+                    None => {
+                        // The next attempt sends all from here.
+                        self.flusher.early.forget(ino, u64::MAX);
                         self.flusher.preserved.break_off(ino);
                         return Err(FlushError::Later);
                     }
-                    Err(BucketError::Refused { .. }) => return Err(FlushError::Later),
-                    copied => copied?,
                 },
+                Part::Stored(piece) => self.copy_part(key, upload, number, piece).await?,
                 Part::Read(body, _room) => self.send_part(key, || self.bucket().upload_part(key, upload, number, body.clone())).await?,
             };
             *self.flusher.taken.borrow_mut().entry(ino).or_default() += range.end - range.start;
@@ -288,13 +288,14 @@ impl Node {
     }
 
     /// Has the bucket take a part from an object that it has.
-    async fn copy_part(&self, key: &str, upload: &UploadId, number: u32, piece: &Piece) -> Result<PartTag, BucketError> {
+    async fn copy_part(&self, key: &str, upload: &UploadId, number: u32, piece: Piece) -> Result<PartTag, FlushError> {
         let copied = self.send_part(key, || self.bucket().upload_part_copy(key, upload, number, piece.clone())).await;
         if let Err(BucketError::Refused { what }) = &copied {
             tracing::warn!(key, what, "the bucket does not copy parts: they are sent from now on");
             self.flusher.lane(self.side_of_key(key)).copies_parts.set(false);
+            return Err(FlushError::Later);
         }
-        copied
+        Ok(copied?)
     }
 
     /// How long the parts of a file are.
