@@ -9,6 +9,11 @@ pub const RESERVED: &str = ".ebb";
 /// What the keys of parts begin with that are sent before their files are. Nothing tells of them.
 pub const EARLY: &str = ".ebb/early/";
 
+/// Of no inode, but of the volume itself.
+pub(crate) fn is_of_the_volume(key: &str) -> bool {
+    [".ebb/head", ".ebb/probe"].contains(&key) || [".ebb/uploads/", EARLY].iter().any(|own| key.starts_with(own))
+}
+
 /// Begins every name and every segment that stands for another.
 const ESCAPE: &str = ".ebb%";
 

@@ -50,9 +50,6 @@ pub enum Reserved {
     Foreign,
 }
 
-/// Keys of the volume itself, and what they begin with.
-const OF_THE_VOLUME: [&str; 4] = [".ebb/head", ".ebb/probe", ".ebb/uploads/", keys::EARLY];
-
 impl Backing {
     /// Directories from this one on, in the order of their ids.
     pub fn directories(&self, from: Ino) -> impl Iterator<Item = Ino> {
@@ -146,7 +143,7 @@ impl Backing {
     /// What is not known may be in a directory that is not loaded, or was forgotten, and a page that
     /// tells of it in the bucket.
     pub fn reserved(&self, namespace: &Namespace, key: &str, is_loaded: bool) -> Reserved {
-        if OF_THE_VOLUME.iter().any(|own| key == *own || own.ends_with('/') && key.starts_with(own)) {
+        if keys::is_of_the_volume(key) {
             return Reserved::Held;
         }
         if self.deletes.contains_key(&key.to_owned())

@@ -54,9 +54,8 @@ impl Partition {
 
     fn unclaimed(&self, objects: &BTreeMap<String, Object>) -> Vec<String> {
         let claimed: BTreeSet<String> = self.backing.files().filter_map(|ino| self.backing.home_key(&self.namespace, ino)).collect();
-        let is_file = |key: &&String| {
-            !key.ends_with('/') && ![".ebb/d/", ".ebb/e/", keys::EARLY].iter().any(|own| key.starts_with(own)) && *key != ".ebb/head"
-        };
+        let is_page = |key: &str| [".ebb/d/", ".ebb/e/"].iter().any(|pages| key.starts_with(pages));
+        let is_file = |key: &&String| !key.ends_with('/') && !is_page(key) && !keys::is_of_the_volume(key);
         let is_free = |key: &&String| !claimed.contains(*key) && !self.backing.is_to_be_deleted(key);
         objects.keys().filter(is_file).filter(is_free).cloned().collect()
     }
