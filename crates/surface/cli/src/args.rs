@@ -174,7 +174,7 @@ pub struct Node {
     /// Dirty files are written to the bucket once they are this old.
     #[arg(long, value_name = "TIME", default_value = "5s", env = "EBB_FLUSH_INTERVAL")]
     pub flush_interval: Span,
-    /// A file that has grown to this is sent while it grows, where the store can put it together by itself (S3); with 0 none is.
+    /// A file that has grown to this is sent while it grows, where the store can put it together by itself (S3); less than 16 MiB count as that, and with 0 none is.
     #[arg(long, value_name = "SIZE", default_value = "32M", env = "EBB_EARLY_UPLOAD")]
     pub early_upload: Bytes,
     /// Files that are written to the bucket at one time.
