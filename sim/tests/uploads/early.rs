@@ -124,18 +124,19 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
     }
 }
 
-/// What was sent early and nobody comes to use goes: of a file that is removed, of a node that died, and where the bucket
+/// What was sent early and nobody comes to use goes: of a file that is removed, also once the store allows it again, of a node that died, and where the bucket
 /// does not put parts together after all, or does not have them any more.
 #[test]
 fn what_was_sent_early_in_vain_goes() {
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Why {
         Removed,
+        Forbidden,
         Died,
         Refused,
         Gone,
     }
-    for why in [Why::Removed, Why::Died, Why::Refused, Why::Gone] {
+    for why in [Why::Removed, Why::Forbidden, Why::Died, Why::Refused, Why::Gone] {
         let (world, bucket) = world(1);
         let process = world.machine("a").process_on("node", "data");
         let (port, inner, there) = (process.bucket(&bucket), process.clone(), bucket.clone());
@@ -145,6 +146,12 @@ fn what_was_sent_early_in_vain_goes() {
             until_early(&inner, &there, 20).await;
             match why {
                 Why::Removed => client.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await.map(drop).unwrap(),
+                Why::Forbidden => {
+                    there.forbid_for(Duration::from_secs(5));
+                    client.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await.map(drop).unwrap();
+                    inner.ports.clock.sleep(Duration::from_secs(4)).await;
+                    assert_eq!(early(&there), 20);
+                }
                 Why::Died => return,
                 Why::Refused => there.refuse_part_copies(),
                 Why::Gone => there.delete_as_outsider(there.objects().keys().rfind(|key| key.starts_with(".ebb/early/")).unwrap()),
@@ -167,7 +174,7 @@ fn what_was_sent_early_in_vain_goes() {
             world.run(next).unwrap_or_else(|failure| panic!("{why:?}: {failure}")).unwrap();
         }
         assert_eq!(early(&bucket), 0, "{why:?}");
-        assert_eq!(bucket.objects().contains_key("file"), why != Why::Removed, "{why:?}");
+        assert_eq!(bucket.objects().contains_key("file"), !matches!(why, Why::Removed | Why::Forbidden), "{why:?}");
     }
 }
 

@@ -305,7 +305,7 @@ impl Node {
     pub(super) async fn copy_early(&self, key: &str, upload: &UploadId, number: u32, piece: &Piece) -> Option<PartTag> {
         let mut backoff = Backoff::default();
         for _ in 0..COPY_ATTEMPTS {
-            if !self.may_write() {
+            if !self.may_write() || self.is_stopping() {
                 return None;
             }
             let copied = self.bucket().upload_part_copy(key, upload, number, piece.clone());
