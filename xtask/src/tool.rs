@@ -160,6 +160,9 @@ pub fn install_changed(name: &str, version: &str, change: &Change) -> Outcome<Pa
             return Err(format!("{}: what is to be changed does not stand there once", file.display()).into());
         }
         std::fs::write(&file, text.replace(change.from, change.to))?;
+        // It is no member of what it is below.
+        let manifest = source.join("Cargo.toml");
+        std::fs::write(&manifest, std::fs::read_to_string(&manifest)? + "\n[workspace]\n")?;
         install_into(&place, Command::new(cargo()).args(["install", "--path"]).arg(source))?;
     }
     Ok(binary)
