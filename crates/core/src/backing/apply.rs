@@ -202,8 +202,13 @@ impl Backing {
         };
         let claimed = match what {
             InstalledKind::Object { .. } if removed(&place) => true,
-            InstalledKind::Object { .. } => {
-                let elsewhere = self.owner(namespace, &place).is_some_and(|owner| owner != *ino);
+            InstalledKind::Object { key, .. } => {
+                let owner = match key {
+                    Some(_) => self.owner(namespace, &place),
+                    // Nobody has the name.
+                    None => self.homes.get(&place),
+                };
+                let elsewhere = owner.is_some_and(|owner| owner != *ino);
                 let sent = self.uploads.iter().any(|(other, upload)| other != ino && upload.claims(&place));
                 elsewhere || sent || self.deletes.contains_key(&place)
             }
@@ -220,12 +225,18 @@ impl Backing {
         }
         match what {
             InstalledKind::Object { etag, len_bytes, .. } => {
-                if !self.files.contains_key(ino) {
+                let is_new = !self.files.contains_key(ino);
+                if is_new {
                     let home = Home { key: None, etag: etag.clone(), len_bytes: *len_bytes };
                     self.files.insert(ino, &FileBacking { home: Some(home), dirty: None, recorded: record.is_some() });
                     extents.set_home(*ino, etag, *len_bytes);
                 }
-                self.rehome(namespace, *ino, home_before.unwrap_or(place), None);
+                // What nothing is told of has no other name, and its object is where this one says.
+                if is_new && record.is_none() && keys::own_key(prefix, name, *ino) == place {
+                    debug_assert_eq!(self.key_of(namespace, *ino).as_ref(), Some(&place));
+                } else {
+                    self.rehome(namespace, *ino, home_before.unwrap_or(place), None);
+                }
             }
             InstalledKind::Directory { page, .. } => {
                 let recorded = record.is_some() || *page;
@@ -247,7 +258,7 @@ impl Backing {
     fn note_names(&mut self, namespace: &Namespace, ino: Ino, names: &[(Ino, Name)], seen: (Ino, &Name)) {
         self.marked.remove(&ino);
         if !self.unseen.has(ino) {
-            if namespace.inode(ino).is_none_or(|inode| inode.names != 1) {
+            if names.is_empty() || namespace.inode(ino).is_none_or(|inode| inode.names != 1) {
                 return;
             }
             self.unseen.insert(ino, names);

@@ -41,7 +41,7 @@ mod unseen;
 
 pub use forget::Forgettable;
 pub use keys::{page_key, piece_key};
-pub use listing::{Interpreted, Listed, Listing, Scope, end_of_part, pieces_of_listing, pieces_of_name, to_probe};
+pub use listing::{Interpreted, Listed, Listing, Part, Scope, end_of_part, pieces_of_listing, pieces_of_name};
 pub use page::{Drafted, PageDraft, PageParts};
 pub use pieces::found_pieces;
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStep};
@@ -259,12 +259,18 @@ impl Backing {
 
     /// The file whose home is at `key`.
     pub fn owner(&self, namespace: &Namespace, key: &str) -> Option<Ino> {
-        if let Some(ino) = self.homes.get(&key.to_string()) {
-            return Some(ino);
-        }
         let (prefix, segment) = keys::split(key);
-        let dir = self.dir_at(namespace, prefix)?;
-        let ino = namespace.dentry(dir, &keys::name_of(segment)?)?.ino;
+        let by_path = || self.owner_in(namespace, self.dir_at(namespace, prefix)?, &keys::name_of(segment)?, key);
+        self.homes.get(&key.to_string()).or_else(by_path)
+    }
+
+    /// The same of the key that a name of the directory has.
+    fn owner_of(&self, namespace: &Namespace, dir: Ino, name: &Name, key: &str) -> Option<Ino> {
+        self.homes.get(&key.to_string()).or_else(|| self.owner_in(namespace, dir, name, key))
+    }
+
+    fn owner_in(&self, namespace: &Namespace, dir: Ino, name: &Name, key: &str) -> Option<Ino> {
+        let ino = namespace.dentry(dir, name)?.ino;
         (self.home_key(namespace, ino).as_deref() == Some(key)).then_some(ino)
     }
 

@@ -22,20 +22,21 @@ impl Namespace {
             Some((primary_parent, primary_name)) => (*primary_parent, primary_name) == (parent, name),
             None => at_own_key,
         };
-        let is_new = self.inode(*ino).is_none();
-        let counted_in = self.counts_in(*ino);
-        match self.inode(*ino) {
+        let (known, counted_in) = (self.inode(*ino), self.counts_in(*ino));
+        let is_new = known.is_none();
+        let mut inode = match known {
             None if !self.may_be_made(*ino) => return false,
             None => {
                 let mut inode = installed_inode(*ino, what, record.as_ref(), owner, stamp);
-                if !self.is_trash(parent) {
+                if inode.is_trashed() && !self.is_trash(parent) {
                     inode.xattrs.remove(TRASHED);
                 }
-                self.add_inode(&inode);
+                self.note_drawn(*ino);
+                inode
             }
             Some(inode) if kind == FileKind::Directory || inode.attr.kind != kind || inode.attr.nlink == 0 => return false,
-            Some(_) => {}
-        }
+            Some(inode) => inode,
+        };
         let link = self.enter(parent, name, *ino, kind);
         if kind == FileKind::Directory {
             self.change_inode(parent, |dir| {
@@ -43,7 +44,6 @@ impl Namespace {
                 dir.attr.version = dir.attr.version.max(stamp.version);
             });
         }
-        let mut inode = self.inode(*ino).expect("it is there by now");
         self.add_link(&mut inode, link, primary);
         if kind != FileKind::Directory {
             inode.attr.nlink = inode.attr.nlink.max(inode.names);

@@ -61,12 +61,16 @@ impl Namespace {
 
     /// Adds an inode whose id was chosen elsewhere; the id is not chosen again.
     pub(super) fn add_inode(&mut self, inode: &Inode) {
-        let ino = inode.attr.ino;
+        self.note_drawn(inode.attr.ino);
+        self.put_inode(inode);
+    }
+
+    /// No other inode gets this id.
+    pub(super) fn note_drawn(&mut self, ino: Ino) {
         if ino.incarnation() == self.incarnation {
             let next = self.counters.entry(ino.slot()).or_insert(FIRST_COUNTER);
             *next = (*next).max(ino.counter() + 1);
         }
-        self.put_inode(inode);
     }
 
     /// Refuses an id that no new inode can have.
