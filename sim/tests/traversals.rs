@@ -159,3 +159,46 @@ fn who_comes_to_what_is_listed_ahead_waits_no_longer_than_is_stated() {
     });
     assert!(took > timeout / 2 && took < timeout + timeout / 2, "{took:?}");
 }
+
+/// Situation: ls(1) on a directory that takes many questions to list. Danger: each of them is asked when what the one before it brought
+/// has been looked at, and one more at the end of each, for what may be behind it. Expectation: the next one is under way meanwhile, and
+/// there are no others.
+#[test]
+fn who_lists_a_large_directory_does_not_wait_for_each_part() {
+    let (parts, calls, work) = (10, 10, Duration::from_millis(15));
+    // One entry of each part comes again with the next one.
+    let keys = (0..999 * parts).map(|at| format!("d/{at:05}"));
+    let (found, took, listings) = with_keys(keys, async |world, client| {
+        let dir = dir(client, "d").await;
+        let (mut found, mut after) = (0, Cookie::START);
+        loop {
+            let Page { entries, end } = client.readdir(dir, after, 1000 / calls).await.unwrap();
+            found += entries.len();
+            world.sleep(work).await;
+            match entries.last() {
+                Some((entry, _)) if !end => after = entry.cookie,
+                _ => return found,
+            }
+        }
+    });
+    assert_eq!(found, 9990);
+    // 150 ms each for question and work, of which one hides the other.
+    assert!(took < Duration::from_millis(150) * parts * 3 / 2, "{took:?}");
+    assert!(listings <= u64::from(parts) + 2, "{listings}");
+}
+
+/// Situation: somebody lists a large directory, and stops; later he goes on. Danger: what was asked for ahead is taken for what is there by
+/// then. Expectation: it is asked for again.
+#[test]
+fn what_was_asked_for_ahead_does_not_become_old() {
+    let keys = (0..1500).map(|at| format!("d/{at:05}"));
+    let (names, ..) = with_keys(keys, async |world, client| {
+        let dir = dir(client, "d").await;
+        let first = client.readdir(dir, Cookie::START, 10).await.unwrap();
+        assert!(!first.end);
+        world.sleep(Duration::from_secs(60)).await;
+        world.bucket().put_as_outsider("d/01600", "content", vec![]).unwrap();
+        find(client, dir).await
+    });
+    assert_eq!(names, 1501);
+}

@@ -2,7 +2,7 @@
 //! be back: of what was deleted a listing is believed only if the object, asked for by itself, is there.
 
 use crate::Node;
-use crate::load::LIST_LIMIT;
+use crate::listings::LIST_LIMIT;
 use ebb_core::backing::Listed;
 use ebb_model::*;
 use ebb_ports::{ListRequest, ObjectMeta};

@@ -29,6 +29,7 @@ mod identity;
 mod lend;
 mod life;
 mod line;
+mod listings;
 mod load;
 mod locks;
 pub mod log;
@@ -89,6 +90,7 @@ use gone::Gone;
 use head::Tenure;
 use holes::Holes;
 use lend::Loans;
+use listings::Listings;
 use locks::Locks;
 use log::LogError;
 use metadata::Metadata;
@@ -126,6 +128,7 @@ pub struct Node {
     locks: Locks<Ino>,
     /// One load of a directory at a time.
     loads: Locks<Ino>,
+    listings: Listings,
     pages: Pages,
     traversals: RefCell<Traversals>,
     downloads: Downloads,

@@ -8,16 +8,13 @@ use crate::Node;
 use crate::locks::Mode;
 use crate::pages::LOAD_PIECES;
 use crate::traversals::Look;
-use ebb_core::backing::{self, Listed, Listing, LoadPlan, LookupPlan, Scope, end_of_part, page_key, pieces_of_listing, pieces_of_name};
+use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope, end_of_part, page_key, pieces_of_listing, pieces_of_name};
 use ebb_format::page::Head;
 use ebb_model::*;
-use ebb_ports::{BucketError, ListEntry, ListRequest};
+use ebb_ports::BucketError;
 use futures_util::future::{try_join, try_join_all};
 use std::future::Future;
 use std::rc::Rc;
-
-/// Keys asked for at one time: the most that S3 gives.
-pub(crate) const LIST_LIMIT: usize = 1000;
 
 /// Directories above each other that are brought in for one name: far above what a path can have.
 const MAX_DEPTH: usize = 4096;
@@ -25,13 +22,15 @@ const MAX_DEPTH: usize = 4096;
 /// More ids than clients can have been given in the time that a power cut takes back.
 const LOST_IDS: u32 = 1 << 17;
 
-/// How long the bucket is waited for.
-#[derive(Clone, Copy)]
-pub(crate) enum Patience {
-    /// Somebody has been told.
-    Stated,
-    /// Nobody has asked yet, and who does is not to wait for that.
-    Short,
+/// Who a part of a listing is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    /// Somebody who looks for a name.
+    Name,
+    /// Somebody who wants all of the directory, part after part.
+    Listing,
+    /// Nobody has asked yet, and who does is not to wait for this.
+    Later,
 }
 
 /// What the bucket was found to have of one name.
@@ -53,7 +52,7 @@ impl Node {
         while !self.knows(dir, name) {
             // The first page settles small directories whole.
             if self.is_untouched(dir) {
-                self.load_page(dir, Patience::Stated).await?;
+                self.load_page(dir, For::Name).await?;
             } else if self.load_name(dir, name).await? {
                 break;
             }
@@ -89,7 +88,7 @@ impl Node {
     pub(crate) async fn load_next(&self, dir: Ino) -> Result<(), RpcError> {
         let _guard = self.loads.lock(dir, Mode::Exclusive).await;
         if !self.is_complete(dir) {
-            self.load_page(dir, Patience::Stated).await?;
+            self.load_page(dir, For::Listing).await?;
         }
         Ok(())
     }
@@ -121,9 +120,9 @@ impl Node {
         state.backing().load_plan(state.namespace(), dir)
     }
 
-    pub(crate) async fn load_page(&self, dir: Ino, patience: Patience) -> Result<(), RpcError> {
+    pub(crate) async fn load_page(&self, dir: Ino, whom: For) -> Result<(), RpcError> {
         let Some(LoadPlan { page_key: asked, .. }) = self.load_plan(dir) else { return Ok(()) };
-        self.patiently(patience, self.see_head(dir, asked.as_deref())).await?;
+        self.patiently(whom, self.see_head(dir, asked.as_deref())).await?;
         let head = self.head_of(dir, asked.as_deref()).await?;
         // A head that has come to be known is of an epoch of its own.
         let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == asked) else { return Ok(()) };
@@ -132,25 +131,22 @@ impl Node {
         if first && self.revalidates().is_some() {
             self.revalidation.asked_for(dir, self.ports.clock.monotonic());
         }
-        let request = ListRequest { prefix: prefix.clone(), by_directory: true, after: after.clone(), limit: LIST_LIMIT };
-        let listing = self.bucket_read("list", &request.prefix, 0, || self.bucket().list(request.clone()));
-        let listing = self.patiently(patience, listing).await?;
-        let mut last = listing.entries.last().filter(|_| listing.more).map(|last| last.key().to_owned());
-        let mut entries = self.patiently(patience, self.believed(listing.entries.into_iter().map(listed).collect())).await?;
-        let part = head.as_ref().and_then(|(head, _)| end_of_part(head, &prefix, after.as_deref(), last.as_deref(), LOAD_PIECES));
-        if let Some(end) = part {
-            entries.retain(|entry| entry.key() <= end.as_str());
-            last = Some(end);
+        let mut part = self.patiently(whom, self.list_part(dir, &plan)).await?;
+        let end = head.as_ref().and_then(|(head, _)| end_of_part(head, &prefix, after.as_deref(), part.last.as_deref(), LOAD_PIECES));
+        if let Some(end) = end {
+            part.end_at(end);
         }
-        if last.is_some() {
-            let probed = self.patiently(patience, self.probe(backing::to_probe(&entries))).await?;
-            entries.extend(probed);
+        let Part { entries, last, to_probe } = part;
+        if let (For::Listing, Some(last)) = (whom, &last) {
+            self.ask_for_part(dir, LoadPlan { after: Some(last.clone()), ..plan.clone() });
         }
+        let mut entries = self.patiently(whom, self.believed(entries)).await?;
+        entries.extend(self.patiently(whom, self.probe(to_probe)).await?);
         let page = match &head {
             Some((head, _)) => {
                 let needed = pieces_of_listing(head, &prefix, after.as_deref(), &entries, last.as_deref());
                 // One that is out of date is read again, and what was listed with it is void.
-                let Some(page) = self.patiently(patience, self.with_pieces(dir, head, needed)).await? else { return Ok(()) };
+                let Some(page) = self.patiently(whom, self.with_pieces(dir, head, needed)).await? else { return Ok(()) };
                 Some(page)
             }
             None => None,
@@ -168,10 +164,11 @@ impl Node {
         Ok(())
     }
 
-    async fn patiently<T>(&self, patience: Patience, asking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
-        match patience {
-            Patience::Stated => asking.await,
-            Patience::Short => self.in_time(asking).await,
+    /// Waits for the bucket as long as is stated to who asks.
+    async fn patiently<T>(&self, whom: For, asking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
+        match whom {
+            For::Name | For::Listing => asking.await,
+            For::Later => self.in_time(asking).await,
         }
     }
 
@@ -348,15 +345,6 @@ const INSTALL_BYTES: usize = 512 << 10;
 
 /// What an entry takes beside its names, keys and values.
 const ENTRY_BYTES: usize = 160;
-
-pub(crate) fn listed(entry: ListEntry) -> Listed {
-    match entry {
-        ListEntry::Object { key, etag, len_bytes, modified_secs } => {
-            Listed::Object { key, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) }
-        }
-        ListEntry::Prefix { key } => Listed::Prefix { key },
-    }
-}
 
 /// What a request is told of a bucket that does not do its part.
 pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {

@@ -237,6 +237,7 @@ impl Node {
             advisory: Default::default(),
             locks: Default::default(),
             loads: Default::default(),
+            listings: Default::default(),
             pages: Default::default(),
             traversals: Default::default(),
             revalidation: Revalidation::default(),

@@ -6,7 +6,7 @@ use crate::bucket::ask;
 use crate::flush::{tag_of, tag_owner};
 use crate::head::{Candidate, TakeOver, Tenure};
 use crate::identity;
-use crate::load::LIST_LIMIT;
+use crate::listings::LIST_LIMIT;
 use crate::log::{self, Log, SnapshotFrames, snapshot_path};
 use crate::random_u128;
 use crate::recover::{OpenError, frames, give_back, items};

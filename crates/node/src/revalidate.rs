@@ -6,13 +6,13 @@
 //! shown, and nobody waits again before it would have been due.
 
 use crate::Node;
-use crate::load::{LIST_LIMIT, listed};
+use crate::listings::LIST_LIMIT;
 use crate::locks::{Locks, Mode};
 use crate::traversals::Look;
-use ebb_core::backing::{self, Listing, Scope, Standing};
+use ebb_core::backing::{Listing, LoadPlan, Part, Scope, Standing};
 use ebb_core::partition::Partition;
 use ebb_model::*;
-use ebb_ports::{ListRequest, ObjectMeta};
+use ebb_ports::ObjectMeta;
 use futures_util::future::{Either, select};
 use futures_util::{StreamExt, stream};
 use std::cell::{Cell, RefCell};
@@ -168,18 +168,18 @@ impl Node {
         self.room_to_load()?;
         let Some((prefix, epoch)) = self.begin_revalidation(dir).await? else { return Ok(()) };
         let mut agreed = BTreeSet::new();
-        let mut after = None;
+        let mut plan = LoadPlan { prefix, after: None, page_key: None, epoch };
         loop {
-            let request = ListRequest { prefix: prefix.clone(), by_directory: true, after, limit: LIST_LIMIT };
-            let page = self.in_time(self.bucket_read("list", &prefix, 0, || self.bucket().list(request.clone()))).await?;
-            after = page.entries.last().filter(|_| page.more).map(|last| last.key().to_owned());
-            let mut entries = self.in_time(self.believed(page.entries.into_iter().map(listed).collect())).await?;
-            if after.is_some() {
-                entries.extend(self.in_time(self.probe(backing::to_probe(&entries))).await?);
+            let Part { entries, last, to_probe } = self.in_time(self.list_part(dir, &plan)).await?;
+            plan.after = last;
+            if plan.after.is_some() {
+                self.ask_for_part(dir, plan.clone());
             }
+            let mut entries = self.in_time(self.believed(entries)).await?;
+            entries.extend(self.in_time(self.probe(to_probe)).await?);
             {
                 let _guard = self.loads.lock(dir, Mode::Exclusive).await;
-                let progress = if after.is_some() { LoadProgress::Unchanged } else { LoadProgress::Complete };
+                let progress = if plan.after.is_some() { LoadProgress::Unchanged } else { LoadProgress::Complete };
                 let listing = Listing { dir, entries: &entries, page: None, scope: Scope::Next, after: None };
                 if !self.install(listing, epoch, progress).await? {
                     return Ok(());
@@ -193,7 +193,7 @@ impl Node {
                 self.found_below(dir);
             }
             agreed.extend(found);
-            if after.is_none() {
+            if plan.after.is_none() {
                 break;
             }
         }

@@ -2,7 +2,7 @@
 //! takes two or three requests to the bucket, one after the other.
 
 use crate::Node;
-use crate::load::Patience;
+use crate::load::For;
 use crate::locks::Mode;
 use ebb_core::namespace::Link;
 use ebb_core::partition::Partition;
@@ -220,7 +220,7 @@ impl Node {
         // Where somebody is there already it is listed anyway.
         let Some(_guard) = self.loads.try_lock(dir, Mode::Exclusive) else { return Ok(()) };
         if self.is_untouched(dir) {
-            self.load_page(dir, Patience::Short).await?;
+            self.load_page(dir, For::Later).await?;
             if !self.is_complete(dir) {
                 self.pages.forget(dir);
             }

@@ -114,6 +114,11 @@ impl SimBucket {
         self.shared.store.borrow_mut().refuses_part_copies = true;
     }
 
+    /// Gives no more entries of a listing at one time.
+    pub fn list_at_most(&self, entries: usize) {
+        self.shared.store.borrow_mut().most_listed = entries;
+    }
+
     /// Has no place for an object at a key and one below it, as a file system.
     pub fn exclude_nested(&self) {
         self.shared.store.borrow_mut().excludes_nested = true;

@@ -49,6 +49,8 @@ pub(crate) struct Store {
     pub(crate) refuses_part_copies: bool,
     /// Has no place for an object at a key and one below it, as a file system.
     pub(crate) excludes_nested: bool,
+    /// A listing has no more entries than these, however many are asked for.
+    pub(crate) most_listed: usize,
     /// What listings show in place of what there is.
     pub(crate) listed: Option<BTreeMap<String, Object>>,
     objects: BTreeMap<String, Object>,
@@ -73,6 +75,7 @@ impl Store {
             keeps_parts: false,
             refuses_part_copies: false,
             excludes_nested: false,
+            most_listed: MAX_PAGE,
             listed: None,
             objects: BTreeMap::new(),
             uploads: BTreeMap::new(),
@@ -151,7 +154,7 @@ impl Store {
     }
 
     pub(crate) fn list(&self, request: &ListRequest) -> ListPage {
-        let limit = request.limit.clamp(1, MAX_PAGE);
+        let limit = request.limit.clamp(1, self.most_listed);
         let mut entries: Vec<ListEntry> = Vec::new();
         let after = request.after.as_deref().filter(|after| *after >= request.prefix.as_str());
         let mut from = after.map_or(Bound::Included(request.prefix.clone()), |after| Bound::Excluded(after.to_owned()));

@@ -25,6 +25,8 @@ pub struct Plan {
     keeps: bool,
     /// The bucket has a place for an object at a key and one below it.
     nests: bool,
+    /// Entries that the bucket lists at one time.
+    most_listed: usize,
 }
 
 /// Objects that others have put into the bucket before.
@@ -83,6 +85,7 @@ impl Plan {
             found: rng.below(2) == 0,
             keeps: rng.split("trash").index(4) == 0,
             nests: rng.split("nested").index(3) != 0,
+            most_listed: [1000, 1000, 3, 2][rng.split("listed").index(4)],
         }
     }
 
@@ -109,6 +112,7 @@ impl Plan {
         if !self.nests {
             bucket.exclude_nested();
         }
+        bucket.list_at_most(self.most_listed);
         let found: &[(&str, &[u8])] = if self.found { &FOUND } else { &[] };
         for (key, body) in found {
             bucket.put_as_outsider(key, body.to_vec(), vec![]).expect("outsiders meet no faults");

@@ -58,13 +58,39 @@ pub struct Interpreted {
     pub not_shown: u64,
 }
 
-/// Prefixes that may be there behind the end of a listing and would then have the name of an
-/// object in it (`a`, then `a!`, and `a/` on the next page). They are to be looked for and added.
-pub fn to_probe(entries: &[Listed]) -> Vec<String> {
-    let Some(last) = entries.last().map(Listed::key) else { return Vec::new() };
-    let objects = entries.iter().filter(|entry| matches!(entry, Listed::Object { .. }));
-    let prefixes = objects.map(|entry| format!("{}/", entry.key()));
-    prefixes.filter(|prefix| prefix.as_str() > last && !prefix.ends_with("//")).collect()
+/// What one question brings of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    pub entries: Vec<Listed>,
+    /// The key behind which the next part begins. `None`: there is none.
+    pub last: Option<String>,
+    /// Prefixes that may be there behind the end and would then have the name of an object in the part (`a`, then `a!`,
+    /// and `a/` behind them). They are to be looked for and added.
+    pub to_probe: Vec<String>,
+}
+
+impl Part {
+    /// `more`: others follow these entries.
+    pub fn of(mut entries: Vec<Listed>, more: bool) -> Part {
+        let Some(end) = entries.last().filter(|_| more).map(|last| last.key().to_owned()) else {
+            return Part { entries, last: None, to_probe: Vec::new() };
+        };
+        // Whether there is a prefix of its name, the next part will say.
+        if entries.len() > 1 && matches!(entries.last(), Some(Listed::Object { .. })) {
+            entries.pop();
+        }
+        let objects = entries.iter().filter(|entry| matches!(entry, Listed::Object { .. }));
+        let prefixes = objects.map(|entry| format!("{}/", entry.key()));
+        let to_probe = prefixes.filter(|prefix| *prefix > end && !prefix.ends_with("//")).collect();
+        Part { last: entries.last().map(|last| last.key().to_owned()), entries, to_probe }
+    }
+
+    /// Leaves what is behind a key to the next part.
+    pub fn end_at(&mut self, end: String) {
+        self.entries.retain(|entry| entry.key() <= end.as_str());
+        self.to_probe.retain(|prefix| prefix[..prefix.len() - 1] <= *end);
+        self.last = Some(end);
+    }
 }
 
 /// Those pieces of a page in which there can be anything of what was listed behind `after` and up to `last`
@@ -174,8 +200,8 @@ impl Backing {
                 Identity::Claimed => continue,
             };
             // Of one that is here the names have been told.
-            let is_new = drawn.insert(ino) && namespace.inode(ino).is_none();
-            let names = told.get(&entry.ino).filter(|_| is_new);
+            let is_first = drawn.insert(ino);
+            let names = told.get(&entry.ino).filter(|_| is_first && namespace.inode(ino).is_none());
             entries.push(Installed { ino, ..telling(entry, names) });
         }
         let hidden = match listing.scope {
@@ -190,8 +216,11 @@ impl Backing {
     fn identity(&self, namespace: &Namespace, (dir, prefix): (Ino, &str), entry: &Installed, drawn: &BTreeSet<Ino>) -> Identity {
         let is_awaited = |ino| self.awaits(ino, dir, &entry.name);
         if let InstalledKind::Object { key, .. } = &entry.what {
-            let listed = || format!("{prefix}{}", keys::segment_of(&entry.name));
-            match self.owner(namespace, &key.clone().unwrap_or_else(listed)) {
+            let owner = match key {
+                Some(key) => self.owner(namespace, key),
+                None => self.owner_of(namespace, dir, &entry.name, &format!("{prefix}{}", keys::segment_of(&entry.name))),
+            };
+            match owner {
                 Some(owner) if is_awaited(owner) => return Identity::Known(owner),
                 Some(_) => return Identity::Claimed,
                 None => {}

@@ -1,5 +1,6 @@
 use super::keys::*;
-use ebb_model::{Ino, Name};
+use super::{Listed, Part};
+use ebb_model::{Ino, Name, Time};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -75,4 +76,32 @@ fn long_and_impossible_keys_come_from_the_inode_id() {
 fn reserved_keys_differ() {
     let keys = [page_key(Ino(1)), waiting_key(Ino(1)), private_prefix(Ino(1)), own_key("", &Name::new(&[0xff; 200]).unwrap(), Ino(1))];
     assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+}
+
+fn object(key: &str) -> Listed {
+    Listed::Object { key: key.into(), etag: "e".into(), len_bytes: 1, modified: Time::default() }
+}
+
+fn prefix(key: &str) -> Listed {
+    Listed::Prefix { key: key.into() }
+}
+
+/// What says whether an object has the name of a directory may come with the next part, and then behind other objects.
+#[test]
+fn a_part_says_what_it_does_not_know() {
+    let entries = |keys: &[&str]| keys.iter().map(|key| if key.ends_with('/') { prefix(key) } else { object(key) }).collect::<Vec<_>>();
+    let part = |keys: &[&str], last: Option<&str>, to_probe: &[&str]| Part {
+        entries: entries(keys),
+        last: last.map(str::to_owned),
+        to_probe: to_probe.iter().map(|prefix| (*prefix).to_owned()).collect(),
+    };
+    assert_eq!(Part::of(entries(&["a", "b"]), false), part(&["a", "b"], None, &[]));
+    assert_eq!(Part::of(Vec::new(), true), part(&[], None, &[]));
+    assert_eq!(Part::of(entries(&["a", "b"]), true), part(&["a"], Some("a"), &[]));
+    assert_eq!(Part::of(entries(&["a", "b/"]), true), part(&["a", "b/"], Some("b/"), &[]));
+    assert_eq!(Part::of(entries(&["a"]), true), part(&["a"], Some("a"), &["a/"]));
+    let mut long = Part::of(entries(&["a", "a!", "a!!", "a!!!"]), true);
+    assert_eq!(long, part(&["a", "a!", "a!!"], Some("a!!"), &["a/", "a!/", "a!!/"]));
+    long.end_at("a!".to_owned());
+    assert_eq!(long, part(&["a", "a!"], Some("a!"), &["a/", "a!/"]));
 }

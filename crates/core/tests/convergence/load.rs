@@ -2,7 +2,7 @@
 
 use super::flush::RECORD_PIECES;
 use super::world::{Dice, Flight, Stored, World, names};
-use ebb_core::backing::{self, Listed, Listing, Scope, Standing, found_pieces, keys};
+use ebb_core::backing::{self, Listed, Listing, Part, Scope, Standing, found_pieces, keys};
 use ebb_model::*;
 use std::collections::BTreeMap;
 
@@ -69,14 +69,10 @@ impl World {
     pub fn list(&mut self, dir: Ino) -> Option<Flight> {
         self.tell_pieces(dir);
         let plan = self.partition.backing().load_plan(self.partition.namespace(), dir)?;
-        let (mut entries, more) = self.list_keys(&plan.prefix, plan.after.as_deref(), 3);
-        let progress = match entries.last() {
-            Some(last) if more => LoadProgress::UpTo(last.key().into()),
-            _ => LoadProgress::Complete,
-        };
-        for prefix in backing::to_probe(&entries) {
-            entries.extend(self.probe(&prefix));
-        }
+        let (entries, more) = self.list_keys(&plan.prefix, plan.after.as_deref(), 3);
+        let Part { mut entries, last, to_probe } = Part::of(entries, more);
+        let progress = last.map_or(LoadProgress::Complete, LoadProgress::UpTo);
+        entries.extend(to_probe.iter().filter_map(|prefix| self.probe(prefix)));
         let upto = match &progress {
             LoadProgress::UpTo(last) => Some(last.as_str()),
             _ => None,

@@ -7,7 +7,7 @@
 //! was written if its tag and length are.
 
 use crate::bucket::MAX_DAMAGED;
-use crate::load::LIST_LIMIT;
+use crate::listings::LIST_LIMIT;
 use crate::pages::{LARGE_PAGE_BYTES, decode_piece};
 use ebb_core::backing::{Claimed, ClaimedPage, Owner, Reserved, Standing, page_key, piece_key};
 use ebb_core::partition::Partition;
