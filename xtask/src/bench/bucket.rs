@@ -3,7 +3,7 @@
 use super::curl::{self, AT_ONCE, Request};
 use super::data::{self, LARGE_BYTES};
 use super::place::{Column, Places};
-use super::seconds;
+use super::{names, seconds};
 use crate::{Outcome, tool};
 use ebb_bench::Rng;
 use ebb_bench::work::{self, Durability, READ_BYTES, Stop, WRITE_BYTES};
@@ -20,6 +20,12 @@ const FILE_BYTES: usize = 1 << 20;
 const DIRECTORIES: usize = 200;
 const FILES_EACH: usize = 5;
 const CONTENT: &str = "what each of them has";
+
+/// Objects that the store was filled with, in one directory.
+pub const LISTED: u64 = 100_000;
+
+/// As many keys as a store lists at one time.
+const PART: u64 = 1000;
 
 /// Reads anywhere.
 const READS: u64 = 1024;
@@ -90,6 +96,22 @@ pub fn amplification(places: &mut Places, column: Column) -> Outcome<f64> {
     anywhere(places, column)?;
     let bytes = places.moved_bytes(&["get"])?;
     Ok(bytes as f64 / (READS * READ_BYTES as u64) as f64)
+}
+
+/// Names and attributes of the objects that the bucket was filled with: thousands a second. `curl` lists their keys.
+pub fn list(places: &mut Places, column: Column) -> Outcome<f64> {
+    let directory = places.root(column.owner())?.join("d00");
+    let first = |part: u64| Some(format!("d00/f{:05}", (part * PART).checked_sub(1)?));
+    let asked = (0..LISTED / PART).map(|part| Request::list("d00/", first(part))).collect();
+    let took = cold(places, column, &[], vec![asked], || names::list(&directory, LISTED as usize))?;
+    Ok(LISTED as f64 / 1e3 / took)
+}
+
+/// The same of files that ebb has put there.
+pub fn list_own(places: &mut Places, column: Column) -> Outcome<f64> {
+    let directory = names::entries(places, column)?;
+    let took = cold(places, column, &[], vec![], || names::list(&directory, names::ENTRIES))?;
+    Ok(names::ENTRIES as f64 / 1e3 / took)
 }
 
 /// All names of a tree of many directories, with nothing but the root's on the node: seconds.

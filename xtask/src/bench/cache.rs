@@ -15,6 +15,7 @@ use std::time::Duration;
 
 /// What is not as in the other tables.
 pub const SETUP: Setup = Setup {
+    fill: 0,
     line: Some(Line { bytes_per_sec: 20_000_000, delay: Duration::ZERO }),
     flags: &["--cache-size", "64M", "--dirty-size", "32M", "--read-ahead", "8M"],
     note: "The store is behind a line that carries 20 MB/s each way, all connections together; of the cache 64 MiB are allowed, \

@@ -16,7 +16,14 @@ pub struct Request {
 }
 
 enum What {
-    Get { offset: u64, len_bytes: u64 },
+    Get {
+        offset: u64,
+        len_bytes: u64,
+    },
+    /// The keys below the request's, behind this one if there is one.
+    List {
+        after: Option<String>,
+    },
     Save(PathBuf),
     Put(PathBuf),
 }
@@ -25,6 +32,11 @@ impl Request {
     /// A range of an object, which is thrown away.
     pub fn get(key: &str, offset: u64, len_bytes: u64) -> Request {
         Request { key: key.into(), what: What::Get { offset, len_bytes } }
+    }
+
+    /// A thousand keys of a directory, which are thrown away.
+    pub fn list(prefix: &str, after: Option<String>) -> Request {
+        Request { key: prefix.into(), what: What::List { after } }
     }
 
     /// A whole object into a file.
@@ -37,15 +49,24 @@ impl Request {
         Request { key: key.into(), what: What::Put(path.into()) }
     }
 
-    fn config(&self, root: &str, user: &str) -> String {
+    /// `below`: a prefix in the bucket, which all keys are below.
+    fn config(&self, bucket: &str, below: &str, user: &str) -> String {
         let Request { key, what } = self;
-        let (output, more) = match what {
-            What::Get { offset, len_bytes } => (Path::new("/dev/null"), format!("range = \"{offset}-{}\"", offset + len_bytes - 1)),
-            What::Save(path) => (path.as_path(), String::new()),
-            What::Put(path) => (Path::new("/dev/null"), format!("upload-file = \"{}\"", path.display())),
+        let nowhere = Path::new("/dev/null");
+        let object = format!("{bucket}/{below}/{key}");
+        let (url, output, more) = match what {
+            What::Get { offset, len_bytes } => (object, nowhere, format!("range = \"{offset}-{}\"", offset + len_bytes - 1)),
+            What::List { after } => {
+                let encoded = |key: &str| format!("{below}/{key}").replace('/', "%2F");
+                // In the order in which they are signed.
+                let after = after.as_ref().map_or_else(String::new, |after| format!("&start-after={}", encoded(after)));
+                (format!("{bucket}?delimiter=%2F&list-type=2&prefix={}{after}", encoded(key)), nowhere, String::new())
+            }
+            What::Save(path) => (object, path.as_path(), String::new()),
+            What::Put(path) => (object, nowhere, format!("upload-file = \"{}\"", path.display())),
         };
         format!(
-            "url = \"{root}/{key}\"\n{more}\noutput = \"{}\"\nfail\nsilent\nshow-error\naws-sigv4 = \"aws:amz:us-east-1:s3\"\n\
+            "url = \"{url}\"\n{more}\noutput = \"{}\"\nfail\nsilent\nshow-error\naws-sigv4 = \"aws:amz:us-east-1:s3\"\n\
              user = \"{user}\"\nheader = \"x-amz-content-sha256: UNSIGNED-PAYLOAD\"\n",
             output.display()
         )
@@ -74,11 +95,12 @@ pub fn run_below(store: &Store, url: &str, lists: Vec<Vec<Request>>) -> Outcome<
     let of = |name: &str| store.environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.clone());
     let user = of("AWS_ACCESS_KEY_ID").zip(of("AWS_SECRET_ACCESS_KEY")).map(|(id, secret)| format!("{id}:{secret}"));
     let user = user.ok_or("the store's credentials are not known")?;
-    let root = format!("{}/{}", store.endpoint().ok_or("the store has no endpoint")?, url.trim_start_matches("s3://"));
+    let (bucket, below) = url.trim_start_matches("s3://").split_once('/').ok_or("nothing is below the bucket")?;
+    let bucket = format!("{}/{bucket}", store.endpoint().ok_or("the store has no endpoint")?);
     let mut clients = Vec::new();
     for list in lists {
         let mut client = Command::new("curl").args(["--config", "-"]).stdin(Stdio::piped()).spawn()?;
-        let requests = list.iter().map(|request| request.config(&root, &user)).collect::<Vec<_>>().join("next\n");
+        let requests = list.iter().map(|request| request.config(&bucket, below, &user)).collect::<Vec<_>>().join("next\n");
         client.stdin.take().ok_or("curl has no input")?.write_all(requests.as_bytes())?;
         clients.push(client);
     }

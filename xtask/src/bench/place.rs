@@ -123,6 +123,8 @@ pub struct Setup {
     pub line: Option<Line>,
     /// Of `ebb mount`.
     pub flags: &'static [&'static str],
+    /// So many objects are in the bucket that nobody has written through a file system.
+    pub fill: u64,
     /// How that is told beside the table.
     pub note: &'static str,
 }
@@ -186,7 +188,7 @@ impl Places {
             }
             Column::Ebb => {
                 if self.ebb.is_none() {
-                    let mut rig = Rig::new(Shape::EmbeddedS3, &self.binaries)?.with(self.setup.flags);
+                    let mut rig = Rig::filled(Shape::EmbeddedS3, &self.binaries, self.setup.fill)?.with(self.setup.flags);
                     if let Some(line) = self.setup.line {
                         let endpoint = line::before(rig.store.endpoint().ok_or("the store has no endpoint")?, line)?;
                         rig.store.set_endpoint(endpoint);

@@ -92,8 +92,10 @@ impl Table {
                 line: Some(Line { bytes_per_sec: 250_000_000, delay: Duration::from_millis(5) }),
                 note: "The store is behind a line that carries 250 MB/s each way, all connections together, and takes 5 ms there and 5 ms \
                        back. What is `bucket` otherwise.",
+                fill: bucket::LISTED,
                 ..Setup::default()
             },
+            Table::Bucket => Setup { fill: bucket::LISTED, ..Setup::default() },
             Table::Cache => cache::SETUP,
             Table::Chunks => Setup {
                 note: "Each row is a size of requests. ebb has no setting for it: it is mounted with a read-ahead of eight times as much, \
@@ -175,6 +177,7 @@ const ANYWHERE: Row = row!(
     [at_least(0.8, &[Curl]), at_least(1.0, &[S3fs, Rclone])],
     bucket::anywhere
 );
+const LIST: Row = row!("readdir and lstat of 100,000 objects of others", "k/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::list);
 const DRAIN: Row = row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain);
 const WRITE_BACK: Row = row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back);
 
@@ -183,6 +186,8 @@ const BUCKET: &[Row] = &[
     BEGINNINGS,
     ANYWHERE,
     row!("fetched for each byte of these", "bytes", &[Ebb], [], bucket::amplification),
+    LIST,
+    row!("the same of files that were made through ebb", "k/s", &[Ebb], [], bucket::list_own),
     DRAIN,
     WRITE_BACK,
 ];
@@ -192,6 +197,7 @@ const FAR: &[Row] = &[
     SEQUENTIAL,
     BEGINNINGS,
     ANYWHERE,
+    LIST,
     row!("find in 200 directories", "s", &[Ebb, S3fs, Rclone], [at_most(1.0, &[S3fs, Rclone])], bucket::find),
     row!("tar of the 1,000 small files in them", "s", &[Ebb, S3fs, Rclone], [at_most(1.0, &[S3fs, Rclone])], bucket::read_tree),
     DRAIN,
@@ -221,8 +227,8 @@ const MODEL: &[Row] = &[
         [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])],
         model::warmed_up
     ),
-    row!("again, from the node's disk", "s", &[Native, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_disk),
-    row!("again, from the kernel's memory", "s", &[Native, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_memory),
+    row!("again, from the node's disk", "s", &[Native, Passthrough, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_disk),
+    row!("again, from the kernel's memory", "s", &[Native, Passthrough, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_memory),
 ];
 
 const CACHE: &[Row] = &[
