@@ -253,6 +253,30 @@ fn names_without_objects_come_in_parts_too() {
     });
 }
 
+/// Situation: others have put an object and others below it, and between the two in the order of keys there are so many names without objects that
+/// the listing is taken in in parts. Danger: with the first one it is not known that there is a directory of the object's name, which then is never
+/// shown. Expectation: both are there.
+#[test]
+fn a_part_ends_between_an_object_and_what_is_below_it() {
+    const LINKS: usize = 200;
+    run(1, |world| async move {
+        let a = mount(&world, "a", Duration::from_secs(3600)).await;
+        for at in 0..LINKS {
+            a.link(&format!("a!{at:03}"), "target").await;
+        }
+        a.flush().await;
+        a.process.kill();
+        for key in ["a", "a/x"] {
+            world.bucket().put_as_outsider(key, "content", vec![]).unwrap();
+        }
+        let b = mount(&world, "b", Duration::from_secs(3600)).await;
+        assert_eq!(rig::walk(&b.client).await.unwrap().len(), LINKS + 4);
+        for (shown, kind) in [("a", FileKind::Directory), ("a.ebb%object", FileKind::Regular)] {
+            assert_eq!(b.client.lookup(Ino::ROOT, &name(shown)).await.unwrap().kind, kind, "{shown}");
+        }
+    });
+}
+
 /// Situation: the last head of a node that is no more arrives when the next one is about to write its own. Danger: what
 /// is written has pieces of the head before, and lacks what was renamed from one of them into another. Expectation:
 /// what both have done is there.

@@ -1,91 +1,137 @@
-//! Listings of directories come part by part, one question after the other. Whoever takes in one part will want the
-//! next one: it is under way meanwhile.
+//! Listings of directories come part by part, and each question needs the answer before it. Whoever takes in one part
+//! will want the next ones: they are asked for meanwhile.
 
 use crate::Node;
+use crate::load::For;
 use ebb_core::backing::{Listed, LoadPlan, Part};
 use ebb_model::*;
-use ebb_ports::{BucketError, ListEntry, ListPage, ListRequest, PortFuture};
-use futures_channel::oneshot;
-use std::cell::{Cell, RefCell};
+use ebb_ports::{Bucket, BucketError, ListEntry, ListRequest, PortFuture};
+use futures_channel::mpsc;
+use futures_util::StreamExt;
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::time::Duration;
 
 /// Keys asked for at one time: the most that S3 gives.
 pub(crate) const LIST_LIMIT: usize = 1000;
 
-/// Directories whose next part is kept. The one that was asked for first makes way.
+/// Parts that wait to be taken in while another one is asked for.
+const MOST_WAITING: usize = 1;
+
+/// Directories that are listed ahead. The one that was not gone on with for longest makes way.
 const MOST_AHEAD: usize = 16;
 
-/// A part that was asked for longer ago is asked for again: others may have changed the bucket.
-const GOOD_FOR: Duration = Duration::from_secs(5);
+/// Whoever comes for the next part later than this gets one that is asked for then, and is not run ahead of: others may have changed
+/// the bucket.
+const MOST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Next parts that were asked for.
+/// Directories that somebody lists.
 #[derive(Default)]
 pub(crate) struct Listings {
-    ahead: RefCell<VecDeque<Ahead>>,
+    begun: RefCell<VecDeque<Begun>>,
 }
 
-struct Ahead {
+struct Begun {
     dir: Ino,
+    /// How the next part is asked for.
     plan: LoadPlan,
-    asked: Duration,
-    answer: oneshot::Receiver<Result<ListPage, BucketError>>,
+    /// What it begins with.
+    left: Option<Listed>,
+    /// When somebody came for the part before.
+    taken: Duration,
+    /// The parts from then on, if they are asked for.
+    ahead: Option<Parts>,
 }
+
+/// It ends with the last part, and behind an error.
+type Parts = mpsc::Receiver<Result<Part, BucketError>>;
 
 impl Listings {
-    /// What was asked by this very plan. Of one directory no other answer is of use then.
-    fn take(&self, dir: Ino, plan: &LoadPlan, now: Duration) -> Option<oneshot::Receiver<Result<ListPage, BucketError>>> {
-        let mut ahead = self.ahead.borrow_mut();
-        let at = ahead.iter().position(|ahead| ahead.dir == dir)?;
-        let found = ahead.remove(at)?;
-        (found.plan == *plan && now < found.asked + GOOD_FOR).then_some(found.answer)
+    /// What was begun by this very plan. Of one directory nothing else is of use then.
+    fn take(&self, dir: Ino, plan: &LoadPlan) -> Option<Begun> {
+        let mut begun = self.begun.borrow_mut();
+        let at = begun.iter().position(|begun| begun.dir == dir)?;
+        begun.remove(at).filter(|begun| begun.plan == *plan)
     }
 
-    fn keep(&self, next: Ahead) {
-        let mut ahead = self.ahead.borrow_mut();
-        ahead.retain(|other| other.dir != next.dir);
-        if ahead.len() == MOST_AHEAD {
-            ahead.pop_front();
+    fn keep(&self, next: Begun) {
+        let mut begun = self.begun.borrow_mut();
+        begun.retain(|other| other.dir != next.dir);
+        if begun.len() == MOST_AHEAD {
+            begun.pop_front();
         }
-        ahead.push_back(next);
+        begun.push_back(next);
     }
 }
 
 impl Node {
-    /// The next part of a directory's listing.
-    pub(crate) async fn list_part(&self, dir: Ino, plan: &LoadPlan) -> Result<Part, RpcError> {
-        let ahead = Cell::new(self.listings.take(dir, plan, self.ports.clock.monotonic()));
-        let ask = || -> PortFuture<'_, Result<ListPage, BucketError>> {
-            let ahead = ahead.take();
-            Box::pin(async move {
+    /// The next part of a directory's listing, which ends at a key that `end` may say.
+    pub(crate) async fn list_part(
+        &self,
+        dir: Ino,
+        plan: &LoadPlan,
+        whom: For,
+        end: impl FnOnce(&Part) -> Option<String>,
+    ) -> Result<Part, RpcError> {
+        let now = self.ports.clock.monotonic();
+        let begun = self.listings.take(dir, plan);
+        let is_slow = begun.as_ref().is_some_and(|begun| now >= begun.taken + MOST_PAUSE);
+        let (left, ahead) = begun.map_or((None, None), |begun| (begun.left, begun.ahead));
+        let ahead = RefCell::new(ahead.filter(|_| !is_slow));
+        let ask = || -> PortFuture<'_, Result<Part, BucketError>> {
+            let (parts, left) = (ahead.take(), left.clone());
+            Box::pin(async {
                 // What did not come is asked for anew.
-                if let Some(answer) = ahead
-                    && let Ok(Ok(page)) = answer.await
+                if let Some(mut parts) = parts
+                    && let Some(Ok(part)) = parts.next().await
                 {
-                    return Ok(page);
+                    ahead.replace(Some(parts));
+                    return Ok(part);
                 }
-                self.bucket().list(request(plan)).await
+                list(self.bucket(), plan, left).await
             })
         };
-        let page = self.bucket_read("list", &plan.prefix, 0, ask).await?;
-        Ok(Part::of(page.entries.into_iter().map(listed).collect(), page.more))
+        let mut part = self.bucket_read("list", &plan.prefix, 0, ask).await?;
+        let end = end(&part);
+        let is_cut = end.is_some();
+        if let Some(end) = end {
+            part.end_at(end);
+        }
+        if let (For::Listing, Some(last)) = (whom, &part.last) {
+            let plan = LoadPlan { after: Some(last.clone()), ..plan.clone() };
+            let left = part.left.take();
+            let begin = || (!is_slow).then(|| self.list_from(plan.clone(), left.clone()));
+            let ahead = if is_cut { None } else { ahead.into_inner().or_else(begin) };
+            self.listings.keep(Begun { dir, plan, left, taken: now, ahead });
+        }
+        Ok(part)
     }
 
-    /// Asks for the part that [`Node::list_part`] will be asked for by this plan.
-    pub(crate) fn ask_for_part(&self, dir: Ino, plan: LoadPlan) {
-        let Some(bucket) = self.bucket.clone() else { return };
-        let (sender, answer) = oneshot::channel();
-        let request = request(&plan);
+    /// All parts from this one on, as long as somebody takes them.
+    fn list_from(&self, mut plan: LoadPlan, mut left: Option<Listed>) -> Parts {
+        let (mut sender, parts) = mpsc::channel(MOST_WAITING);
+        let bucket = self.bucket.clone();
         self.ports.spawn.spawn(Box::pin(async move {
-            // Nobody may want it any more.
-            drop(sender.send(bucket.list(request).await));
+            let Some(bucket) = bucket else { return };
+            while poll_fn(|cx| sender.poll_ready(cx)).await.is_ok() {
+                let part = list(&*bucket, &plan, left.take()).await;
+                (plan.after, left) = part.as_ref().map_or((None, None), |part| (part.last.clone(), part.left.clone()));
+                if sender.start_send(part).is_err() || plan.after.is_none() {
+                    return;
+                }
+            }
         }));
-        self.listings.keep(Ahead { dir, plan, asked: self.ports.clock.monotonic(), answer });
+        parts
     }
 }
 
-fn request(plan: &LoadPlan) -> ListRequest {
-    ListRequest { prefix: plan.prefix.clone(), by_directory: true, after: plan.after.clone(), limit: LIST_LIMIT }
+/// Behind what is left from the part before: a store may go on only where it ended.
+async fn list(bucket: &dyn Bucket, plan: &LoadPlan, left: Option<Listed>) -> Result<Part, BucketError> {
+    let after = left.as_ref().map(|left| left.key().to_owned()).or_else(|| plan.after.clone());
+    let request = ListRequest { prefix: plan.prefix.clone(), by_directory: true, after, limit: LIST_LIMIT };
+    let page = bucket.list(request).await?;
+    Ok(Part::of(left.into_iter().chain(page.entries.into_iter().map(listed)).collect(), page.more))
 }
 
 fn listed(entry: ListEntry) -> Listed {

@@ -23,7 +23,7 @@ const MAX_DEPTH: usize = 4096;
 const LOST_IDS: u32 = 1 << 17;
 
 /// Who a part of a listing is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) enum For {
     /// Somebody who looks for a name.
     Name,
@@ -131,15 +131,8 @@ impl Node {
         if first && self.revalidates().is_some() {
             self.revalidation.asked_for(dir, self.ports.clock.monotonic());
         }
-        let mut part = self.patiently(whom, self.list_part(dir, &plan)).await?;
-        let end = head.as_ref().and_then(|(head, _)| end_of_part(head, &prefix, after.as_deref(), part.last.as_deref(), LOAD_PIECES));
-        if let Some(end) = end {
-            part.end_at(end);
-        }
-        let Part { entries, last, to_probe } = part;
-        if let (For::Listing, Some(last)) = (whom, &last) {
-            self.ask_for_part(dir, LoadPlan { after: Some(last.clone()), ..plan.clone() });
-        }
+        let end = |part: &Part| end_of_part(&head.as_ref()?.0, &prefix, after.as_deref(), part.last.as_deref(), LOAD_PIECES);
+        let Part { entries, last, to_probe, .. } = self.patiently(whom, self.list_part(dir, &plan, whom, end)).await?;
         let mut entries = self.patiently(whom, self.believed(entries)).await?;
         entries.extend(self.patiently(whom, self.probe(to_probe)).await?);
         let page = match &head {

@@ -7,6 +7,7 @@
 
 use crate::Node;
 use crate::listings::LIST_LIMIT;
+use crate::load::For;
 use crate::locks::{Locks, Mode};
 use crate::traversals::Look;
 use ebb_core::backing::{Listing, LoadPlan, Part, Scope, Standing};
@@ -170,11 +171,8 @@ impl Node {
         let mut agreed = BTreeSet::new();
         let mut plan = LoadPlan { prefix, after: None, page_key: None, epoch };
         loop {
-            let Part { entries, last, to_probe } = self.in_time(self.list_part(dir, &plan)).await?;
+            let Part { entries, last, to_probe, .. } = self.in_time(self.list_part(dir, &plan, For::Listing, |_| None)).await?;
             plan.after = last;
-            if plan.after.is_some() {
-                self.ask_for_part(dir, plan.clone());
-            }
             let mut entries = self.in_time(self.believed(entries)).await?;
             entries.extend(self.in_time(self.probe(to_probe)).await?);
             {

@@ -64,6 +64,8 @@ pub struct Part {
     pub entries: Vec<Listed>,
     /// The key behind which the next part begins. `None`: there is none.
     pub last: Option<String>,
+    /// An object that the next part begins with: whether there is a prefix of its name, that one says.
+    pub left: Option<Listed>,
     /// Prefixes that may be there behind the end and would then have the name of an object in the part (`a`, then `a!`,
     /// and `a/` behind them). They are to be looked for and added.
     pub to_probe: Vec<String>,
@@ -73,22 +75,21 @@ impl Part {
     /// `more`: others follow these entries.
     pub fn of(mut entries: Vec<Listed>, more: bool) -> Part {
         let Some(end) = entries.last().filter(|_| more).map(|last| last.key().to_owned()) else {
-            return Part { entries, last: None, to_probe: Vec::new() };
+            return Part { entries, last: None, left: None, to_probe: Vec::new() };
         };
-        // Whether there is a prefix of its name, the next part will say.
-        if entries.len() > 1 && matches!(entries.last(), Some(Listed::Object { .. })) {
-            entries.pop();
-        }
+        let is_left = entries.len() > 1 && matches!(entries.last(), Some(Listed::Object { .. }));
+        let left = if is_left { entries.pop() } else { None };
         let objects = entries.iter().filter(|entry| matches!(entry, Listed::Object { .. }));
         let prefixes = objects.map(|entry| format!("{}/", entry.key()));
         let to_probe = prefixes.filter(|prefix| *prefix > end && !prefix.ends_with("//")).collect();
-        Part { last: entries.last().map(|last| last.key().to_owned()), entries, to_probe }
+        Part { last: entries.last().map(|last| last.key().to_owned()), entries, left, to_probe }
     }
 
-    /// Leaves what is behind a key to the next part.
+    /// Leaves what is behind a key to the next part, but for prefixes that have the name of an object up to it.
     pub fn end_at(&mut self, end: String) {
-        self.entries.retain(|entry| entry.key() <= end.as_str());
+        self.entries.retain(|entry| entry.key().strip_suffix('/').unwrap_or(entry.key()) <= end.as_str());
         self.to_probe.retain(|prefix| prefix[..prefix.len() - 1] <= *end);
+        self.left = None;
         self.last = Some(end);
     }
 }

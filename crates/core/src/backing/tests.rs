@@ -90,18 +90,24 @@ fn prefix(key: &str) -> Listed {
 #[test]
 fn a_part_says_what_it_does_not_know() {
     let entries = |keys: &[&str]| keys.iter().map(|key| if key.ends_with('/') { prefix(key) } else { object(key) }).collect::<Vec<_>>();
-    let part = |keys: &[&str], last: Option<&str>, to_probe: &[&str]| Part {
+    let part = |keys: &[&str], last: Option<&str>, left: Option<&str>, to_probe: &[&str]| Part {
         entries: entries(keys),
         last: last.map(str::to_owned),
+        left: left.map(object),
         to_probe: to_probe.iter().map(|prefix| (*prefix).to_owned()).collect(),
     };
-    assert_eq!(Part::of(entries(&["a", "b"]), false), part(&["a", "b"], None, &[]));
-    assert_eq!(Part::of(Vec::new(), true), part(&[], None, &[]));
-    assert_eq!(Part::of(entries(&["a", "b"]), true), part(&["a"], Some("a"), &[]));
-    assert_eq!(Part::of(entries(&["a", "b/"]), true), part(&["a", "b/"], Some("b/"), &[]));
-    assert_eq!(Part::of(entries(&["a"]), true), part(&["a"], Some("a"), &["a/"]));
+    assert_eq!(Part::of(entries(&["a", "b"]), false), part(&["a", "b"], None, None, &[]));
+    assert_eq!(Part::of(Vec::new(), true), part(&[], None, None, &[]));
+    assert_eq!(Part::of(entries(&["a", "b"]), true), part(&["a"], Some("a"), Some("b"), &[]));
+    assert_eq!(Part::of(entries(&["a", "b/"]), true), part(&["a", "b/"], Some("b/"), None, &[]));
+    assert_eq!(Part::of(entries(&["a"]), true), part(&["a"], Some("a"), None, &["a/"]));
     let mut long = Part::of(entries(&["a", "a!", "a!!", "a!!!"]), true);
-    assert_eq!(long, part(&["a", "a!", "a!!"], Some("a!!"), &["a/", "a!/", "a!!/"]));
+    assert_eq!(long, part(&["a", "a!", "a!!"], Some("a!!"), Some("a!!!"), &["a/", "a!/", "a!!/"]));
     long.end_at("a!".to_owned());
-    assert_eq!(long, part(&["a", "a!"], Some("a!"), &["a/", "a!/"]));
+    assert_eq!(long, part(&["a", "a!"], Some("a!"), None, &["a/", "a!/"]));
+    for more in [true, false] {
+        let mut cut = Part::of(entries(&["a", "a!", "a/", "b", "c"]), more);
+        cut.end_at("a".to_owned());
+        assert_eq!(cut, part(&["a", "a/"], Some("a"), None, &[]));
+    }
 }

@@ -70,7 +70,7 @@ impl World {
         self.tell_pieces(dir);
         let plan = self.partition.backing().load_plan(self.partition.namespace(), dir)?;
         let (entries, more) = self.list_keys(&plan.prefix, plan.after.as_deref(), 3);
-        let Part { mut entries, last, to_probe } = Part::of(entries, more);
+        let Part { mut entries, last, to_probe, .. } = Part::of(entries, more);
         let progress = last.map_or(LoadProgress::Complete, LoadProgress::UpTo);
         entries.extend(to_probe.iter().filter_map(|prefix| self.probe(prefix)));
         let upto = match &progress {
