@@ -227,8 +227,8 @@ const MODEL: &[Row] = &[
         [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])],
         model::warmed_up
     ),
-    row!("again, from the node's disk", "s", &[Native, Passthrough, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_disk),
-    row!("again, from the kernel's memory", "s", &[Native, Passthrough, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_memory),
+    row!("again, from the node's disk", "s", &[Native, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_disk),
+    row!("again, from the kernel's memory", "s", &[Native, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_memory),
 ];
 
 const CACHE: &[Row] = &[
