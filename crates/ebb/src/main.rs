@@ -127,6 +127,9 @@ fn run(command: Command) -> Result<(), Failure> {
 fn block_on(flow: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // One turn of the runtime is many of the tasks': else, where there is always one that goes on, what comes from sockets waits for
+        // thousands of them.
+        .event_interval(1)
         .build()
         .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;
     let outcome = tokio::task::LocalSet::new().block_on(&runtime, flow);
