@@ -61,3 +61,9 @@ fn what_was_removed_does_not_come_back_under_a_name_that_is_used_again() {
 fn zeros_of_a_removed_file_are_there_if_the_removal_is_lost() {
     run(230436).unwrap_or_else(|broken| panic!("{broken}"));
 }
+
+/// A mount ended while somebody waited for bytes of a removed file, which nobody had open from then on.
+#[test]
+fn who_waits_for_a_removed_file_when_its_mount_ends_has_lost_it() {
+    run(336558).unwrap_or_else(|broken| panic!("{broken}"));
+}

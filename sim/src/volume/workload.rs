@@ -161,7 +161,8 @@ impl Worker {
             Outcome::Entries { entries, .. } => entries.iter().for_each(|(_, attr)| self.known.learn(attr)),
             _ => {}
         }
-        if !(self.leaving.get() && outcome == Outcome::Failed(FsError::Io)) {
+        // Who leaves has no file open any more, whatever he still waits for.
+        if !(self.leaving.get() && matches!(outcome, Outcome::Failed(FsError::Io | FsError::Stale))) {
             self.history.add(Event::Return { id, outcome: outcome.clone() });
         }
         outcome
