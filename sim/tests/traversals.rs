@@ -223,3 +223,16 @@ fn what_was_asked_for_ahead_does_not_become_old() {
     });
     assert_eq!(names, 1501);
 }
+
+/// Danger: what is left of a part to the next one is listed again, and a store that goes on only where it ended begins anew each time.
+/// Expectation: each entry comes once.
+#[test]
+fn each_entry_of_a_listing_comes_once() {
+    let (found, _, listings) = with_keys((0..100).map(|at| format!("d/{at:05}")), async |world, client| {
+        world.bucket().list_at_most(2);
+        find(client, dir(client, "d").await).await
+    });
+    assert_eq!(found, 100);
+    // The root, and two entries each.
+    assert!(listings <= 1 + 51, "{listings}");
+}
