@@ -192,3 +192,15 @@ fn who_reads_the_files_of_a_directory_in_turn_hardly_waits() {
     assert!(took * 5 < waited, "beginnings: {took:?}, and {waited:?} in any order");
     assert_eq!(requests, apart, "one for each beginning");
 }
+
+/// Situation: somebody reads files of 2 MiB of a directory in turn, and stops. Danger: each topping up has as much fetched ahead as may be of
+/// all of them, which is paid for. Expectation: no more than that comes of files that he did not come to.
+#[test]
+fn no_more_is_read_ahead_of_files_in_turn_than_is_stated() {
+    let mut in_order: Vec<u64> = (0..100).collect();
+    in_order.sort_by_key(u64::to_string);
+    let most_ahead = Options::default().read_ahead_bytes / LEN_BYTES as u64;
+    let (_, requests) = read_in_turn(&in_order[..30], LEN_BYTES);
+    // Each of the first three comes in pieces.
+    assert!((30 + most_ahead / 2..=30 + most_ahead + 3 * 8).contains(&requests), "{requests}");
+}

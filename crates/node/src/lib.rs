@@ -59,6 +59,7 @@ mod store;
 mod streams;
 mod trash;
 mod traversals;
+mod tree;
 mod troubles;
 mod walks;
 mod warm;

@@ -4,11 +4,10 @@
 use crate::Node;
 use crate::load::For;
 use crate::locks::Mode;
+use crate::tree::{Step, Tree};
 use ebb_core::namespace::Link;
-use ebb_core::partition::Partition;
 use ebb_model::*;
 use std::collections::BTreeSet;
-use std::iter::successors;
 use std::rc::Rc;
 
 /// So many directories in a row are a traversal, those not counted that are gone down into.
@@ -27,7 +26,7 @@ const MOST_UNDER_WAY: usize = 64;
 const MOST_TRAVERSALS: usize = 16;
 
 /// Entries that are looked through for the next directories.
-const MOST_ENTRIES: usize = 1024;
+const MOST_STEPS: usize = 1024;
 
 /// What somebody does with a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,8 +59,8 @@ struct Traversal {
 }
 
 /// The directories as they are known.
-struct Tree<'a> {
-    state: &'a Partition,
+struct Directories<'a> {
+    tree: Tree<'a>,
     /// Whether one is to be listed before anybody can look into it, and nobody does that yet.
     is_due: &'a dyn Fn(Ino) -> bool,
 }
@@ -72,17 +71,17 @@ impl Traversals {
     }
 
     /// Notes a look into a directory that is due, or was; gives those that are to be listed, if it is time to.
-    fn look_into(&mut self, dir: Ino, look: Look, tree: &Tree) -> Vec<Ino> {
+    fn look_into(&mut self, dir: Ino, look: Look, directories: &Directories) -> Vec<Ino> {
         self.looks += 1;
         let ahead = self.traversals.iter().position(|traversal| traversal.ahead.contains(&dir));
-        let at = ahead.or_else(|| self.traversals.iter().position(|traversal| traversal.leads_to(dir, tree)));
+        let at = ahead.or_else(|| self.traversals.iter().position(|traversal| traversal.leads_to(dir, directories)));
         let Some(at) = at else {
             let lists = look == Look::Through;
             self.add(Traversal { top: dir, last: dir, lists, run: 1, ahead: BTreeSet::new(), used: self.looks });
             return Vec::new();
         };
         self.traversals[at].used = self.looks;
-        let wanted = self.traversals[at].go_on(dir, look, tree, MOST_UNDER_WAY.saturating_sub(self.under_way));
+        let wanted = self.traversals[at].go_on(dir, look, directories, MOST_UNDER_WAY.saturating_sub(self.under_way));
         self.under_way += wanted.len();
         wanted
     }
@@ -98,19 +97,18 @@ impl Traversals {
 
 impl Traversal {
     /// Whether a directory that is due is one of its next ones, at most one level above all before.
-    fn leads_to(&self, dir: Ino, tree: &Tree) -> bool {
-        let above = tree.parent_of(self.top).unwrap_or(self.top);
-        tree.next_after(self.last, above, SLACK).contains(&dir)
+    fn leads_to(&self, dir: Ino, directories: &Directories) -> bool {
+        directories.next_after(self.last, directories.tree.above(self.top), SLACK).contains(&dir)
     }
 
-    fn go_on(&mut self, dir: Ino, look: Look, tree: &Tree, room: usize) -> Vec<Ino> {
-        let parent = tree.parent_of(dir);
+    fn go_on(&mut self, dir: Ino, look: Look, directories: &Directories, room: usize) -> Vec<Ino> {
+        let parent = directories.tree.parent_of(dir);
         self.run += usize::from(parent != Some(self.last));
         self.last = dir;
         if look == Look::Through && !self.lists {
             // What led there was the way to it.
             (self.top, self.lists) = (dir, true);
-        } else if let Some(parent) = parent.filter(|_| !tree.is_below(dir, self.top)) {
+        } else if let Some(parent) = parent.filter(|_| !directories.tree.is_below(dir, self.top)) {
             self.top = parent;
         }
         if !self.ahead.remove(&dir) && !self.ahead.is_empty() {
@@ -123,7 +121,7 @@ impl Traversal {
         if self.run < LEAST_RUN || self.ahead.len() > window / 2 {
             return Vec::new();
         }
-        let mut wanted = tree.next_after(dir, self.top, window);
+        let mut wanted = directories.next_after(dir, self.top, window);
         wanted.retain(|dir| !self.ahead.contains(dir));
         wanted.truncate(room.min(window - self.ahead.len()));
         self.ahead.extend(&wanted);
@@ -131,53 +129,22 @@ impl Traversal {
     }
 }
 
-impl Tree<'_> {
+impl Directories<'_> {
     /// Those due that who is at one comes to next within `top`: first what is in a directory, then what is behind it.
     fn next_after(&self, dir: Ino, top: Ino, most: usize) -> Vec<Ino> {
-        let (mut found, mut entries_left) = (Vec::new(), MOST_ENTRIES);
-        let (mut at, mut streams) = (dir, vec![(dir, Cookie::START)]);
-        loop {
-            while let Some((dir, after)) = streams.pop() {
-                if !self.has_directories(dir) {
-                    continue;
-                }
-                for (cookie, ino, kind) in self.state.namespace().entries_after(dir, after) {
-                    if found.len() == most || entries_left == 0 {
-                        return found;
-                    }
-                    entries_left -= 1;
-                    if kind != FileKind::Directory {
-                        continue;
-                    }
-                    if (self.is_due)(ino) {
-                        found.push(ino);
-                    } else if self.has_directories(ino) {
-                        streams.extend([(dir, cookie), (ino, Cookie::START)]);
-                        break;
-                    }
-                }
-            }
-            match self.state.namespace().primary_link(at) {
-                Some(Link { parent, cookie }) if at != top => {
-                    streams.push((parent, cookie));
-                    at = parent;
-                }
-                _ => return found,
-            }
-        }
+        let within = self.has_directories(dir).then_some(Link { parent: dir, cookie: Cookie::START });
+        let Some(from) = within.or_else(|| self.tree.link(dir).filter(|_| dir != top)) else { return Vec::new() };
+        let steps = self.tree.after(from, top, |dir| !(self.is_due)(dir) && self.has_directories(dir));
+        let found = steps.take(MOST_STEPS).filter_map(|step| match step {
+            Step::Entry(_, ino, FileKind::Directory) if (self.is_due)(ino) => Some(ino),
+            _ => None,
+        });
+        found.take(most).collect()
     }
 
     /// Any that are known.
     fn has_directories(&self, dir: Ino) -> bool {
-        self.state.namespace().attr(dir).is_ok_and(|attr| attr.nlink > 2)
-    }
-
-    fn parent_of(&self, dir: Ino) -> Option<Ino> {
-        self.state.namespace().primary_link(dir).map(|link| link.parent)
-    }
-
-    fn is_below(&self, dir: Ino, top: Ino) -> bool {
-        successors(Some(dir), |at| self.parent_of(*at)).any(|at| at == top)
+        self.tree.state.namespace().attr(dir).is_ok_and(|attr| attr.nlink > 2)
     }
 }
 
@@ -194,8 +161,8 @@ impl Node {
             return;
         }
         let wanted = {
-            let tree = Tree { state: &self.replica.view(), is_due: &is_due };
-            self.traversals.borrow_mut().look_into(dir, look, &tree)
+            let directories = Directories { tree: Tree { state: &self.replica.view() }, is_due: &is_due };
+            self.traversals.borrow_mut().look_into(dir, look, &directories)
         };
         for dir in wanted {
             let node = self.clone();
