@@ -67,3 +67,10 @@ fn zeros_of_a_removed_file_are_there_if_the_removal_is_lost() {
 fn who_waits_for_a_removed_file_when_its_mount_ends_has_lost_it() {
     run(336558).unwrap_or_else(|broken| panic!("{broken}"));
 }
+
+/// A record of the log was there though its write had failed; what the append that it spoke of had written was cut off, and missing at the next
+/// start.
+#[test]
+fn what_a_failed_log_may_have_is_not_cut_off() {
+    run(402664).unwrap_or_else(|broken| panic!("{broken}"));
+}

@@ -375,8 +375,10 @@ impl Node {
                 self.show_length(ino).await?;
             }
         } else {
-            // Behind the end of the file there are zeros.
-            self.store.cut(&place, size).await.map_err(|error| self.disk_failed(ino, error))?;
+            // Behind the end of the file there are zeros. What a log has that has failed the next start finds out.
+            if self.expect_log().is_ok() {
+                self.store.cut(&place, size).await.map_err(|error| self.disk_failed(ino, error))?;
+            }
             self.drop_if_gone(ino);
         }
         written.map(Written::Done)
