@@ -74,3 +74,10 @@ fn who_waits_for_a_removed_file_when_its_mount_ends_has_lost_it() {
 fn what_a_failed_log_may_have_is_not_cut_off() {
     run(402664).unwrap_or_else(|broken| panic!("{broken}"));
 }
+
+/// A file in a pack was cut to nothing and made longer: what was behind its end was cleared before the cut was forced, and a power cut brought back
+/// the file with zeros.
+#[test]
+fn what_was_cut_off_is_cleared_once_that_is_forced() {
+    run(402241).unwrap_or_else(|broken| panic!("{broken}"));
+}

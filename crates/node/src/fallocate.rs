@@ -65,7 +65,7 @@ impl Node {
                 self.preserve_zeroed(ino, span).await?;
             }
             if !keep_size {
-                self.store.grow(&place, size, end).await.map_err(|error| self.disk_failed(ino, error))?;
+                self.clear_behind(&place, size, end).await?;
             }
             for (part, _) in &parts {
                 let part = part.start..part.end.min(size);

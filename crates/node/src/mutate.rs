@@ -8,6 +8,7 @@ use crate::Node;
 use crate::fetch::MAX_ATTEMPTS;
 use crate::locks::Mode;
 use crate::replica::refusal;
+use crate::store::Place;
 use bytes::Bytes;
 use ebb_core::extent::{self, Fill};
 use ebb_core::partition::Partition;
@@ -224,7 +225,7 @@ impl Node {
                 self.break_upload_at(ino, set.size_bytes);
                 if let Some(size) = set.size_bytes {
                     let place = self.place(ino);
-                    self.store.grow(&place, place.size_bytes, size).await.map_err(|error| self.disk_failed(ino, error))?;
+                    self.clear_behind(&place, place.size_bytes, size).await?;
                     self.force_rest(ino, size..u64::MAX).await?;
                 }
                 let size = set.size_bytes;
@@ -344,11 +345,10 @@ impl Node {
         // What was stored there past the node stays.
         let exposed = self.is_exposed(ino);
         for fill in unclear.into_iter().filter(|_| !exposed) {
-            let Range { start, end } = fill.range();
-            self.store.clear(&place, start, end - start).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.clear(&place, fill.range()).await?;
         }
         if len_bytes > 0 {
-            self.store.grow(&place, size, offset + len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.clear_behind(&place, size, offset + len_bytes).await?;
         }
         self.preserve(ino, offset..offset + len_bytes).await?;
         self.force_rest(ino, offset..offset + len_bytes).await?;
@@ -382,6 +382,24 @@ impl Node {
             self.drop_if_gone(ino);
         }
         written.map(Written::Done)
+    }
+
+    /// A file is about to reach from `from` to `to`. What was behind its end is not cut off in a pack file: it goes now,
+    /// before anything is written there.
+    pub(crate) async fn clear_behind(&self, place: &Place, from: u64, to: u64) -> Result<(), RpcError> {
+        if place.packed.is_some() && from < to { self.clear(place, from..to).await } else { Ok(()) }
+    }
+
+    /// Makes a range that is not in use read as zeros, whatever an earlier use left there. That it is not in use is forced before, or
+    /// a power cut could bring back that use without its bytes.
+    async fn clear(&self, place: &Place, range: Range<u64>) -> Result<(), RpcError> {
+        let (offset, len) = (range.start, range.end - range.start);
+        let failed = |error| self.disk_failed(place.ino, error);
+        if self.store.has_remains(place, offset, len).await.map_err(failed)? {
+            self.force_log().await?;
+            self.store.clear(place, offset, len).await.map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Where the log has failed, what it has cut off or made a hole may be back after a power cut, and is not written over.

@@ -354,24 +354,25 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a range that is not in use read as zeros, whatever an earlier use left there. What that was is
-    /// forced away: it must not come back beside bytes that are written there next and lost.
-    pub async fn clear(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
-        let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
+    /// Whether an earlier use of a range that is not in use has left anything there.
+    pub async fn has_remains(&self, place: &Place, offset: u64, len: u64) -> Result<bool, DiskError> {
+        let Some(file) = self.existing(place.file()).await? else { return Ok(false) };
         let at = place.at(offset, len);
         let is_used = match place.packed {
             None => file.len().await? > at.start,
             Some(range) => self.packs.may_be_written(range, at.start),
         };
         if !is_used || at.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let left = file.read_at(at.start, (at.end - at.start) as usize).await?;
-        if left.iter().all(|byte| *byte == 0) {
-            return Ok(());
-        }
-        file.punch(at.start, at.end - at.start).await?;
-        self.state.borrow_mut().changed(place, touched_blocks(offset, len));
+        Ok(left.iter().any(|byte| *byte != 0))
+    }
+
+    /// Makes a range that is not in use read as zeros. What was there is forced away: it must not come back beside bytes that are
+    /// written there next and lost.
+    pub async fn clear(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
+        self.hole(place, offset, len).await?;
         self.sync(SyncScope::File(place.ino)).await.map(drop)
     }
 
@@ -418,12 +419,6 @@ impl Store {
             Some(file) if file.len().await? < place.size_bytes => file.set_len(place.size_bytes).await,
             _ => Ok(()),
         }
-    }
-
-    /// A file is about to reach from `from` to `to`. What was behind its end is not cut off in a pack file: it goes now,
-    /// before anything is written there.
-    pub async fn grow(&self, place: &Place, from: u64, to: u64) -> Result<(), DiskError> {
-        if place.packed.is_some() && from < to { self.clear(place, from, to - from).await } else { Ok(()) }
     }
 
     /// A file that has nothing yet gets a range.
