@@ -38,19 +38,19 @@ impl Mount {
         Ok(Mount { process, node, client })
     }
 
-    async fn make(&self, dir: Ino, text: &str, what: Make) -> Ino {
+    async fn make(&self, dir: Ino, text: impl AsRef<[u8]>, what: Make) -> Ino {
         let mode = if what == Make::Directory { 0o755 } else { 0o640 };
         self.client.make(&Caller::ROOT, dir, &name(text), mode, what, false).await.unwrap().ino
     }
 
-    async fn file(&self, dir: Ino, text: &str, salt: usize) -> Ino {
+    async fn file(&self, dir: Ino, text: impl AsRef<[u8]>, salt: usize) -> Ino {
         let ino = self.make(dir, text, Make::Regular).await;
         self.client.write(&Caller::ROOT, ino, 0, content(salt), false).await.unwrap();
         ino
     }
 
     /// A tree of everything that a volume can have: `a`, `d/b` with a second name, links, an empty
-    /// directory. Gives the ids of `d` and `a`.
+    /// directory, names that are no parts of keys. Gives the ids of `d` and `a`.
     async fn tree(&self) -> (Ino, Ino) {
         let dir = self.make(Ino::ROOT, "d", Make::Directory).await;
         let a = self.file(Ino::ROOT, "a", 0).await;
@@ -58,6 +58,10 @@ impl Mount {
         self.client.link(&Caller::ROOT, b, Ino::ROOT, &name("also-b")).await.unwrap();
         self.make(dir, "link", Make::Symlink { target: Bytes::from_static(b"../a") }).await;
         self.make(dir, "empty", Make::Directory).await;
+        self.file(dir, [0xff; 200], 2).await;
+        let unsuitable = self.make(dir, [0xfe; 200], Make::Directory).await;
+        self.file(unsuitable, "c", 3).await;
+        self.file(unsuitable, [0xff; 200], 4).await;
         self.flush().await;
         (dir, a)
     }
@@ -83,8 +87,8 @@ impl Mount {
     }
 }
 
-fn name(text: &str) -> Name {
-    Name::new(text.as_bytes()).unwrap()
+fn name(text: impl AsRef<[u8]>) -> Name {
+    Name::new(text.as_ref()).unwrap()
 }
 
 fn content(salt: usize) -> Bytes {

@@ -77,9 +77,22 @@ pub fn shadowing(name: &Name) -> Option<Name> {
 pub fn own_key(prefix: &str, name: &Name, ino: Ino) -> String {
     let segment = segment_of(name);
     if segment.is_empty() || segment.len() > MAX_SEGMENT_BYTES || prefix.len() + segment.len() > MAX_KEY_BYTES {
-        return format!("{RESERVED}/long/{:x}", ino.0);
+        return long_key(ino);
     }
     format!("{prefix}{segment}")
+}
+
+fn long_key(ino: Ino) -> String {
+    format!("{RESERVED}/long/{:x}", ino.0)
+}
+
+/// The inverse of [`long_key`].
+pub fn long_of(key: &str) -> Option<Ino> {
+    of_inode(key.strip_prefix(RESERVED)?.strip_prefix("/long/")?, |ino| long_key(ino) == key)
+}
+
+fn of_inode(digits: &str, is_it: impl Fn(Ino) -> bool) -> Option<Ino> {
+    Some(Ino(u64::from_str_radix(digits, 16).ok()?)).filter(|ino| is_it(*ino))
 }
 
 /// The prefix of the objects in the directory `name`. Long ones are cut short, which leaves
@@ -95,6 +108,11 @@ pub fn own_prefix(parent: &str, name: &Name, dir: Ino) -> String {
 /// The prefix of a directory whose own is taken.
 pub fn private_prefix(dir: Ino) -> String {
     format!("{RESERVED}/p/{:x}/", dir.0)
+}
+
+/// The inverse of [`private_prefix`].
+pub fn private_of(prefix: &str) -> Option<Ino> {
+    of_inode(prefix.strip_prefix(RESERVED)?.strip_prefix("/p/")?.strip_suffix('/')?, |dir| private_prefix(dir) == prefix)
 }
 
 pub fn page_key(dir: Ino) -> String {

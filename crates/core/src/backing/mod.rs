@@ -261,7 +261,8 @@ impl Backing {
     pub fn owner(&self, namespace: &Namespace, key: &str) -> Option<Ino> {
         let (prefix, segment) = keys::split(key);
         let by_path = || self.owner_in(namespace, self.dir_at(namespace, prefix)?, &keys::name_of(segment)?, key);
-        self.homes.get(&key.to_string()).or_else(by_path)
+        let by_inode = || keys::long_of(key).filter(|ino| self.home_key(namespace, *ino).as_deref() == Some(key));
+        self.homes.get(&key.to_string()).or_else(by_path).or_else(by_inode)
     }
 
     /// The same of the key that a name of the directory has.
@@ -279,12 +280,14 @@ impl Backing {
         if prefix.is_empty() {
             return Some(Ino::ROOT);
         }
-        if let Some(dir) = self.redirects.get(&prefix.to_string()) {
+        let has_prefix = |dir: &Ino| self.prefix_of(namespace, *dir).as_deref() == Some(prefix);
+        let by_inode = || keys::private_of(prefix).filter(has_prefix);
+        if let Some(dir) = self.redirects.get(&prefix.to_string()).or_else(by_inode) {
             return Some(dir);
         }
         let (parent, segment) = keys::split(prefix);
         let dir = namespace.dentry(self.dir_at(namespace, parent)?, &keys::name_of(segment)?)?.ino;
-        (self.prefix_of(namespace, dir).as_deref() == Some(prefix)).then_some(dir)
+        Some(dir).filter(has_prefix)
     }
 
     pub fn files(&self) -> impl Iterator<Item = Ino> {

@@ -165,7 +165,7 @@ impl Backing {
         let is_own = match (what, below) {
             ("d", None) => keys::page_key(ino) == key,
             ("tmp", None) => keys::waiting_key(ino) == key,
-            ("long", None) => format!("{}/long/{:x}", keys::RESERVED, ino.0) == key,
+            ("long", None) => keys::long_of(key) == Some(ino),
             ("p", Some(_)) => key.starts_with(&keys::private_prefix(ino)),
             _ => false,
         };
