@@ -23,6 +23,10 @@ impl Namespace {
         if *set == SetAttr::default() || *set == DROP_SET_ID && inode.without_set_id(caller) == old.mode {
             return Ok(old);
         }
+        // The kernel has left it all to us.
+        if *set == DROP_SET_ID && ![0, old.uid].contains(&caller.uid) {
+            return Err(FsError::NotPermitted);
+        }
 
         if *set == READING {
             inode.attr.atime = stamp.time;

@@ -149,13 +149,21 @@ fn readers_see_what_was_written_asynchronously() {
 #[test]
 fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
     let place = Place::new();
-    place.mount();
+    place.mount_with(&["-o", "allow_other"]);
     for base in ["backing", "mnt"] {
         let path = place.path(base).join("set-id");
         fs::write(&path, "").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
         std::os::unix::fs::chown(&path, None, None).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{base}");
+        // Others have no such right.
+        std::os::unix::fs::chown(&path, Some(1), Some(1)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        for (user, ends, left) in [(2, Some(1), 0o6777), (1, Some(0), 0o777)] {
+            let mut command = std::process::Command::new("perl");
+            let status = command.args(["-e", "exit !chown -1, -1, $ARGV[0]"]).arg(&path).uid(user).gid(user).status().unwrap();
+            assert_eq!((status.code(), fs::metadata(&path).unwrap().mode() & 0o7777), (ends, left), "{base} {user}");
+        }
     }
     fs::remove_file(place.path("backing/set-id")).unwrap();
     place.umount();
