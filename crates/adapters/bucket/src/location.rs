@@ -1,6 +1,8 @@
 //! What a storage URL names.
 
+use crate::http::origin::is_name;
 use crate::{BucketSettings, OpenError};
+use ebb_model::redacted;
 use std::path::PathBuf;
 
 #[derive(Debug, PartialEq)]
@@ -31,17 +33,25 @@ pub(crate) enum Location {
 impl Location {
     /// Taken as it stands: nothing in it is decoded or normalised.
     pub fn parse(url: &str) -> Result<Location, OpenError> {
-        let wrong = |why: &str| OpenError::Url { url: url.into(), why: why.into() };
+        let wrong = |why: &str| OpenError::Url { url: redacted(url), why: why.into() };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it has no scheme"))?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         match scheme {
             "s3" | "gs" if host.is_empty() => Err(wrong("it names no bucket")),
+            "s3" | "gs" if !is_name(host) => Err(wrong("the name of a bucket has letters, digits, '-', '.' and '_' alone")),
             "s3" => Ok(Location::S3 { bucket: host.into(), prefix: prefix(path) }),
             "gs" => Ok(Location::Google { bucket: host.into(), prefix: prefix(path) }),
             "az" => {
                 let (container, account) = host.split_once('@').unwrap_or((host, ""));
                 if container.is_empty() {
                     return Err(wrong("it names no container"));
+                }
+                let is_host = |account: &str| is_name(account.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches(':'));
+                if !is_name(container) || !account.is_empty() && !is_name(account) && !is_host(account) {
+                    return Err(wrong("the names of a container and an account have letters, digits, '-', '.' and '_' alone"));
+                }
+                if path.contains("sig=") {
+                    return Err(wrong("a shared access signature goes into AZURE_STORAGE_SAS_TOKEN"));
                 }
                 Ok(Location::Azure { container: container.into(), account: account.into(), prefix: prefix(path) })
             }
@@ -113,11 +123,30 @@ mod tests {
 
     #[test]
     fn what_is_no_url_is_said_with_what_to_do() {
-        for bad in
-            ["", "bucket", "s3://", "s3:///x", "file://host/x", "file:///", "file://", "gs://", "az://", "az://@acc", "ftp://x", "mem://x"]
-        {
+        for bad in [
+            "",
+            "bucket",
+            "s3://",
+            "s3://..",
+            "gs://a b",
+            "az://ü",
+            "s3://a:SECRET@b",
+            "gs://u:SECRET@b",
+            "az://c@acc?sig=SECRET",
+            "az://c@acc/p?sig=SECRET",
+            "s3://",
+            "s3:///x",
+            "file://host/x",
+            "file:///",
+            "file://",
+            "gs://",
+            "az://",
+            "az://@acc",
+            "ftp://x",
+            "mem://x",
+        ] {
             let error = Location::parse(bad).unwrap_err().to_string();
-            assert!(error.contains("use s3://BUCKET"), "{error}");
+            assert!(error.contains("use s3://BUCKET") && !error.contains("SECRET"), "{error}");
         }
     }
 }

@@ -74,7 +74,11 @@ struct File {
 fn read(file: &Path) -> Result<File, ConfigError> {
     let refused = |what: String| ConfigError::File { file: file.to_owned(), what };
     let text = fs::read_to_string(file).map_err(|error| refused(error.to_string()))?;
-    let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| refused(error.to_string()))?;
+    // The line itself may have a secret in it.
+    let line_of =
+        |error: &toml::de::Error| text.bytes().take(error.span().map_or(0, |span| span.start)).filter(|byte| *byte == b'\n').count() + 1;
+    let told = |error: toml::de::Error| refused(format!("line {}: {}", line_of(&error), error.message()));
+    let mut table: toml::Table = text.parse().map_err(told)?;
     let members = table.remove(member::KEY).map_or(Ok(Vec::new()), member::parse).map_err(refused)?;
     let value_of = |key: &str, value: toml::Value| match value {
         toml::Value::String(text) => Ok(text),

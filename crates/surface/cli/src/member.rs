@@ -2,7 +2,7 @@
 
 use crate::args::{Addressing, Member, ServerSideEncryption};
 use clap::ValueEnum;
-use ebb_model::MemberDir;
+use ebb_model::{MemberDir, redacted};
 use toml::{Table, Value};
 
 pub const KEY: &str = "bucket";
@@ -35,7 +35,12 @@ pub fn parse(value: Value) -> Result<Vec<Member>, String> {
             return Err(format!("{at}: {:?} is the directory of another bucket", member.dir.as_str()));
         }
         if let Some(other) = members.iter().find(|other| overlap((&other.url, &other.endpoint), (&member.url, &member.endpoint))) {
-            return Err(format!("{at}: {} and {} at {:?} have objects in common", member.url, other.url, other.dir.as_str()));
+            return Err(format!(
+                "{at}: {} and {} at {:?} have objects in common",
+                redacted(&member.url),
+                redacted(&other.url),
+                other.dir.as_str()
+            ));
         }
         members.push(member);
     }

@@ -1,7 +1,7 @@
 //! Which account, and where it is reached.
 
 use crate::http::credentials::{Environment, Secret, variable};
-use crate::http::origin::{Origin, check_bucket};
+use crate::http::origin::{Origin, is_name};
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
@@ -22,6 +22,9 @@ impl Account {
             None => (named.to_string(), None),
         };
         let told = said("AccountName");
+        if told.as_ref().is_some_and(|told| !is_name(told)) {
+            return Err("AccountName in AZURE_STORAGE_CONNECTION_STRING is no name of an account".into());
+        }
         let name = match (name.as_str(), &told) {
             ("", Some(told)) => told.clone(),
             ("", None) => variable(environment, "AZURE_STORAGE_ACCOUNT")
@@ -32,14 +35,19 @@ impl Account {
             }
             (name, _) => name.into(),
         };
-        check_bucket(&name).map_err(|_| format!("{name:?} is no name of an account"))?;
+        if !is_name(&name) {
+            return Err("what is given as the account is no name of one".into());
+        }
         let usual = || {
             let scheme = said("DefaultEndpointsProtocol").unwrap_or_else(|| "https".into());
             let suffix = said("EndpointSuffix").unwrap_or_else(|| "core.windows.net".into());
             format!("{scheme}://{name}.blob.{suffix}")
         };
-        let address = endpoint.map(str::to_string).or_else(|| Some(format!("https://{}", host?))).or_else(|| said("BlobEndpoint"));
-        let (origin, root) = Origin::parse(&address.unwrap_or_else(usual))?;
+        let (origin, root) = match endpoint.map(str::to_string).or_else(|| Some(format!("https://{}", host?))) {
+            Some(address) => Origin::parse(&address)?,
+            None => Origin::parse(&said("BlobEndpoint").unwrap_or_else(usual))
+                .map_err(|_| "BlobEndpoint, or DefaultEndpointsProtocol and EndpointSuffix, in AZURE_STORAGE_CONNECTION_STRING is no http[s]://HOST[:PORT][/PATH]")?,
+        };
         // A host without names cannot have the account in its name.
         let host = origin.authority.rsplit_once(':').map_or(origin.authority.as_str(), |(host, _)| host);
         let nameless = host == "localhost" || host.starts_with('[') || host.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -111,7 +119,11 @@ mod tests {
         let connection = |text| [("AZURE_STORAGE_CONNECTION_STRING", text)];
         for (named, variables, said) in [
             ("", &[][..], "AZURE_STORAGE_ACCOUNT"),
-            ("a/b", &[], "no name of an account"),
+            ("a/b", &[], "no name of one"),
+            ("", &connection("AccountName=acc AccountKey=hush"), "no name of an account"),
+            ("acc", &connection("AccountName=acc\nAccountKey=hush"), "no name of an account"),
+            ("", &connection("DefaultEndpointsProtocol=https,AccountName=acc,AccountKey=hush;AccountName=acc"), "HOST"),
+            ("", &connection("AccountName=acc;BlobEndpoint=https://acc.x/?sig=hush"), "HOST"),
             ("other", &connection("AccountName=acc"), "account other"),
             ("", &connection("hush"), "NAME=VALUE"),
             ("", &connection("UseDevelopmentStorage=true"), "does not do"),

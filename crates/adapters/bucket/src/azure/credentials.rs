@@ -8,6 +8,7 @@ use crate::http::credentials::{
 };
 use crate::http::encode::{encode, encode_query};
 use crate::http::transport::Transport;
+use ebb_model::redacted;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Credentials {
@@ -94,7 +95,10 @@ impl AzureSource {
         let host = self.variable("AZURE_AUTHORITY_HOST").unwrap_or_else(|| "https://login.microsoftonline.com".into());
         let address = format!("{}/{}/oauth2/v2.0/token", host.trim_end_matches('/'), encode(tenant, false));
         if !keeps_secrets(&address) {
-            return Err(CredentialError::Missing(format!("AZURE_AUTHORITY_HOST {host} is neither https nor an address of this machine")));
+            return Err(CredentialError::Missing(format!(
+                "AZURE_AUTHORITY_HOST {} is neither https nor an address of this machine",
+                redacted(&host)
+            )));
         }
         let mut form = proof;
         form.extend([
@@ -103,7 +107,7 @@ impl AzureSource {
             ("scope", format!("{RESOURCE}.default")),
         ]);
         let answer = ask(transport, "POST", &address, &[FORM], encode_query(&form)).await?;
-        Bearer::of_answer(&address, &answer).map(Credentials::Token)
+        Bearer::of_answer(&redacted(&address), &answer).map(Credentials::Token)
     }
 
     async fn machine(&self, transport: &Transport) -> Result<Credentials, CredentialError> {

@@ -11,7 +11,7 @@ mod sign;
 use crate::http::client::{Call, Client, Outcome, Outgoing, Service, bad_key};
 use crate::http::credentials::{Environment, keeps_secrets};
 use crate::http::encode::encode;
-use crate::http::origin::{Origin, check_bucket};
+use crate::http::origin::Origin;
 use crate::http::remote::{Remote, conditions};
 use crate::http::staging;
 use crate::http::time::{http_date, now_secs};
@@ -47,7 +47,6 @@ async fn open_in(
     environment: Environment,
 ) -> Result<Remote<Blobs>, OpenError> {
     let wrong = |what: String| OpenError::Settings { url: format!("az://{container}"), what };
-    check_bucket(container).map_err(wrong)?;
     staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
     let account = Account::find(account, settings.endpoint.as_deref(), &environment).map_err(wrong)?;
     let source = AzureSource { anonymous: settings.anonymous, account: account.name.clone(), environment };

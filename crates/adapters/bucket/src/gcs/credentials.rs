@@ -9,6 +9,7 @@ use crate::http::credentials::{
 use crate::http::encode::encode_query;
 use crate::http::time::now_secs;
 use crate::http::transport::Transport;
+use ebb_model::redacted;
 use serde_json::Value;
 use std::path::Path;
 
@@ -76,7 +77,7 @@ impl File {
         let text = |name: &str| optional(name).ok_or_else(|| format!("it has no {name}"));
         let token_uri = optional("token_uri").unwrap_or_else(|| "https://oauth2.googleapis.com/token".into());
         if !keeps_secrets(&token_uri) {
-            return Err(format!("its token_uri {token_uri} is neither https nor an address of this machine"));
+            return Err(format!("its token_uri {} is neither https nor an address of this machine", redacted(&token_uri)));
         }
         match text("type")?.as_str() {
             "service_account" => Ok(File::ServiceAccount {
@@ -115,7 +116,7 @@ impl File {
             ),
         };
         let answer = ask(transport, "POST", token_uri, &[FORM], encode_query(&form)).await?;
-        Bearer::of_answer(token_uri, &answer)
+        Bearer::of_answer(&redacted(token_uri), &answer)
     }
 }
 

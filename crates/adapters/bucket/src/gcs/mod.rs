@@ -13,7 +13,7 @@ mod uploads;
 use crate::http::client::{Call, Client, Outcome, Outgoing, Service, bad_key};
 use crate::http::credentials::{Bearer, Environment, variable};
 use crate::http::encode::encode;
-use crate::http::origin::{Origin, check_bucket};
+use crate::http::origin::Origin;
 use crate::http::remote::{Remote, conditions};
 use crate::http::staging;
 use crate::{BucketSettings, OpenError};
@@ -46,7 +46,6 @@ pub(crate) async fn open(bucket: &str, prefix: &str, settings: &BucketSettings) 
 async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environment: Environment) -> Result<Remote<Gcs>, OpenError> {
     let url = format!("gs://{bucket}");
     let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
-    check_bucket(bucket).map_err(wrong)?;
     staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
     // As Google's own clients have it: an emulator is not asked for credentials, and may be named without a scheme.
     let emulator = variable(&environment, "STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint.is_none());

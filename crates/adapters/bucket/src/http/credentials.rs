@@ -4,6 +4,7 @@
 use super::time::now_secs;
 use super::transport::{Answer, Lost, Transport};
 use bytes::Bytes;
+use ebb_model::redacted;
 use http_body_util::Full;
 use hyper::Request;
 use std::fmt;
@@ -190,14 +191,14 @@ pub(crate) async fn ask(
     headers: &[(&str, &str)],
     body: String,
 ) -> Result<Answer, CredentialError> {
-    let len = body.len();
+    let (len, shown) = (body.len(), redacted(address));
     let mut request = Request::builder().method(method).uri(address);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let request = request.body(Full::new(Bytes::from(body))).map_err(|error| CredentialError::Missing(format!("{address}: {error}")))?;
+    let request = request.body(Full::new(Bytes::from(body))).map_err(|error| CredentialError::Missing(format!("{shown}: {error}")))?;
     transport.send(request, len, SERVICE_TIMEOUT, MAX_SERVICE_ANSWER_BYTES).await.map_err(|lost| match lost {
-        Lost::NotSent(reason) | Lost::Sent(reason) => CredentialError::Unavailable(format!("{address}: {reason}")),
+        Lost::NotSent(reason) | Lost::Sent(reason) => CredentialError::Unavailable(format!("{shown}: {reason}")),
     })
 }
 

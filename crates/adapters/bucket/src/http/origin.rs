@@ -3,6 +3,8 @@
 //! Addresses are text from here to the wire. A URL type would take `a/../b` for `b` and
 //! `%2e%2e` for `..`, and the object for another.
 
+use ebb_model::redacted;
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Origin {
     scheme: &'static str,
@@ -16,14 +18,14 @@ impl Origin {
         let (scheme, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
             (Some(rest), _) => ("https", rest),
             (None, Some(rest)) => ("http", rest),
-            (None, None) => return Err(format!("endpoint {text:?} does not begin with http:// or https://")),
+            (None, None) => return Err(format!("endpoint {:?} does not begin with http:// or https://", redacted(text))),
         };
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let parsed: Option<hyper::http::uri::Authority> = host.parse().ok();
         let good = parsed.is_some_and(|parsed| !parsed.host().is_empty() && !parsed.as_str().contains('@'));
         let plain = path.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'-' | b'.' | b'_'));
         if !good || !plain {
-            return Err(format!("endpoint {text:?} is not http[s]://HOST[:PORT]"));
+            return Err(format!("endpoint {:?} is not http[s]://HOST[:PORT]", redacted(text)));
         }
         Ok((Origin::new(scheme, host), path.trim_end_matches('/').to_string()))
     }
@@ -44,14 +46,10 @@ impl Origin {
     }
 }
 
-/// No store's whole rule: each allows its own. Nothing may change the address, though.
-pub(crate) fn check_bucket(bucket: &str) -> Result<(), String> {
+/// Whether it is the name of a bucket or an account. No store's whole rule: each allows its own. Nothing may change the address, though.
+pub(crate) fn is_name(name: &str) -> bool {
     let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
-    if (1..=255).contains(&bucket.len()) && bucket.bytes().all(safe) && !bucket.bytes().all(|b| b == b'.') {
-        Ok(())
-    } else {
-        Err(format!("{bucket:?} is no bucket name: letters, digits, '-', '.' and '_' are"))
-    }
+    (1..=255).contains(&name.len()) && name.bytes().all(safe) && !name.bytes().all(|b| b == b'.')
 }
 
 #[cfg(test)]

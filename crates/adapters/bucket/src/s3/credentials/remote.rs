@@ -9,6 +9,7 @@ use crate::http::encode::encode_query;
 use crate::http::time::parse_iso;
 use crate::http::transport::{Answer, Transport};
 use crate::http::xml::Element;
+use ebb_model::redacted;
 
 /// A Kubernetes service account or another OpenID token, exchanged at STS.
 pub(super) struct WebIdentity {
@@ -79,7 +80,7 @@ pub(super) fn container(environment: &Environment) -> Result<Option<Container>, 
         (None, Some(full)) if keeps_secrets(&full) => full,
         (None, Some(full)) => {
             let why = "is neither https nor an address of this machine or its agent";
-            return Err(CredentialError::Missing(format!("AWS_CONTAINER_CREDENTIALS_FULL_URI {full} {why}")));
+            return Err(CredentialError::Missing(format!("AWS_CONTAINER_CREDENTIALS_FULL_URI {} {why}", redacted(&full))));
         }
         (None, None) => return Ok(None),
     };
@@ -98,7 +99,7 @@ impl Container {
         };
         let headers: Vec<(&str, &str)> = token.iter().map(|token| ("authorization", token.as_str())).collect();
         let answer = ask(transport, "GET", &self.address, &headers, String::new()).await?;
-        from_json(&format!("the container agent at {}", self.address), &answer)
+        from_json(&format!("the container agent at {}", redacted(&self.address)), &answer)
     }
 }
 
