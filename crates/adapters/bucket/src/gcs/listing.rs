@@ -3,6 +3,7 @@
 use super::Gcs;
 use super::operations::generation_of;
 use crate::http::client::Call;
+use crate::http::json;
 use crate::http::page::MAX_PAGE;
 use crate::http::remote::{Listed, unclear};
 use crate::http::time::parse_iso;
@@ -34,7 +35,7 @@ impl Gcs {
 /// An object without a member that this reads is no listing, but neither is it another
 /// service's: an empty listing has no members at all on some servers.
 pub(crate) fn read(body: &[u8]) -> Option<Listed> {
-    let page: Value = serde_json::from_slice(body).ok()?;
+    let page = json::parse(body)?;
     let members = page.as_object()?;
     if members.get("kind").is_some_and(|kind| kind != "storage#objects") || members.contains_key("error") {
         return None;

@@ -152,7 +152,7 @@ pub(super) fn metadata(tags: &ObjectTags) -> Value {
 
 /// What the store says of an object, or null.
 pub(super) fn parse(answer: &Answer) -> Value {
-    serde_json::from_slice(&answer.body).unwrap_or(Value::Null)
+    crate::http::json::parse(&answer.body).unwrap_or(Value::Null)
 }
 
 /// The generation in an object's resource: digits, as JSON's numbers are too short for it.

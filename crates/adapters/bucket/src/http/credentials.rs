@@ -1,6 +1,7 @@
 //! Who asks. What a store's sources give is kept until shortly before it expires, and
 //! looked up again when the store doubts it, so that rotated keys are picked up without a restart.
 
+use super::json;
 use super::time::now_secs;
 use super::transport::{Answer, Lost, Transport};
 use bytes::Bytes;
@@ -160,7 +161,7 @@ pub(crate) struct Bearer {
 impl Bearer {
     /// OAuth 2.0 (RFC 6749 §5.1): `access_token` and `expires_in`, a number or its digits.
     pub fn of_answer(from: &str, answer: &Answer) -> Result<Bearer, CredentialError> {
-        let json: Option<serde_json::Value> = serde_json::from_slice(&answer.body).ok();
+        let json = json::parse(&answer.body);
         let text = |name: &str| json.as_ref()?.get(name)?.as_str();
         if !answer.status.is_success() {
             let said = [text("error"), text("error_description")].into_iter().flatten().collect::<Vec<_>>().join(": ");

@@ -1,5 +1,6 @@
 //! From what went wrong to what a caller can do about it.
 
+use super::json;
 use super::time::{now_secs, parse_http};
 use super::transport::{Answer, Lost};
 use super::xml::Element;
@@ -41,7 +42,7 @@ impl Said {
     }
 
     fn in_json(body: &[u8]) -> Option<Said> {
-        let json: serde_json::Value = serde_json::from_slice(body).ok()?;
+        let json = json::parse(body)?;
         let error = json.get("error")?;
         let message = error.get("message").and_then(|message| message.as_str()).unwrap_or_default().to_string();
         let reason = error.get("errors").and_then(|errors| errors.get(0)?.get("reason")?.as_str()).unwrap_or_default();

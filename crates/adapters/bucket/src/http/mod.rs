@@ -10,6 +10,7 @@ pub(crate) mod credentials;
 pub(crate) mod encode;
 pub(crate) mod etag;
 pub(crate) mod fault;
+pub(crate) mod json;
 pub(crate) mod origin;
 pub(crate) mod page;
 pub(crate) mod remote;
@@ -17,6 +18,9 @@ pub(crate) mod staging;
 pub(crate) mod time;
 pub(crate) mod transport;
 pub(crate) mod xml;
+
+/// What one answer may consist of: a page of a listing has 5,000 entries with some twenty elements each.
+const MAX_PARTS: usize = 1 << 18;
 
 #[cfg(test)]
 pub(crate) mod script;

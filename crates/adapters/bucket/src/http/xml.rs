@@ -1,6 +1,7 @@
 //! Answers of the store, read into a small tree. Whatever arrives, reading ends in a
 //! tree or in `None`, never in a panic: depth and size are bounded.
 
+use super::MAX_PARTS;
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesStart, Event};
@@ -20,16 +21,17 @@ impl Element {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut reader = Reader::from_str(text);
         let mut open: Vec<Element> = Vec::new();
+        let mut parts_left = MAX_PARTS;
         loop {
             let finished = match reader.read_event().ok()? {
                 Event::Start(start) => {
                     if open.len() == MAX_DEPTH {
                         return None;
                     }
-                    open.push(Element::opened(&start));
+                    open.push(Element::opened(&start, &mut parts_left)?);
                     None
                 }
-                Event::Empty(start) => Some(Element::opened(&start)),
+                Event::Empty(start) => Some(Element::opened(&start, &mut parts_left)?),
                 Event::End(_) => Some(open.pop()?),
                 Event::Text(piece) => {
                     add_text(&mut open, &piece);
@@ -58,10 +60,16 @@ impl Element {
         }
     }
 
-    fn opened(start: &BytesStart<'_>) -> Element {
-        // None of those that are read has a reference in it.
-        let attributes = start.attributes().flatten().map(|found| (found.key.as_ref().to_string(), found.value.to_string()));
-        Element { name: start.local_name().as_ref().to_string(), attributes: attributes.collect(), ..Element::default() }
+    fn opened(start: &BytesStart<'_>, parts_left: &mut usize) -> Option<Element> {
+        *parts_left = parts_left.checked_sub(1)?;
+        let mut attributes = Vec::new();
+        // Whether one is there twice takes the square of their number to find out.
+        for found in start.attributes().with_checks(false).flatten() {
+            *parts_left = parts_left.checked_sub(1)?;
+            // None of those that are read has a reference in it.
+            attributes.push((found.key.as_ref().to_string(), found.value.to_string()));
+        }
+        Some(Element { name: start.local_name().as_ref().to_string(), attributes, ..Element::default() })
     }
 
     pub fn attribute(&self, name: &str) -> Option<&str> {
@@ -125,6 +133,15 @@ mod tests {
             assert_eq!(Element::parse(text.as_bytes()), None, "{text}");
         }
         assert_eq!(Element::parse(b"<a>\xff</a>"), None);
+    }
+
+    #[test]
+    fn what_takes_too_much_memory_is_nothing() {
+        let children = |count: usize| format!("<a>{}</a>", "<b/>".repeat(count));
+        assert_eq!(Element::parse(children(MAX_PARTS - 1).as_bytes()).unwrap().children.len(), MAX_PARTS - 1);
+        assert_eq!(Element::parse(children(MAX_PARTS).as_bytes()), None);
+        let attributes: String = (0..MAX_PARTS).map(|at| format!(" a{at}=\"\"")).collect();
+        assert_eq!(Element::parse(format!("<a{attributes}/>").as_bytes()), None);
     }
 
     /// Every cut and every flipped byte of a real answer ends in a tree or in nothing.

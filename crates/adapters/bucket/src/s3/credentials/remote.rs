@@ -6,6 +6,7 @@ use crate::http::credentials::{
     CredentialError, Environment, FORM, Secret, ask, ask_metadata, keeps_secrets, read_file, refused, variable,
 };
 use crate::http::encode::encode_query;
+use crate::http::json;
 use crate::http::time::parse_iso;
 use crate::http::transport::{Answer, Transport};
 use crate::http::xml::Element;
@@ -126,7 +127,7 @@ fn from_json(from: &str, answer: &Answer) -> Result<Credentials, CredentialError
     if !answer.status.is_success() {
         return Err(refused(from, answer, None));
     }
-    let found: Option<serde_json::Value> = serde_json::from_slice(&answer.body).ok();
+    let found = json::parse(&answer.body);
     let text = |name: &str| Some(found.as_ref()?.get(name)?.as_str()?.to_string());
     text("AccessKeyId")
         .and_then(|access_key| {
