@@ -8,6 +8,7 @@ use ebb_encryption::{EncryptionError, Key};
 use ebb_ports::Ports;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -75,21 +76,35 @@ enum Source {
 impl Source {
     fn read(self) -> Result<Key, Failure> {
         match self {
-            Source::File(path) => {
-                let at = format!("the encryption key in {}", path.display());
-                let mut file = File::open(&path).map_err(|error| Failure::of(&at, error))?;
-                read(&mut file, &at)
-            }
+            Source::File(path) => of_file(path, PATIENCE),
             Source::Command(command) => of_command(&command, PATIENCE),
         }
     }
 }
 
-/// What the command writes is the key. It does not outlive this process.
+/// It may be a pipe.
+fn of_file(path: PathBuf, patience: Duration) -> Result<Key, Failure> {
+    let at = format!("the encryption key in {}", path.display());
+    let (tell, told) = mpsc::channel();
+    let reads_at = at.clone();
+    std::thread::spawn(move || tell.send(read_file(&path, &reads_at)));
+    told.recv_timeout(patience).unwrap_or_else(|_| Err(Failure::of(at, format!("nothing came within {} s", patience.as_secs()))))
+}
+
+fn read_file(path: &Path, at: &str) -> Result<Key, Failure> {
+    let mut file = File::open(path).map_err(|error| Failure::of(at, error))?;
+    let about = file.metadata().map_err(|error| Failure::of(at, error))?;
+    if about.is_file() && about.mode() & 0o077 != 0 {
+        tracing::warn!(file = %path.display(), "others than its owner may read the file with the encryption key");
+    }
+    read(&mut file, at)
+}
+
+/// What the command writes is the key; what it says besides may have secrets in it, and is not kept. It does not outlive this process.
 fn of_command(command: &str, patience: Duration) -> Result<Key, Failure> {
     let at = "the command for the encryption key";
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     // SAFETY: the call is safe between fork and exec.
     unsafe {
         shell.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
@@ -131,8 +146,9 @@ fn read(from: &mut impl Read, at: &str) -> Result<Key, Failure> {
     Key::parse(&bytes[..len]).map_err(|error| Failure::of(at, error))
 }
 
-/// The key and what it protects are in memory.
+/// The key and what it protects are in memory. A program that is sent cores has them without any limit, and so without any contents.
 fn keep_from_cores() -> io::Result<()> {
+    std::fs::write("/proc/self/coredump_filter", "0")?;
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is valid to read.
     match unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) } {
@@ -144,6 +160,17 @@ fn keep_from_cores() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
+        let pipe = std::env::temp_dir().join(format!("ebb-key-{}", std::process::id()));
+        let name = std::ffi::CString::new(pipe.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: the name ends with a zero byte.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let read = of_file(pipe.clone(), Duration::from_millis(200));
+        std::fs::remove_file(pipe).unwrap();
+        assert!(matches!(read, Err(Failure::Failed(what)) if what.contains("nothing came within 0 s")));
+    }
 
     #[test]
     fn a_command_that_does_not_end_is_ended() {

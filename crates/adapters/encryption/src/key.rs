@@ -15,7 +15,10 @@ pub struct Key(Zeroizing<[u8; KEY_BYTES]>);
 
 /// Says nothing of what was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("a key is {KEY_BYTES} bytes, or {} hexadecimal digits and white space, and {len_bytes} bytes were given that are neither", 2 * KEY_BYTES)]
+#[error(
+    "a key is {KEY_BYTES} random bytes, or {} hexadecimal digits and white space, and {len_bytes} bytes were given that are neither",
+    2 * KEY_BYTES
+)]
 pub struct KeyError {
     len_bytes: usize,
 }
@@ -25,7 +28,9 @@ impl Key {
     pub fn parse(given: &[u8]) -> Result<Key, KeyError> {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         let text = given.trim_ascii();
-        if given.len() == KEY_BYTES {
+        // A password has far less in it than a key.
+        let is_text = given.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace());
+        if given.len() == KEY_BYTES && !is_text {
             key.copy_from_slice(given);
         } else if text.len() == 2 * KEY_BYTES && text.iter().all(u8::is_ascii_hexdigit) {
             for (byte, digits) in key.iter_mut().zip(text.chunks(2)) {
@@ -99,9 +104,9 @@ mod tests {
         let key: [u8; KEY_BYTES] = std::array::from_fn(|at| at as u8 + 100);
         assert_eq!(*Key::parse(HEX).unwrap().0, key);
         assert_eq!(*Key::parse(&key).unwrap().0, key);
-        assert_eq!(*Key::parse(&[b' '; 32]).unwrap().0, [b' '; 32]);
         assert_eq!(format!("{:?}", Key::parse(&key).unwrap()), "Key(…)");
-        for wrong in [&b""[..], b"short", &HEX[1..], &[0; 33], "g".repeat(64).as_bytes()] {
+        for wrong in [&b""[..], b"short", &HEX[1..], &HEX[..32], b"correct horse battery staple 31\n", &[0; 33], "g".repeat(64).as_bytes()]
+        {
             let error = Key::parse(wrong).unwrap_err();
             assert_eq!(error.len_bytes, wrong.len());
         }

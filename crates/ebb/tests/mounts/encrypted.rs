@@ -104,7 +104,7 @@ fn only_the_right_key_is_taken() {
     fs::write(place.path("short"), "0123").unwrap();
     mount("data", &[]).refused(1, "it is encrypted, and no key was given: see --encryption-key-file");
     mount("data", &["--encryption-key-file", "other"]).refused(1, "it is encrypted with another key");
-    mount("data", &["--encryption-key-file", "short"]).refused(1, "short: a key is 32 bytes, or 64 hexadecimal digits");
+    mount("data", &["--encryption-key-file", "short"]).refused(1, "short: a key is 32 random bytes, or 64 hexadecimal digits");
     mount("data", &["--encryption-key-file", "missing"]).refused(1, "No such file");
     mount("data", &["--encryption-key-command", "exit 3"]).refused(1, "exit status: 3");
     let twice = format!("{0}; {0}", command(&place));
@@ -153,7 +153,8 @@ fn secrets_are_told_to_nobody() {
     let place = with_keys(Place::over_s3());
     let url = place.url().to_owned();
     let wrong_secret = "WRONGSECRETWRONGSECRETWRONGSECRET";
-    let command = command(&place);
+    let told_by_command = "TOLDBYCOMMANDTOLDBYCOMMAND";
+    let command = format!("echo {told_by_command} >&2; {}", command(&place));
     let secret = place.variable("AWS_SECRET_ACCESS_KEY").to_owned();
     let mount = ["mount", &url, "mnt", "--data", "data", "--log", "trace", "--encryption-key-command", &command];
     let mut told: Vec<Done> = Vec::new();
@@ -164,6 +165,8 @@ fn secrets_are_told_to_nobody() {
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     until("another daemon", || place.record("mnt").daemon.pid != daemon);
     let heir = place.record("mnt").daemon.pid;
+    let dumped = fs::read_to_string(format!("/proc/{heir}/coredump_filter")).unwrap();
+    assert_eq!(dumped.trim(), "00000000", "nothing of its memory");
     for of in ["cmdline", "environ"] {
         let bytes = fs::read(format!("/proc/{heir}/{of}")).unwrap();
         assert!(!bytes.windows(KEY.len()).any(|part| part == KEY.as_bytes()), "the key is in {of}");
@@ -194,7 +197,37 @@ fn secrets_are_told_to_nobody() {
         assert!(!said.contains(secret), "the {name} is told");
     }
     assert!(!said.as_bytes().windows(32).any(|part| part == raw) && !said.contains("[0, 1, 2, 3, 4, 5"), "the key is told");
-    assert_nowhere(&place.path("data"), &[KEY, OTHER_KEY, &secret, wrong_secret]);
+    assert_nowhere(&place.path("data"), &[KEY, OTHER_KEY, &secret, wrong_secret, told_by_command]);
+}
+
+/// Situation: what is secret is given where it does not belong. Expectation: that is refused, and not repeated.
+#[test]
+fn secrets_in_wrong_places_are_not_repeated() {
+    let place = Place::new();
+    fs::write(place.path("config"), "endpoint = \"http://user:HUSH@127.0.0.1:1\n").unwrap();
+    let azure = |text: &str| format!("AZURE_STORAGE_CONNECTION_STRING={text}");
+    let (one_word, no_account) = (azure("AccountName=acc AccountKey=HUSH"), azure("AccountName=acc\nAccountKey=HUSH"));
+    let signed = azure("AccountName=acc;BlobEndpoint=https://127.0.0.1:1/?sig=HUSH");
+    for (variable, arguments) in [
+        (&one_word[..], &["az://c"][..]),
+        (&no_account, &["az://c@acc"]),
+        (&signed, &["az://c"]),
+        ("A=b", &["s3://b", "--endpoint", "http://user:HUSH@127.0.0.1:1"]),
+        ("AWS_ENDPOINT_URL=http://user:HUSH@127.0.0.1:1", &["s3://b"]),
+        ("A=b", &["s3://b", "--config", "config"]),
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:1/x?token=HUSH", &["s3://b", "--endpoint", "http://127.0.0.1:1"]),
+        ("A=b", &["s3://AKID:HUSH@b"]),
+        ("A=b", &["gs://u:HUSH@b"]),
+        ("A=b", &["az://c@acc?sig=HUSH"]),
+    ] {
+        let cleared = ["-u", "AWS_ACCESS_KEY_ID", "-u", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED=true", "HOME=/nowhere"];
+        let (url, options) = arguments.split_first().unwrap();
+        let mount = [env!("CARGO_BIN_EXE_ebb"), "mount", url, "mnt", "--data", "data", "--bucket-timeout", "1s"];
+        let done = place.program("env", &[&cleared[..], &[variable], &mount, options].concat());
+        let logged = fs::read_to_string(place.path("data/ebb.log")).unwrap_or_default();
+        assert!(done.status != 0 && !done.err.is_empty(), "{arguments:?}: {done:?}");
+        assert!(!format!("{done:?}{logged}").contains("HUSH"), "{arguments:?}: {done:?}");
+    }
 }
 
 /// What the store is to do is sent to one that checks signatures, and never passed over by one that
