@@ -20,6 +20,9 @@ const METADATA_POLL: Duration = Duration::from_secs(1);
 /// If all directories together have fewer names that can go, what is there is in use.
 const LEAST: usize = 64;
 
+/// An inode, its name and its place in a directory, without the text of the name.
+const MOST_OF_INODE_BYTES: u64 = 1024;
+
 /// How long nothing is tried then.
 const REST: Duration = Duration::from_secs(5);
 
@@ -40,7 +43,8 @@ pub struct Metadata {
 impl Node {
     /// Whether a client may make what it asks for. What makes nothing new, or less, always goes on.
     pub(crate) fn room_to_make(&self, mutation: &ClientMutation) -> Result<(), RpcError> {
-        if !is_new(mutation) || !self.metadata_is_full() {
+        let Some(added) = most_added_bytes(mutation) else { return Ok(()) };
+        if self.replica.view().memory_bytes().saturating_add(added) <= self.options.metadata_bytes {
             return Ok(());
         }
         self.metadata.urged.raise();
@@ -67,7 +71,7 @@ impl Node {
     }
 
     fn metadata_is_full(&self) -> bool {
-        self.replica.view().memory_bytes() >= self.options.metadata_bytes
+        self.replica.view().memory_bytes().saturating_add(MOST_OF_INODE_BYTES) >= self.options.metadata_bytes
     }
 
     pub(crate) async fn bound_metadata_for_ever(self: Rc<Self>) {
@@ -95,7 +99,7 @@ impl Node {
 
     fn tell_of_metadata(&self) {
         let (bytes, limit) = (self.replica.view().memory_bytes(), self.options.metadata_bytes);
-        let what = (bytes >= limit).then(|| {
+        let what = (bytes.saturating_add(MOST_OF_INODE_BYTES) >= limit).then(|| {
             format!(
                 "metadata takes {bytes} of the {limit} bytes of memory that it may: nothing can be made and no names come \
                  from the bucket until something is removed, or the volume is mounted with more --metadata-memory"
@@ -105,13 +109,19 @@ impl Node {
     }
 }
 
-fn is_new(mutation: &ClientMutation) -> bool {
+/// What a mutation can add at most, if it adds anything.
+fn most_added_bytes(mutation: &ClientMutation) -> Option<u64> {
+    let named = |len: usize| Some(MOST_OF_INODE_BYTES + len as u64);
+    let len = |name: &Name| name.as_bytes().len();
     match mutation {
-        ClientMutation::Make { .. } | ClientMutation::Link { .. } | ClientMutation::Tmpfile { .. } => true,
+        ClientMutation::Make { name, what: Make::Symlink { target }, .. } => named(len(name) + target.len()),
+        ClientMutation::Make { name, .. } | ClientMutation::Link { name, .. } => named(len(name)),
+        ClientMutation::Tmpfile { .. } => named(0),
         // Without flags a file can be removed that has them.
-        ClientMutation::SetXattr { name, .. } => *name != *InodeFlags::ATTRIBUTE,
-        ClientMutation::SetAcl { value, .. } => !value.is_empty(),
-        ClientMutation::Rename { mode, .. } => mode.makes(),
+        ClientMutation::SetXattr { name, value, .. } => (*name != *InodeFlags::ATTRIBUTE).then(|| named(name.len() + value.len()))?,
+        ClientMutation::SetAcl { value, .. } => (!value.is_empty()).then(|| named(value.len()))?,
+        ClientMutation::Rename { mode, new_name, .. } if mode.makes() => named(len(new_name)),
+        ClientMutation::Rename { name, new_name, .. } => (len(new_name) > len(name)).then_some(len(new_name) as u64),
         ClientMutation::Unlink { .. }
         | ClientMutation::Rmdir { .. }
         | ClientMutation::SetAttr { .. }
@@ -119,6 +129,6 @@ fn is_new(mutation: &ClientMutation) -> bool {
         | ClientMutation::Write { .. }
         | ClientMutation::Append { .. }
         | ClientMutation::Copy { .. }
-        | ClientMutation::Fallocate { .. } => false,
+        | ClientMutation::Fallocate { .. } => None,
     }
 }
