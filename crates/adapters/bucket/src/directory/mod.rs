@@ -17,6 +17,7 @@ mod listing;
 mod notes;
 mod objects;
 mod path;
+mod sparse;
 mod store;
 mod sys;
 mod uploads;
@@ -34,7 +35,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::Store;
+use store::{Abilities, Store};
 
 pub(crate) struct Directory {
     store: Arc<Store>,
@@ -84,11 +85,11 @@ fn open_store(path: &Path, read_only: bool) -> Result<Store, OpenError> {
     })?;
     let notes = Notes::of(&root).map_err(|error| failed("read its attributes", error))?;
     if read_only {
-        return Ok(Store::new(root, None, notes, false));
+        return Ok(Store::new(root, None, notes, Abilities { locks_files: false, longest_bytes: i64::MAX as u64 }));
     }
     let incoming = store::open_incoming(&root, notes).map_err(|error| failed("make .ebb/incoming in it", error))?;
-    let locks_files = store::locks_files(&incoming).map_err(|error| failed("lock a file in it", error))?;
-    Ok(Store::new(root, Some(incoming), notes, locks_files))
+    let abilities = Abilities::of(&incoming).map_err(|error| failed("lock a file in it", error))?;
+    Ok(Store::new(root, Some(incoming), notes, abilities))
 }
 
 impl Bucket for Directory {
@@ -165,9 +166,9 @@ impl Bucket for Directory {
             copies_remotely: false,
             min_part_bytes: 1,
             max_parts: uploads::MAX_PARTS,
-            max_object_bytes: i64::MAX as u64,
+            max_object_bytes: self.store.longest_bytes,
             max_key_bytes: path::MAX_KEY_BYTES,
-            max_put_bytes: i64::MAX as u64,
+            max_put_bytes: self.store.longest_bytes,
         }
     }
 

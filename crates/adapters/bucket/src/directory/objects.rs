@@ -3,13 +3,14 @@
 use super::fault::{fault, is_missing, lookup_fault};
 use super::notes::etag_of;
 use super::path::{Form, KeyPath};
+use super::sparse;
 use super::store::{Store, holds};
 use super::sys::{self, Kind, Stat};
 use crate::tags::checked;
 use bytes::Bytes;
 use ebb_ports::{BucketError, Condition, ETag, Object, ObjectMeta, ObjectTags};
 use std::fs::File;
-use std::io::{Error, Write};
+use std::io::Error;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
@@ -72,7 +73,7 @@ impl Store {
         match path.form {
             Form::Folder if body.is_empty() => self.put_folder(&path, condition, &tags),
             Form::Folder => Err(BucketError::Refused { what: format!("{key:?}: a directory holds no bytes of its own") }),
-            Form::File => self.put_file(&path, condition, &tags, |file| file.write_all(&body)),
+            Form::File => self.put_file(&path, condition, &tags, |file| sparse::write(file, &body)),
         }
     }
 
@@ -180,7 +181,7 @@ impl Store {
     pub fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
         let (source, target) = (KeyPath::parse(from)?, KeyPath::parse(to)?);
         self.writable()?;
-        let (mut file, stat, meta) = self.find(&source)?;
+        let (file, stat, meta) = self.find(&source)?;
         if if_match.is_some_and(|tag| *tag != meta.etag) {
             return Err(BucketError::Precondition { key: from.into() });
         }
@@ -192,9 +193,9 @@ impl Store {
         }
         let mut changed = false;
         let copied = self.put_file(&target, &Condition::Always, &meta.tags, |new| {
-            std::io::copy(&mut file, new)?;
+            let copied = sparse::copy(&file, 0..stat.len_bytes, new);
             changed = sys::stat(&file)? != stat;
-            if changed { Err(Error::other("the source was changed while it was copied")) } else { Ok(()) }
+            if changed { Err(Error::other("the source was changed while it was copied")) } else { copied }
         });
         match copied {
             Err(_) if changed && if_match.is_some() => Err(BucketError::Precondition { key: from.into() }),

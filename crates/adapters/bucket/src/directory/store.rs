@@ -3,6 +3,7 @@
 use super::fault::{fault, is_missing};
 use super::notes::{Notes, etag_of};
 use super::path::{Form, INCOMING, KeyPath};
+use super::sparse;
 use super::sys::{self, Kind};
 use ebb_ports::{BucketError, Condition, ETag, ObjectTags};
 use std::fs::{File, FileTimes};
@@ -18,6 +19,7 @@ pub(super) struct Store {
     pub notes: Notes,
     /// Whether the file system lets processes, and machines that share it, lock each other out.
     pub locks_files: bool,
+    pub longest_bytes: u64,
     /// Taken before the file's lock; alone where the file system has none.
     process_lock: RwLock<()>,
     pub names: super::listing::NamesCache,
@@ -39,9 +41,9 @@ enum Side<'a> {
 }
 
 impl Store {
-    pub fn new(root: File, incoming: Option<File>, notes: Notes, locks_files: bool) -> Store {
+    pub fn new(root: File, incoming: Option<File>, notes: Notes, Abilities { locks_files, longest_bytes }: Abilities) -> Store {
         let (process_lock, names) = (RwLock::new(()), Default::default());
-        Store { root, incoming, notes, locks_files, process_lock, names, last_mtime_ns: AtomicI64::new(0) }
+        Store { root, incoming, notes, locks_files, longest_bytes, process_lock, names, last_mtime_ns: AtomicI64::new(0) }
     }
 
     pub fn writable(&self) -> Result<&File, BucketError> {
@@ -309,12 +311,21 @@ pub(super) fn open_incoming(root: &File, notes: Notes) -> Result<File, Error> {
     Ok(at)
 }
 
-/// Whether the lock file can be locked at all.
-pub(super) fn locks_files(incoming: &File) -> Result<bool, Error> {
-    let file = sys::open_beneath(incoming, LOCK, libc::O_RDWR | libc::O_CREAT, 0o666)?;
-    match file.lock_shared() {
-        Ok(()) => Ok(true),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK | libc::EINVAL)) => Ok(false),
-        Err(error) => Err(error),
+/// What the file system can do.
+pub(super) struct Abilities {
+    /// Whether the lock file can be locked at all.
+    pub locks_files: bool,
+    pub longest_bytes: u64,
+}
+
+impl Abilities {
+    pub fn of(incoming: &File) -> Result<Abilities, Error> {
+        let file = sys::open_beneath(incoming, LOCK, libc::O_RDWR | libc::O_CREAT, 0o666)?;
+        let locks_files = match file.lock_shared() {
+            Ok(()) => true,
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK | libc::EINVAL)) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(Abilities { locks_files, longest_bytes: sparse::longest_bytes(&file) })
     }
 }

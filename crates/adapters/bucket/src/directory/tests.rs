@@ -1,13 +1,13 @@
 //! The directory under other programs, other processes, crashes and poorer file systems.
 
 use super::notes::Notes;
-use super::store::Store;
+use super::store::{Abilities, Store};
 use super::sys::{self, Kind};
 use super::{Directory, open_store};
 use crate::background::Background;
 use crate::{OpenError, suite};
 use bytes::Bytes;
-use ebb_ports::{Bucket, BucketError, Condition, ListRequest, UploadId};
+use ebb_ports::{Bucket, BucketError, Condition, ListRequest, Piece, UploadId};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -35,12 +35,37 @@ fn keys(store: &Store, prefix: &str, by_directory: bool) -> Vec<String> {
 fn a_poorer_file_system_only_keeps_emptied_directories() {
     let root = tempfile::tempdir().unwrap();
     let rich = store(root.path());
-    let poor = Store::new(rich.root, rich.incoming, Notes::Files, false);
+    let poor = Store::new(rich.root, rich.incoming, Notes::Files, Abilities { locks_files: false, longest_bytes: 1 << 30 });
     let background = Background::start("test", 1, 8).unwrap();
     let bucket: Rc<dyn Bucket> = Rc::new(Directory { store: Arc::new(poor), path: root.path().into(), background });
     assert!(!bucket.capabilities().conditional_put);
     let directories_stay = ["a_file_and_its_directory", "many_at_once", "a_listing_sees_what_was_acknowledged"];
     suite::run(&bucket, None, &directories_stay);
+}
+
+/// Situation: a file that is mostly holes, on a file system that can keep them. Expectation: it takes as little there, put at once, in parts or as
+/// a copy, and reads the same.
+#[test]
+fn holes_take_no_room() {
+    let root = tempfile::tempdir().unwrap();
+    let store = store(root.path());
+    let mut content = vec![0; (8 << 20) + 10];
+    content[(3 << 20) + 5..][..5].copy_from_slice(b"bytes");
+    let content = Bytes::from(content);
+    store.put("put", content.clone(), &Condition::Always, vec![]).unwrap();
+    let etag = store.copy("put", "copied", None).unwrap();
+    let upload = store.upload_begin("parts", vec![]).unwrap();
+    let first = store.upload_part("parts", &upload, 1, &content).unwrap();
+    let piece = Piece { key: "copied".into(), etag, range: 1 << 20..content.len() as u64 };
+    let second = store.upload_part_copy("parts", &upload, 2, &piece).unwrap();
+    store.upload_complete("parts", &upload, &[first, second], &Condition::Always).unwrap();
+    let twice = Bytes::from([&content[..], &content[1 << 20..]].concat());
+    for (key, content) in [("put", &content), ("copied", &content), ("parts", &twice)] {
+        assert!(store.get(key, None, None).unwrap().body == *content, "{key}");
+        let room_bytes = fs::metadata(root.path().join(key)).unwrap().blocks() * 512;
+        assert!(room_bytes < 1 << 20, "{key} takes {room_bytes} bytes");
+    }
+    assert!(store.longest_bytes > 1 << 30 && store.longest_bytes <= i64::MAX as u64);
 }
 
 #[test]

@@ -4,13 +4,14 @@ use super::fault::{fault, is_missing};
 use super::notes::etag_of;
 use super::objects::write_fault;
 use super::path::{Form, KeyPath};
+use super::sparse;
 use super::store::{Store, hex};
 use super::sys;
 use crate::tags::checked;
 use bytes::Bytes;
 use ebb_ports::{BucketError, Condition, ETag, ObjectTags, PartTag, Piece, UploadId};
 use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 
 impl Store {
     pub fn upload_begin(&self, key: &str, tags: ObjectTags) -> Result<UploadId, BucketError> {
@@ -30,12 +31,12 @@ impl Store {
     }
 
     pub fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: &Bytes) -> Result<PartTag, BucketError> {
-        self.put_part(key, upload, number, |file| file.write_all(body))
+        self.put_part(key, upload, number, |file| sparse::write(file, body))
     }
 
     pub fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: &Piece) -> Result<PartTag, BucketError> {
         let Piece { key: source, etag, range } = from;
-        let (mut file, stat, meta) = self.find(&KeyPath::parse(source)?)?;
+        let (file, stat, meta) = self.find(&KeyPath::parse(source)?)?;
         let changed = || BucketError::Precondition { key: source.clone() };
         if meta.etag != *etag {
             return Err(changed());
@@ -43,11 +44,7 @@ impl Store {
         if range.is_empty() || range.end > meta.len_bytes {
             return Err(BucketError::Refused { what: format!("{source:?}: it does not have bytes {range:?}") });
         }
-        file.seek(SeekFrom::Start(range.start)).map_err(|error| fault("read", source, &error))?;
-        let part = self.put_part(key, upload, number, |part| {
-            let copied = std::io::copy(&mut (&file).take(range.end - range.start), part)?;
-            if copied == range.end - range.start { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
-        });
+        let part = self.put_part(key, upload, number, |part| sparse::copy(&file, range.clone(), part));
         // Others write into files in place. What was copied is of one version only if that still stands.
         if sys::stat(&file).is_ok_and(|now| now == stat) { part } else { Err(changed()) }
     }
@@ -94,15 +91,11 @@ impl Store {
             if etag_of(&stat).0 != tag.receipt {
                 return Err(refused(format!("part {} was replaced", tag.number)));
             }
-            files.push(file);
+            files.push((file, stat.len_bytes));
         }
         let path = KeyPath::parse(key)?;
         let done = self.put_file(&path, condition, &tags, |whole| {
-            for file in &mut files {
-                // By copy_file_range: a file system that can shares the blocks.
-                std::io::copy(file, whole)?;
-            }
-            Ok(())
+            files.iter().try_for_each(|(file, len_bytes)| sparse::copy(file, 0..*len_bytes, whole))
         })?;
         if let Err(error) = self.remove_upload(self.writable()?, upload, &folder) {
             tracing::warn!(key, upload = upload.0, %error, "the parts of a finished upload are left behind");
