@@ -102,6 +102,58 @@ fn a_bucket_that_answers_after_hours_is_waited_for_as_long_as_stated() {
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Situation: the bucket is away for an hour, in which files are written and written over. Danger: writers wait, the bucket is asked all the
+/// time, nobody says since when it is away, or what is oldest comes last. Expectation: none of this.
+#[test]
+fn a_bucket_that_was_away_for_an_hour_gets_everything_oldest_first() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let (world, files) = (World::new(6), 40u64);
+    let bucket = world.bucket();
+    let process = world.machine("a").process("node");
+    let options = Options { owner: "reach".into(), embedded: true, flush_parallel: 1, ..Options::default() };
+    let status = async |client: &Rc<Client>| {
+        let inner = client.clone();
+        match process.call(async move { inner.admin(AdminRequest::Status).await }).await.unwrap().unwrap() {
+            AdminReply::Status(status) => *status,
+            other => panic!("{other:?}"),
+        }
+    };
+    let requests = || bucket.requests().values().sum::<u64>();
+    let names: Vec<String> = (0..files).map(|at| format!("{:02}", at * 37 % files)).collect();
+    let scene = async {
+        let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let (inner, away, clock, names) = (client.clone(), bucket.clone(), process.ports.clock.clone(), names.clone());
+        let left = process.call(async move {
+            inner.readdir(Ino::ROOT, Cookie::START, 1).await.unwrap();
+            away.vanish_for(HOUR);
+            let (began, left) = (clock.monotonic(), clock.wall());
+            for name in names {
+                let name = Name::new(name.as_bytes()).unwrap();
+                let ino = inner.make(&Caller::ROOT, Ino::ROOT, &name, 0o600, Make::Regular, false).await.unwrap().ino;
+                inner.write(&Caller::ROOT, ino, 0, Bytes::from(vec![7; 10_000]), false).await.unwrap();
+                clock.sleep(Duration::from_secs(60)).await;
+            }
+            assert!(clock.monotonic() - began < Duration::from_secs(60 * files + 1), "nobody waits for it");
+            left
+        });
+        let left = left.await.unwrap();
+        let told = status(&client).await.troubles;
+        let since = told.iter().map(|trouble| trouble.since).min().expect("it is said");
+        assert!((0..120).contains(&(since.secs - left.secs)), "{told:?}");
+        (node, client)
+    };
+    let before = requests();
+    let (_node, client) = world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
+    world.run_for(HOUR - Duration::from_secs(60 * files)).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(requests() - before < 2 * HOUR.as_secs(), "{} requests", requests() - before);
+    world.run_for(Duration::from_secs(120)).unwrap_or_else(|failure| panic!("{failure}"));
+    let told = world.run(status(&client)).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(told.troubles.is_empty() && told.dirty_bytes == 0, "{told:?}");
+    let sent = bucket.history().into_iter().filter(|change| change.etag.is_some()).map(|change| change.key);
+    assert_eq!(sent.filter(|key| key.len() == 2).collect::<Vec<_>>(), names);
+}
+
 /// The bucket forbids what is to be written. Status names it for as long as it is there to be
 /// written: not what is gone meanwhile, and nothing once the bucket has it.
 #[test]
