@@ -33,6 +33,9 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
     let path = &args.target.path;
     let is_data_dir = path.join("identity").is_file() || path.join("log").is_dir() && path.join("store").is_dir();
     if is_data_dir && !is_on_mount(path) {
+        if args.online {
+            return Err(Failure::Usage(format!("{} is in no daemon's use: without --online it is checked as it is", path.display())));
+        }
         if args.repair {
             return Err(Failure::Usage(format!("{} is repaired while it is mounted: mount it, and repair the mount", path.display())));
         }

@@ -121,6 +121,7 @@ fn what_has_one_answer_is_repaired() {
         place.umount();
         place.ebb(&["fsck", "data", "--bucket"]).good();
         place.ebb(&["fsck", "data", "--repair"]).refused(2, "mount it, and repair the mount");
+        place.ebb(&["fsck", "data", "--online"]).refused(2, "in no daemon's use");
         place.drop_cache();
         place.mount();
         for name in ["a", "d/b"] {

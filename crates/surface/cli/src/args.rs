@@ -440,6 +440,9 @@ pub struct Target {
 pub struct Fsck {
     #[command(flatten)]
     pub target: Target,
+    /// Check only what is in use: a data directory that no daemon has open is refused.
+    #[arg(long)]
+    pub online: bool,
     /// Compare the bucket too: objects, pages of directories, what is below .ebb/. That is a
     /// list request for each directory and each thousand names in it, a GET for each page, and a
     /// HEAD for each object that differs, or is in a directory that is not wholly loaded.
