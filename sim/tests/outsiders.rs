@@ -291,6 +291,101 @@ fn changes_of_both_sides_are_kept() {
     });
 }
 
+impl Mount {
+    async fn write(&self, path: &str, at: u64, text: &'static [u8]) {
+        let ino = self.find(path).await.unwrap().ino;
+        self.call(move |client| async move { client.write(&Caller::ROOT, ino, at, Bytes::from_static(text), false).await }).await.unwrap();
+    }
+
+    async fn make(&self, text: &str, content: &'static [u8]) {
+        let name = name(text);
+        self.call(|client| async move { client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await }).await.unwrap();
+        self.write(text, 0, content).await;
+    }
+}
+
+const LEN_BYTES: usize = 3 * BLOCK_BYTES as usize;
+
+/// All objects beside a key, in the order of their names.
+fn beside(bucket: &SimBucket, key: &str) -> Vec<Bytes> {
+    let begin = format!("{key}.ebb-conflict-");
+    bucket.objects().into_iter().filter(|(key, _)| key.starts_with(&begin)).map(|(_, object)| object.body).collect()
+}
+
+/// Situation: others put an earlier object of a file back, and others what they have made of it, with all that ebb said of it, as tools do
+/// that copy objects, while the file is changed. Danger: it is taken for what ebb itself has written.
+#[test]
+fn what_others_make_of_an_object_of_ours_is_theirs() {
+    let world = World::new(8);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        mount.make("file", b"first").await;
+        mount.flush().await;
+        let first = bucket.objects()["file"].clone();
+        mount.write("file", 0, b"second").await;
+        mount.flush().await;
+        for (body, change) in [(first.body.clone(), &b"third"[..]), (Bytes::from_static(b"edited"), b"fourth")] {
+            mount.write("file", 0, change).await;
+            bucket.put_as_outsider("file", body.clone(), first.meta.tags.clone()).unwrap();
+            mount.flush().await;
+            assert!(bucket.objects()["file"].body.starts_with(change));
+            assert!(beside(&bucket, "file").contains(&body), "{body:?} is gone");
+        }
+    });
+}
+
+/// Situation: others replace the object of a file again and again while it is changed, at times with what they have put before, and change
+/// what was kept of theirs. Danger: one conflict hides another.
+#[test]
+fn each_conflict_is_kept() {
+    let world = World::new(9);
+    let bucket = world.bucket();
+    let long = "n".repeat(250);
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        for file in ["file", &long] {
+            mount.make(file, b"ours").await;
+            mount.flush().await;
+            let mut kept = Vec::new();
+            for theirs in ["theirs", "others", "theirs"] {
+                put(&bucket, file, theirs);
+                mount.write(file, 0, b"ours").await;
+                mount.flush().await;
+                assert_eq!(bucket.objects()[file].body, "ours");
+                let (key, _) =
+                    bucket.objects().into_iter().find(|(key, object)| key.len() > file.len() && object.body == theirs).expect(theirs);
+                put(&bucket, &key, format!("edited {}", kept.len()));
+                kept.push(key);
+                assert!(kept.iter().enumerate().all(|(at, key)| bucket.objects()[key].body == format!("edited {at}")), "{kept:?}");
+            }
+            assert!(kept.iter().all(|key| key.len() <= 255));
+        }
+        // They are files as any other.
+        world.sleep(INTERVAL).await;
+        assert_eq!(mount.tree().await.len(), 2 * 4);
+    });
+}
+
+/// Situation: a file of which a part is here is changed, and others replace its object before that is sent. Danger: what is sent is of both, and
+/// neither is left. Expectation: theirs is kept.
+#[test]
+fn what_was_changed_in_part_does_not_take_the_place_of_theirs() {
+    let world = World::new(10);
+    let bucket = world.bucket();
+    let (old, theirs) = (Bytes::from(vec![b'o'; LEN_BYTES]), Bytes::from(vec![b't'; LEN_BYTES]));
+    bucket.put_as_outsider("file", old, vec![]).unwrap();
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        mount.write("file", 70_000, b"here").await;
+        bucket.put_as_outsider("file", theirs.clone(), vec![]).unwrap();
+        mount.flush().await;
+        let sent = bucket.objects()["file"].body.clone();
+        assert_eq!((&sent[70_000..70_004], sent.len()), (&b"here"[..], LEN_BYTES));
+        assert_eq!(beside(&bucket, "file"), [theirs]);
+    });
+}
+
 /// Others and a client change the same directories at the same time, over a slow bucket. In the
 /// end each sees what both have done, and nothing that was removed ever comes back.
 #[test]

@@ -374,6 +374,10 @@ impl Node {
         if meta.etag == *etag {
             return Ok(());
         }
+        if self.replica.view().backing().dirty(ino).is_some_and(|dirty| dirty.content.is_some()) {
+            // What is sent next is what was changed here, and for the rest of it theirs.
+            self.keep_other(key, Some(etag)).await.map_err(|error| bucket_refusal(&error))?;
+        }
         tracing::info!(key, "the object was replaced by somebody else; its cached bytes are dropped");
         self.find_stored(ino, &(0..u64::MAX)).await?;
         let before = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);

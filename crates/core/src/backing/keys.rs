@@ -146,6 +146,15 @@ pub fn waiting_key(ino: Ino) -> String {
     format!("{RESERVED}/tmp/{:x}", ino.0)
 }
 
+/// Where another's object is kept whose place is taken: what else stands beside it, and can be the name of a file.
+pub fn aside(key: &str, tag: u32, number: u32) -> String {
+    let number = if number > 1 { format!("-{number}") } else { String::new() };
+    let suffix = format!(".ebb-conflict-{tag:08x}{number}");
+    let (prefix, segment) = split(key);
+    let most = MAX_SEGMENT_BYTES.min(MAX_KEY_BYTES.saturating_sub(prefix.len())).saturating_sub(suffix.len());
+    format!("{prefix}{}{suffix}", &segment[..segment.floor_char_boundary(most)])
+}
+
 /// A key or prefix as the prefix of its directory and its last segment.
 pub fn split(key: &str) -> (&str, &str) {
     let path = key.strip_suffix('/').unwrap_or(key);

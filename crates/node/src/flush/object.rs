@@ -2,7 +2,7 @@
 
 use super::transact::FlushError;
 use crate::Node;
-use ebb_core::backing::FlushStep;
+use ebb_core::backing::{FlushStep, keys};
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag};
@@ -62,9 +62,8 @@ impl Node {
         planned: impl FnOnce(&Partition) -> bool,
     ) -> Result<(), FlushError> {
         self.begin(ino, to, planned).await?;
-        // An earlier copy of the same may stand there: of an object without our tag only its
-        // own tag tells.
-        let moved = match self.keep_other(ino, to, Some(etag)).await {
+        // An earlier copy of the same may stand there.
+        let moved = match self.keep_other(to, Some(etag)).await {
             Ok(()) => {
                 let doubt = Cell::new(false);
                 match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag))).await {
@@ -112,18 +111,28 @@ impl Node {
     }
 
     /// Somebody else's object stands where one of ours is to be: it is kept beside, under a
-    /// name that says so (O-55). An earlier object of the file may be replaced, and `mine`.
-    pub(crate) async fn keep_other(&self, ino: Ino, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
-        let found = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
-            Ok(meta) if Some(&meta.etag) == mine || self.is_of(&meta, ino) => return Ok(()),
-            Ok(meta) => meta,
-            Err(BucketError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(error),
+    /// name that says so (O-55). `mine` may be replaced. What others have made of an object of ours has our tag still.
+    pub(crate) async fn keep_other(&self, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
+        let head = |key: String| async move {
+            match self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await {
+                Ok(meta) => Ok(Some(meta.etag)),
+                Err(BucketError::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
         };
-        let tag: String = found.etag.0.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
-        let aside = format!("{key}.ebb-conflict-{tag}");
-        tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
-        self.insist(&aside, || self.bucket().copy(key, &aside, Some(&found.etag))).await?;
+        let Some(found) = head(key.to_owned()).await?.filter(|found| Some(found) != mine) else { return Ok(()) };
+        for number in 1.. {
+            let aside = keys::aside(key, ebb_format::crc32c(found.0.as_bytes()), number);
+            match head(aside.clone()).await? {
+                Some(there) if there == found => break,
+                // Of another conflict, or others have changed it.
+                Some(_) => continue,
+                None => {}
+            }
+            tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
+            self.insist(&aside, || self.bucket().copy(key, &aside, Some(&found))).await?;
+            break;
+        }
         Ok(())
     }
 }

@@ -146,7 +146,7 @@ impl Node {
         };
         self.force_for_upload(ino).await?;
         let put = |condition| self.bucket().put(key, body.clone(), condition, content.tags.clone());
-        let etag = self.guarded(ino, key, replaces, &content, put).await?.etag();
+        let etag = self.guarded(key, replaces, &content, put).await?.etag();
         Ok((content, etag))
     }
 
@@ -224,7 +224,7 @@ impl Node {
         }
         self.force_for_upload(ino).await?;
         let complete = |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
-        let sent = self.guarded(ino, key, replaces.clone(), &content, complete).await?;
+        let sent = self.guarded(key, replaces.clone(), &content, complete).await?;
         if let Sent::Found(_) = &sent
             && let Err(error) = self.bucket().upload_abort(key, upload).await
         {
@@ -353,7 +353,6 @@ impl Node {
     /// what stands there is an earlier attempt of our own or another's object, which is kept.
     async fn guarded<'a>(
         self: &'a Rc<Self>,
-        ino: Ino,
         key: &'a str,
         replaces: Option<ETag>,
         content: &Content,
@@ -362,7 +361,7 @@ impl Node {
         let mut condition = match replaces {
             _ if !self.bucket().capabilities().conditional_put => {
                 // Nothing guards the put: what it would replace is at least looked at.
-                self.keep_other(ino, key, replaces.as_ref()).await?;
+                self.keep_other(key, replaces.as_ref()).await?;
                 Condition::Always
             }
             Some(etag) => Condition::Match(etag),
@@ -382,9 +381,8 @@ impl Node {
                 Ok(meta) if doubt.get() && meta.len_bytes == content.size_bytes && tag(&meta.tags) == tag(&content.tags) => {
                     return Ok(Sent::Found(meta.etag));
                 }
-                Ok(meta) if self.is_of(&meta, ino) => Condition::Match(meta.etag),
                 Ok(meta) => {
-                    self.keep_other(ino, key, None).await?;
+                    self.keep_other(key, None).await?;
                     Condition::Match(meta.etag)
                 }
                 Err(BucketError::NotFound { .. }) => Condition::Absent,
@@ -477,11 +475,6 @@ impl Node {
         let (BackingCommand::Uploaded { ino, key, etag, .. } | BackingCommand::Moved { ino, key, etag }) = end else { return false };
         let was_there = self.home_of(*ino).is_some_and(|(home, tag, _)| home == *key && tag.0 == *etag);
         !was_there && !self.replica.view().backing().is_to_be_deleted(key)
-    }
-
-    /// The object holds what some version of the file held.
-    pub(crate) fn is_of(&self, meta: &ObjectMeta, ino: Ino) -> bool {
-        tag_of(meta).is_some_and(|(owner, _)| owner == self.tag_owner(ino))
     }
 
     /// The version that the object holds of this file. Of an earlier incarnation it is older
