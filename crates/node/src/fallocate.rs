@@ -26,7 +26,7 @@ impl Node {
         let end = offset.checked_add(len_bytes).ok_or(FsError::TooLarge)?;
         // That the volume is too small says more than that any file is.
         if what == Allocation::Reserve {
-            self.expect_room(ino, offset..end)?;
+            self.expect_room(ino, offset..end).await?;
         }
         if end > self.max_file_bytes {
             return Err(FsError::TooLarge.into());
@@ -94,10 +94,10 @@ impl Node {
     /// Refuses what the volume has no room for, as far as that can be known: nothing is set
     /// aside, since what is written later goes to the bucket sooner or later, and not all of
     /// it has to be here at one time.
-    fn expect_room(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
+    async fn expect_room(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
         let there = self.replica.view().extents().resident_bytes_of(ino);
         let wanted = (range.end - range.start).saturating_sub(there);
-        if wanted > self.stat_volume().available_bytes { Err(FsError::NoSpace.into()) } else { Ok(()) }
+        if wanted > self.stat_volume().await.available_bytes { Err(FsError::NoSpace.into()) } else { Ok(()) }
     }
 }
 

@@ -11,8 +11,9 @@ use crate::mutate::Order;
 use crate::signal::Signal;
 use ebb_core::namespace::Namespace;
 use ebb_model::*;
+use futures_util::FutureExt;
 use futures_util::future::{Either, select, try_join_all};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::Rc;
@@ -27,7 +28,16 @@ pub(crate) struct Quotas {
     set: Signal,
     /// By how much files are about to grow whose bytes are on their way, by root.
     reserved: RefCell<BTreeMap<Ino, u64>>,
+    /// What the bucket had room for when it was last asked.
+    bucket_room: Cell<Option<u64>>,
 }
+
+/// What is free where the bucket has no end.
+const FREE_BYTES: u64 = 1 << 50;
+const FREE_FILES: u64 = 1 << 32;
+
+/// How long the bucket may take to say what it has room for.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Room that a file is about to grow into, until its growth is in the state or has failed.
 pub(crate) struct Growth<'a> {
@@ -174,8 +184,8 @@ impl Node {
     /// Of the innermost quota that a directory is at or below, or a file in: its limits are the
     /// size, what counts in it is used, and what is available is the least that all quotas above
     /// leave. What it does not limit is the volume's.
-    pub(crate) fn stat(&self, ino: Ino) -> VolumeStat {
-        let volume = self.stat_volume();
+    pub(crate) async fn stat(&self, ino: Ino) -> VolumeStat {
+        let volume = self.stat_volume().await;
         let state = self.replica.view();
         let namespace = state.namespace();
         let Some(root) = self.innermost(namespace, ino) else { return volume };
@@ -193,6 +203,37 @@ impl Node {
         let room = namespace.quota_room(Some(root), |_| 0).unwrap_or(u64::MAX);
         stat.available_bytes = volume.available_bytes.min(room).min(stat.free_bytes);
         stat
+    }
+
+    /// What is used are the files that are known so far, and besides there is what the bucket has room for: where that has no end,
+    /// always [`FREE_BYTES`]. Without a bucket the cache is all there is.
+    pub(crate) async fn stat_volume(&self) -> VolumeStat {
+        let room_bytes = self.bucket_room().await;
+        let state = self.replica.view();
+        let used = state.namespace().usage();
+        let (total_bytes, free_bytes) = if self.bucket.is_some() {
+            let free_bytes = room_bytes.map_or(FREE_BYTES, |room_bytes| room_bytes.saturating_sub(state.extents().dirty_bytes()));
+            (used.bytes.saturating_add(free_bytes), free_bytes)
+        } else {
+            (self.options.cache_bytes, self.options.cache_bytes.saturating_sub(state.extents().resident_bytes()))
+        };
+        VolumeStat { total_bytes, free_bytes, available_bytes: free_bytes, files: used.inodes + FREE_FILES, free_files: FREE_FILES }
+    }
+
+    /// A store that does not answer keeps nobody waiting: it has what it had.
+    async fn bucket_room(&self) -> Option<u64> {
+        let mut asked = self.bucket.as_ref()?.room_bytes();
+        let answer = match (&mut asked).now_or_never() {
+            Some(answer) => answer.ok(),
+            None => match select(asked, self.ports.clock.sleep(ROOM_TIMEOUT)).await {
+                Either::Left((answer, _)) => answer.ok(),
+                Either::Right(_) => None,
+            },
+        };
+        if let Some(room_bytes) = answer {
+            self.quotas.bucket_room.set(room_bytes);
+        }
+        self.quotas.bucket_room.get()
     }
 
     /// Loads what is below quota roots, so that it counts.

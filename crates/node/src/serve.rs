@@ -143,7 +143,7 @@ impl Node {
                 self.replica.view().namespace().access(&caller, ino, access)?;
                 Ok(Reply::Done)
             }
-            Request::StatFs { ino } => Ok(Reply::Stat(self.stat(ino))),
+            Request::StatFs { ino } => Ok(Reply::Stat(self.stat(ino).await)),
 
             Request::Open { session, ino } => {
                 let life = self.attachments.lives(session);
@@ -221,20 +221,4 @@ impl Node {
     pub(crate) fn expect_attached(&self, session: SessionId) -> Result<(), RpcError> {
         if self.attachments.contains(session) { Ok(()) } else { Err(RpcError::SessionExpired) }
     }
-
-    /// A bucket has no end: what is used are the files that are known so far, and besides there
-    /// is always as much as [`FREE_BYTES`]. Without a bucket the cache is all there is.
-    pub(crate) fn stat_volume(&self) -> VolumeStat {
-        let state = self.replica.view();
-        let used = state.namespace().usage();
-        let (total_bytes, free_bytes) = if self.bucket.is_some() {
-            (used.bytes.saturating_add(FREE_BYTES), FREE_BYTES)
-        } else {
-            (self.options.cache_bytes, self.options.cache_bytes.saturating_sub(state.extents().resident_bytes()))
-        };
-        VolumeStat { total_bytes, free_bytes, available_bytes: free_bytes, files: used.inodes + FREE_FILES, free_files: FREE_FILES }
-    }
 }
-
-const FREE_BYTES: u64 = 1 << 50;
-const FREE_FILES: u64 = 1 << 32;

@@ -1,6 +1,7 @@
 use crate::PortFuture;
 use bytes::Bytes;
 use std::fmt;
+use std::future::ready;
 use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
@@ -55,6 +56,11 @@ pub trait Bucket {
     fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>>;
 
     fn capabilities(&self) -> Capabilities;
+
+    /// How many bytes more there is room for; `None` where that has no end.
+    fn room_bytes(&self) -> PortFuture<'_, Result<Option<u64>, BucketError>> {
+        Box::pin(ready(Ok(None)))
+    }
 
     /// How people and logs call it: scheme, bucket and prefix; never a credential.
     fn describe(&self) -> String;

@@ -127,6 +127,10 @@ impl Bucket for CountedBucket {
         self.inner.capabilities()
     }
 
+    fn room_bytes(&self) -> PortFuture<'_, Result<Option<u64>, BucketError>> {
+        self.inner.room_bytes()
+    }
+
     fn describe(&self) -> String {
         self.inner.describe()
     }

@@ -116,6 +116,10 @@ impl Bucket for Prefixed {
         Capabilities { max_key_bytes: inner.max_key_bytes.saturating_sub(self.prefix.len()), ..inner }
     }
 
+    fn room_bytes(&self) -> PortFuture<'_, Result<Option<u64>, BucketError>> {
+        self.stripped(self.inner.room_bytes())
+    }
+
     fn describe(&self) -> String {
         format!("{}/{}", self.inner.describe(), self.prefix)
     }

@@ -344,11 +344,39 @@ fn appends_do_not_overwrite_each_other() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
+/// Situation: the bucket is a directory of a small file system. Expectation: df shows what there is room for, less what is still to be sent, and
+/// what is beyond that is refused before it is written.
+#[test]
+fn a_directory_has_the_room_of_its_file_system() {
+    let place = Place::new();
+    let backing = place.path("backing").display().to_string();
+    place.program("mount", &["-t", "tmpfs", "-o", "size=64m", "none", &backing]).good();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let [total, free, available, ..] = room(&place.path("mnt"));
+    assert!((60 << 20..=64 << 20).contains(&free) && total == free && available == free, "{total} {free} {available}");
+    let file = fs::File::create(place.path("mnt/file")).unwrap();
+    file.write_all_at(&vec![1; 10 << 20], 0).unwrap();
+    let [total, after, ..] = room(&place.path("mnt"));
+    assert_eq!((total, after), (free, free - (10 << 20)), "it is not sent yet");
+    // SAFETY: the descriptor is open.
+    let refused = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, 80 << 20) };
+    assert_eq!(refused, libc::ENOSPC);
+    place.ebb(&["flush", "mnt"]).good();
+    let [_, sent, ..] = room(&place.path("mnt"));
+    assert!(sent.abs_diff(after) < 1 << 20, "{sent} {after}");
+    drop(file);
+    place.umount();
+    place.program("umount", &[&backing]).good();
+}
+
 /// A bucket has no end: besides what is used there is always the same room.
 #[test]
 fn a_bucket_has_no_size() {
-    let place = Place::new();
-    fs::write(place.path("backing/object"), vec![1; 5 << 20]).unwrap();
+    let place = Place::over_s3();
+    place.mount();
+    fs::write(place.path("mnt/object"), vec![1; 5 << 20]).unwrap();
+    place.umount();
+    place.drop_cache();
     place.mount();
     let [total, free, available, inodes, free_inodes] = room(&place.path("mnt"));
     assert_eq!((total, free, available, inodes - free_inodes), (1 << 50, 1 << 50, 1 << 50, 0), "nothing has been looked at");

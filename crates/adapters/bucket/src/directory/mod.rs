@@ -172,6 +172,12 @@ impl Bucket for Directory {
         }
     }
 
+    fn room_bytes(&self) -> PortFuture<'_, Result<Option<u64>, BucketError>> {
+        self.run(|store| {
+            sys::room_bytes(&store.root).map(Some).map_err(|error| fault::fault("ask for the room of", "the directory", &error))
+        })
+    }
+
     fn describe(&self) -> String {
         format!("file://{}", self.path.display())
     }

@@ -89,6 +89,17 @@ pub(super) enum Kind {
     Other,
 }
 
+/// What those who are no administrators may still write to its file system.
+pub(super) fn room_bytes(of: &File) -> Result<u64> {
+    // SAFETY: the structure is plain data, for which zeros are a value.
+    let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is valid to write to.
+    match unsafe { libc::fstatvfs(of.as_raw_fd(), &mut answer) } {
+        0 => Ok(answer.f_bavail.saturating_mul(answer.f_frsize)),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
 pub(super) fn stat(file: &File) -> Result<Stat> {
     let mut raw = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the buffer is a stat, which the call fills where it succeeds.
