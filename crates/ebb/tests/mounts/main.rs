@@ -23,6 +23,7 @@ mod helper;
 mod holes;
 mod io_uring;
 mod joining;
+mod kernel;
 mod lending;
 mod lock_ends;
 mod locks;

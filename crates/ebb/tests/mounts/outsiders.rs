@@ -59,3 +59,34 @@ fn an_own_file_is_left_alone() {
     place.umount();
     assert_eq!(fs::read_dir(place.path("backing")).unwrap().filter(|entry| entry.as_ref().unwrap().file_name() != ".ebb").count(), 1);
 }
+
+/// Situation: others replace a file in the directory that is the bucket, again and again with as many bytes, while it is changed here. Danger: their
+/// versions look alike there, and one takes the place of another.
+#[test]
+fn versions_of_others_are_kept() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let long = "n".repeat(240);
+    for name in ["file", &long] {
+        let mine = place.path("mnt").join(name);
+        fs::write(&mine, "mine 0").unwrap();
+        place.ebb(&["flush", "mnt"]).good();
+        for round in 1..4 {
+            fs::write(&mine, format!("mine {round}")).unwrap();
+            let theirs = place.path("theirs");
+            fs::write(&theirs, format!("their {round}")).unwrap();
+            fs::rename(theirs, place.path("backing").join(name)).unwrap();
+            place.ebb(&["flush", "mnt"]).good();
+            assert_eq!(fs::read_to_string(place.path("backing").join(name)).unwrap(), format!("mine {round}"));
+        }
+    }
+    let mut kept: Vec<String> = fs::read_dir(place.path("backing"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.display().to_string().contains(".ebb-conflict-"))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    kept.sort();
+    assert_eq!(kept, ["their 1", "their 1", "their 2", "their 2", "their 3", "their 3"]);
+    place.umount();
+}
