@@ -21,6 +21,11 @@ fn finds_a_skipped_fsync() {
 }
 
 #[test]
+fn finds_a_record_that_is_written_too_late() {
+    finds(Planted::LateRecord);
+}
+
+#[test]
 fn finds_a_lost_session_entry() {
     finds(Planted::LostSession);
 }

@@ -76,10 +76,14 @@ pub fn slow_operation(args: &args::Node) -> Option<Duration> {
     (!args.slow_operation.0.is_zero()).then_some(args.slow_operation.0)
 }
 
-/// A bug that `cargo xtask powercut --planted` is to find. No release has the feature.
+/// A bug that `cargo xtask powercut --planted` or `crash --planted` is to find. No release has the feature.
 fn planted() -> Option<Planted> {
     let wanted = cfg!(feature = "planted").then(|| std::env::var_os("EBB_PLANTED")).flatten()?;
-    (wanted == "skipped-fsync").then_some(Planted::SkippedFsync)
+    match wanted.to_str()? {
+        "skipped-fsync" => Some(Planted::SkippedFsync),
+        "late-record" => Some(Planted::LateRecord),
+        _ => None,
+    }
 }
 
 /// Values that would make a node useless are mistakes.

@@ -537,8 +537,12 @@ fn serves(ports: &Ports, backing: &Backing, tenure: Option<&Tenure>, identity: &
 }
 
 async fn recover_log(ports: &Ports, serves: &Serves, options: &Options) -> Result<(Log, Recovery), LogError> {
-    let options =
-        log::Options { volume: VolumeId(serves.cluster.0), incarnation: serves.incarnation, segment_bytes: options.segment_bytes };
+    let options = log::Options {
+        volume: VolumeId(serves.cluster.0),
+        incarnation: serves.incarnation,
+        segment_bytes: options.segment_bytes,
+        late_records: options.has(Planted::LateRecord),
+    };
     let (log, recovery) = Log::recover(ports.disk.clone(), ports.spawn.clone(), options).await?;
     if let Some(damage) = &recovery.damaged {
         tracing::error!(%damage, "a snapshot is damaged; an older one and the log stand in for it");

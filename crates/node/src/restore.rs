@@ -100,7 +100,8 @@ impl Restoring {
         let Ports { disk, spawn, .. } = &self.ports;
         // To the new log it would be one of commands that it lacks.
         disk.remove(&snapshot_path(self.backup.index)).await?;
-        let options = log::Options { volume: VolumeId(cluster.0), incarnation, segment_bytes: log::DEFAULT_SEGMENT_BYTES };
+        let options =
+            log::Options { volume: VolumeId(cluster.0), incarnation, segment_bytes: log::DEFAULT_SEGMENT_BYTES, late_records: false };
         let (log, _) = Log::recover(disk.clone(), spawn.clone(), options).await?;
         let version = Version(rebuilt.partition.next_version().0 - 1);
         log.snapshot(rebuilt.partition.applied(), version, frames(rebuilt.partition.items())).await?;

@@ -33,7 +33,7 @@ use ebb_format::record::{self, LINE_BYTES, MARKER_BYTES, MAX_RECORD_BYTES, Paylo
 use ebb_format::segment::{SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_format::snapshot::SnapshotHeader;
 use ebb_model::{Command, Incarnation, LogIndex, Version};
-use ebb_ports::{Disk, DiskFile, Spawn};
+use ebb_ports::{Disk, DiskError, DiskFile, Spawn};
 use futures_util::lock::Mutex;
 use scan::{GROUP, Used};
 use segments::{Segment, Supply};
@@ -52,6 +52,8 @@ pub struct Options {
     /// Of each file of the log; a multiple of 4096. Bounds the longest command, what recovery
     /// holds in memory, and how much is kept that no snapshot needs. Files of another size stay readable.
     pub segment_bytes: u64,
+    /// [`Planted::LateRecord`](crate::Planted): each record is written with the next one.
+    pub late_records: bool,
 }
 
 pub const DEFAULT_SEGMENT_BYTES: u64 = 16 << 20;
@@ -108,6 +110,19 @@ struct End {
     marked: LogIndex,
     /// The next segment has been asked for.
     asked: bool,
+    /// The last record, if records are late.
+    late: Vec<u8>,
+}
+
+impl End {
+    /// Writes the record that was late; `next` is it from then on.
+    async fn write_late(&mut self, next: Vec<u8>) -> Result<(), DiskError> {
+        let late = std::mem::replace(&mut self.late, next);
+        match late.len() as u64 {
+            0 => Ok(()),
+            len => self.segment.file.write_at(self.offset - len, late.into()).await,
+        }
+    }
 }
 
 impl Log {
@@ -294,7 +309,10 @@ impl Log {
         let unless_abandoned = Finally(|| {
             self.fail(LogError::Abandoned);
         });
-        let result = end.segment.file.write_at(end.offset, bytes.into()).await;
+        let result = match self.options.late_records {
+            false => end.segment.file.write_at(end.offset, bytes.into()).await,
+            true => end.write_late(bytes).await,
+        };
         std::mem::forget(unless_abandoned);
         if let Err(error) = result {
             return Err(self.fail(LogError::Disk(error)));
@@ -310,11 +328,21 @@ impl Log {
         let unless_abandoned = Finally(|| {
             self.fail(LogError::Abandoned);
         });
+        if let Err(error) = end.write_late(Vec::new()).await {
+            return Err(self.fail(LogError::Disk(error)));
+        }
         let synced = self.sync(&*end.segment.file, end.position).await;
         std::mem::forget(unless_abandoned);
         synced?;
         self.segments.borrow_mut().push_back(Used { generation: next.generation, base: self.written() });
-        *end = End { segment: next, offset: SEGMENT_HEADER_BYTES as u64, position: end.position, marked: end.marked, asked: false };
+        *end = End {
+            segment: next,
+            offset: SEGMENT_HEADER_BYTES as u64,
+            position: end.position,
+            marked: end.marked,
+            asked: false,
+            late: Vec::new(),
+        };
         self.write_start(end).await
     }
 

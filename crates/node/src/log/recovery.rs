@@ -160,14 +160,24 @@ async fn begin(
         None => {
             let segment = supply.take().await?;
             segments.push_back(Used { generation: segment.generation, base: LogIndex(0) });
-            (End { segment, offset: SEGMENT_HEADER_BYTES as u64, position: Position(0), marked: LogIndex(0), asked: false }, Position(0))
+            (
+                End {
+                    segment,
+                    offset: SEGMENT_HEADER_BYTES as u64,
+                    position: Position(0),
+                    marked: LogIndex(0),
+                    asked: false,
+                    late: Vec::new(),
+                },
+                Position(0),
+            )
         }
         Some(tail) => {
             if start == Start::SameBoot {
                 dirty_again(&tail).await?;
             }
             let Tail { segment, offset, position, forced, synced, .. } = tail;
-            (End { segment, offset, position, marked: forced, asked: false }, synced)
+            (End { segment, offset, position, marked: forced, asked: false, late: Vec::new() }, synced)
         }
     };
     let log = Log {
