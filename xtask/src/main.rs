@@ -7,6 +7,7 @@ mod bench;
 mod conformance;
 mod crash;
 mod demo;
+mod finding;
 mod fuzz;
 mod licences;
 mod memory;
@@ -166,6 +167,9 @@ enum Command {
         /// The workload follows from it. Drawn from the clock if it is not given.
         #[arg(long)]
         seed: Option<u64>,
+        /// Plant a bug into the node, which must be found.
+        #[arg(long, conflicts_with = "release")]
+        planted: bool,
         #[arg(long)]
         release: bool,
     },
@@ -199,7 +203,9 @@ fn main() -> ExitCode {
         Command::Powercut { rounds, only, seed, planted, release } => {
             powercut::run(powercut::Wanted { rounds, shapes: shapes(only), seed, release, planted })
         }
-        Command::Crash { rounds, mount, seed, release } => crash::run(rounds, &shapes(mount), seed, release),
+        Command::Crash { rounds, mount, seed, planted, release } => {
+            crash::run(crash::Wanted { rounds, shapes: shapes(mount), seed, release, planted })
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

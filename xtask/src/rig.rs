@@ -1,5 +1,6 @@
 //! A real mount with all that belongs to it: storage, node, daemon; gone when dropped.
 
+use crate::finding::Finding;
 use crate::{Outcome, tool};
 use clap::ValueEnum;
 use ebb_cli::places::{MountRecord, Process, RunDir};
@@ -139,6 +140,9 @@ impl Starting {
         Ok(false)
     }
 }
+
+/// `ebb fsck` has found something that is wrong, and still is.
+const FSCK_FOUND: i32 = 4;
 
 /// How long a command may take before something is wrong.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -301,11 +305,66 @@ impl Rig {
         Ok(())
     }
 
+    /// What `ebb fsck` finds of the mount is a finding.
+    pub fn fsck(&self) -> Outcome<()> {
+        self.fsck_with(&[]).map(drop)
+    }
+
+    /// As [`Rig::fsck`], of the bucket too. All directories are looked into first, so that nothing in it is left undecided.
+    pub fn fsck_bucket(&self) -> Outcome<()> {
+        self.tree()?;
+        let report: serde_json::Value = serde_json::from_str(&self.fsck_with(&["--bucket", "--json"])?)?;
+        match report["undecided"].as_u64() {
+            Some(0) => Ok(()),
+            _ => Err(Finding(format!("it cannot be said whose everything in the bucket is: {report}")).into()),
+        }
+    }
+
+    fn fsck_with(&self, flags: &[&str]) -> Outcome<String> {
+        let point = self.mountpoint().display().to_string();
+        let output = self.ebb(&["fsck", &point]).args(flags).output()?;
+        let text = String::from_utf8(output.stdout)?;
+        match output.status.code() {
+            Some(0) => Ok(text),
+            Some(FSCK_FOUND) => Err(Finding(format!("ebb fsck: {text}")).into()),
+            _ => Err(format!("ebb fsck: {}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr)).into()),
+        }
+    }
+
+    /// Everything below the mount point, from there, with directories before what is in them.
+    pub fn tree(&self) -> Outcome<Vec<(PathBuf, fs::FileType)>> {
+        let root = self.mountpoint();
+        let (mut all, mut todo) = (Vec::new(), vec![root.clone()]);
+        while let Some(dir) = todo.pop() {
+            for entry in fs::read_dir(dir)? {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                if kind.is_dir() {
+                    todo.push(entry.path());
+                }
+                all.push((entry.path().strip_prefix(&root)?.to_owned(), kind));
+            }
+        }
+        Ok(all)
+    }
+
     /// What the mount's process holds in memory.
     pub fn resident_bytes(&self) -> Outcome<u64> {
         let daemon = self.daemon().ok_or("there is no daemon")?;
         let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid))?;
         kib(&status, "VmRSS:")
+    }
+
+    /// Time of all cores that the mount's process has taken so far.
+    pub fn processor_time(&self) -> Outcome<Duration> {
+        let daemon = self.daemon().ok_or("there is no daemon")?;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.pid))?;
+        // utime and stime, the 14th and 15th field; the second one may have blanks in it.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).map(str::parse::<u64>).sum::<Result<_, _>>()?;
+        // SAFETY: takes a plain integer.
+        let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
     }
 
     /// What the mount's processes hold in memory, each page shared out among those that have it.

@@ -11,6 +11,7 @@ mod layer;
 mod machine;
 mod trial;
 
+use crate::finding::{Finding, at};
 use crate::recoveries::Recoveries;
 use crate::rig::{Rig, Shape};
 use crate::rng::{self, Rng};
@@ -19,7 +20,6 @@ use crate::{Outcome, tool};
 use disk::Lost;
 use layer::Layer;
 use machine::Boot;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub struct Wanted {
     pub shapes: Vec<Shape>,
     pub seed: Option<u64>,
     pub release: bool,
-    /// With a bug in the node, which must be found.
+    /// With a bug in the node. Something that was forced must then be lost or wrong; no other error will do.
     pub planted: bool,
 }
 
@@ -53,9 +53,9 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
         }
         match (site.run(rounds), planted) {
             (Ok(row), false) => println!("{row}"),
-            (Err(error), true) => println!("{:<14} the planted bug is found: {error}", shape.name()),
+            (Err(error), true) if error.is::<Finding>() => println!("{:<14} the planted bug is found: {error}", shape.name()),
             (Ok(_), true) => return Err(format!("{}: the planted bug is not found", shape.name()).into()),
-            (Err(error), false) => {
+            (Err(error), _) => {
                 let left = site.leave()?;
                 return Err(format!("{}, seed {seed}: {error}\nleft to look at: {}", shape.name(), left.display()).into());
             }
@@ -133,15 +133,15 @@ impl Site<'_> {
             // At times long enough for the node to force by itself.
             let rarely = if self.rng.below(8) == 0 { 3000 } else { 600 };
             sleep(Duration::from_millis(20 + self.rng.below(rarely)));
-            let at = |error: &dyn fmt::Display| format!("round {round}, {victim:?} without power: {error}");
-            crew = self.cut_under(at_work, victim).map_err(|error| at(&error))?;
-            self.judge(&mut crew, victim).map_err(|error| at(&error))?;
+            let moment = format!("round {round}, {victim:?} without power");
+            crew = self.cut_under(at_work, victim).map_err(at(&moment))?;
+            self.judge(&mut crew, victim).map_err(at(&moment))?;
         }
         // What the bucket holds is the same again.
         self.rig.umount()?;
         self.rig.drop_cache()?;
         self.rig.mount("")?;
-        crew.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
+        crew.verify().map_err(at("from the bucket alone"))?;
         self.rig.umount()?;
         let Tally { cuts, operations, disk, recoveries } = &self.tally;
         let Lost { writes, sectors, lengths, names, names_lost } = disk;
@@ -197,8 +197,7 @@ impl Site<'_> {
             (_, Some(failed)) => return Err(format!("an application has seen it: {failed}").into()),
             (_, None) => crew.verify()?,
         }
-        let root = self.rig.mountpoint().display().to_string();
-        tool::output(&mut self.rig.ebb(&["fsck", &root])).map(drop)
+        self.rig.fsck()
     }
 
     /// Cuts the power of the node's machine, now and then again while the node starts.

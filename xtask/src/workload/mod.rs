@@ -11,6 +11,7 @@ mod history;
 pub use crew::{AtWork, Crew};
 
 use crate::Outcome;
+use crate::finding::Finding;
 use crate::rng::Rng;
 use history::{Forces, History};
 use std::collections::{BTreeMap, BTreeSet};
@@ -226,7 +227,7 @@ impl Worker {
         let names: BTreeSet<&u64> = expected.keys().chain(found.keys()).filter(|name| expected.get(name) != found.get(name)).collect();
         let wrong: Vec<String> = names.into_iter().map(|name| describe(*name, expected.get(name), found.get(name))).collect();
         let doubt = doubt.map_or("nothing".into(), |(_, why)| why);
-        Err(format!("{}: {}; in doubt: {doubt}", self.dir.display(), wrong.join("; ")).into())
+        Err(Finding(format!("{}: {}; in doubt: {doubt}", self.dir.display(), wrong.join("; "))).into())
     }
 
     /// As [`Worker::verify`] where the machine lost power that had mount and node: what was not
@@ -237,7 +238,7 @@ impl Worker {
         let unanswered = doubt.iter().flat_map(|(operation, _)| outcomes(operation, &found)).collect();
         let lost = self.history.explain(&found, unanswered, self.forces.of_worker(self.number)).map_err(|why| {
             let doubt = doubt.map_or("nothing".into(), |(_, why)| why);
-            format!("{}: {why}; in doubt: {doubt}", self.dir.display())
+            Finding(format!("{}: {why}; in doubt: {doubt}", self.dir.display()))
         })?;
         self.files = found;
         Ok(lost)
@@ -248,9 +249,11 @@ impl Worker {
     fn look(&self) -> Outcome<Files> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)? {
-            let name = entry?.file_name().into_string().map_err(|name| format!("{name:?} was never made"))?;
-            let number =
-                name.strip_prefix("name ").and_then(|number| number.parse().ok()).ok_or_else(|| format!("{name} was never made"))?;
+            let name = entry?.file_name().into_string().map_err(|name| Finding(format!("{name:?} was never made")))?;
+            let number = name
+                .strip_prefix("name ")
+                .and_then(|number| number.parse().ok())
+                .ok_or_else(|| Finding(format!("{name} was never made")))?;
             let path = self.path(number);
             let at = |error: io::Error| format!("{}: {error}", path.display());
             let mut file = OsFile::open(&path).map_err(at)?;
@@ -261,7 +264,11 @@ impl Worker {
                 return Err(at(io::Error::from_raw_os_error(dropped)).into());
             }
             let mut content = Vec::new();
-            file.read_to_end(&mut content).map_err(at)?;
+            file.read_to_end(&mut content).map_err(|error| match error.raw_os_error() {
+                // Its bytes are damaged or missing, and the node knows.
+                Some(libc::EIO) => Finding(at(error)).into(),
+                _ => Box::<dyn std::error::Error>::from(at(error)),
+            })?;
             found.insert(number, File { content, mode });
         }
         Ok(found)
