@@ -1,4 +1,5 @@
-//! Seeds of volumes that once broke a promise, or the oracle's rules of it, and are no scenario of their own.
+//! Seeds of volumes that once broke a promise, or the oracle's rules of it, and are no scenario of their own. What a seed draws
+//! has grown since the older of them: they may tell another story by now than they did then.
 
 use ebb_sim::volume::run;
 
@@ -80,4 +81,44 @@ fn what_a_failed_log_may_have_is_not_cut_off() {
 #[test]
 fn what_was_cut_off_is_cleared_once_that_is_forced() {
     run(402241).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// A first start failed behind the record of a sync, and no later one would read its log, which had no snapshot
+/// (`restarts.rs`: `a_first_start_that_fails_does_not_matter`).
+#[test]
+fn a_node_starts_after_a_first_start_that_failed() {
+    for seed in [4112, 6118] {
+        run(seed).unwrap_or_else(|broken| panic!("{broken}"));
+    }
+}
+
+/// What a dead node had sent came when the next one had given up waiting for it, and a removed file was back
+/// (`uploads/late.rs`: `what_a_dead_node_has_sent_may_come_late`).
+#[test]
+fn what_a_dead_node_has_sent_keeps_its_key() {
+    run(13056).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// What a dead node had asked for twice came when the next one had deleted it, and objects were back (`uploads/late.rs`).
+#[test]
+fn objects_do_not_come_back_that_a_dead_node_has_asked_for() {
+    for seed in [1476, 1798, 13532, 13984, 14372, 16556] {
+        run(seed).unwrap_or_else(|broken| panic!("{broken}"));
+    }
+}
+
+/// Both broke before refusals and what access(2) tells were forced, and have not since; what they broke was not written down.
+#[test]
+fn two_seeds_stay_whole_that_broke() {
+    for seed in [3353, 13319] {
+        run(seed).unwrap_or_else(|broken| panic!("{broken}"));
+    }
+}
+
+/// Drafts of what sends large files while they grow left parts of them in the bucket.
+#[test]
+fn parts_that_were_sent_early_do_not_stay() {
+    for seed in [250125, 251540] {
+        run(seed).unwrap_or_else(|broken| panic!("{broken}"));
+    }
 }

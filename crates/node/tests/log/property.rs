@@ -151,6 +151,13 @@ fn promises_hold_over_many_lives() {
     }
 }
 
+/// Situation: a snapshot was written right after the log had gone on in a new segment. Danger: it gave up the only synced one, and a power
+/// cut left a log without its first record. Expectation: the seed that found it stays whole.
+#[test]
+fn a_log_that_has_just_gone_on_is_synced_before_a_snapshot_gives_up_the_rest() {
+    live(5268);
+}
+
 /// A run is a function of its seed, or no failure could be looked at again.
 #[test]
 fn a_seed_says_it_all() {
