@@ -199,3 +199,42 @@ fn what_is_refused_is_told_of_until_it_is_done_or_gone() {
     });
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
+
+/// Situation: a read is given up because the bucket does not answer, and when it answers again nobody wants anything of it.
+/// Danger: status says for ever that it does not.
+/// Expectation: it says so since the read, and no more once the head has been renewed.
+#[test]
+fn a_bucket_that_answers_again_is_no_trouble_though_nobody_asks() {
+    let world = World::new(4);
+    let bucket = world.bucket();
+    bucket.put_as_outsider("file", vec![7; BLOCK], vec![]).unwrap();
+    let done = world.run(async {
+        let process = world.machine("a").process("node");
+        let (bucket_timeout, head_term) = (Duration::from_secs(20), Duration::from_secs(30));
+        let options = Options { owner: "reach".into(), embedded: true, bucket_timeout, head_term, ..Options::default() };
+        let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let (inner, clock) = (client.clone(), process.ports.clock.clone());
+        let lookup = process.call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
+        let ino = lookup.await.unwrap().unwrap().ino;
+        let broken = BucketFaults { unavailable: Rate::ALWAYS, ..BucketFaults::default() };
+        world.set_faults(FaultPlan { bucket: broken, ..FaultPlan::default() });
+        let (inner, before) = (client.clone(), clock.wall());
+        let read = process.call(async move { inner.read(ino, 0, 1).await });
+        assert_eq!(read.await.unwrap(), Err(FsError::TimedOut));
+        let troubles = || async {
+            let inner = client.clone();
+            match process.call(async move { inner.admin(AdminRequest::Status).await }).await.unwrap() {
+                Ok(AdminReply::Status(status)) => status.troubles,
+                other => panic!("{other:?}"),
+            }
+        };
+        let told = troubles().await;
+        assert!(told.iter().any(|trouble| trouble.what.starts_with("get is not answered")), "{told:?}");
+        assert!(told.iter().all(|trouble| (before..=clock.wall()).contains(&trouble.since)), "{told:?}");
+        world.set_faults(FaultPlan::default());
+        clock.sleep(2 * head_term).await;
+        assert_eq!(troubles().await, []);
+    });
+    done.unwrap_or_else(|failure| panic!("{failure}"));
+}

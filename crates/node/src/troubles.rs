@@ -36,6 +36,10 @@ impl Troubles {
         }
     }
 
+    pub fn has(&self, subject: &str) -> bool {
+        self.by_subject.borrow().contains_key(subject)
+    }
+
     pub fn list(&self) -> Vec<Trouble> {
         self.by_subject.borrow().values().cloned().collect()
     }
