@@ -55,7 +55,7 @@ fn on_shape(rig: &mut Rig, rounds: u32, seed: u64, planted: bool) -> Outcome<Str
     let mut rng = Rng(seed);
     rig.mount("")?;
     let root = rig.mountpoint();
-    let mut crew = Crew::new(&root, Mix::Plain, &mut rng)?;
+    let mut crew = Crew::new(&root, Mix::WithTrees, &mut rng)?;
     let mut recoveries = Recoveries::default();
     for round in 0..rounds {
         let at_work = crew.start();

@@ -20,6 +20,7 @@ mod sim;
 mod store_faults;
 mod tool;
 mod workload;
+mod xattr;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use rig::Shape;

@@ -1,6 +1,6 @@
 //! Two trees, entry by entry.
 
-use crate::Outcome;
+use crate::{Outcome, xattr};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, Metadata};
@@ -75,7 +75,7 @@ pub fn compare(reference: &Path, mount: &Path) -> Outcome<Size> {
         let Some(found) = found.get(path) else { continue };
         let at = |root: &Path| root.join(path);
         wrong.extend(differences(expected, found).map(|what| format!("{}: {what}", path.display())));
-        if xattrs(&at(reference))? != xattrs(&at(mount))? {
+        if xattr::all(&at(reference), &COPIED)? != xattr::all(&at(mount), &COPIED)? {
             wrong.push(format!("{}: other extended attributes", path.display()));
         }
         let kind = expected.file_type();
@@ -127,22 +127,4 @@ fn names_by_inode(entries: &BTreeMap<PathBuf, Metadata>) -> Vec<Vec<&PathBuf>> {
 }
 
 /// Those that are copied: others are the file system's own.
-fn xattrs(path: &Path) -> Outcome<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut names = vec![0u8; 64 << 10];
-    // SAFETY: the path ends in NUL and the buffer is as long as is said.
-    let len = unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
-    names.truncate(usize::try_from(len).map_err(|_| std::io::Error::last_os_error())?);
-    let mut found = BTreeMap::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| COPIED.iter().any(|prefix| name.starts_with(prefix))) {
-        let name_c = CString::new(name)?;
-        let mut value = vec![0u8; 64 << 10];
-        // SAFETY: both strings end in NUL and the buffer is as long as is said.
-        let len = unsafe { libc::lgetxattr(path.as_ptr(), name_c.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
-        value.truncate(usize::try_from(len).map_err(|_| std::io::Error::last_os_error())?);
-        found.insert(name.to_vec(), value);
-    }
-    Ok(found)
-}
-
 const COPIED: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];

@@ -1,7 +1,7 @@
 //! What is done to the mount, and in the same way to the reference copy.
 
 use crate::rng::Rng;
-use crate::{Outcome, tool};
+use crate::{Outcome, tool, xattr};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -52,7 +52,7 @@ pub fn edit(root: &Path) -> Outcome<usize> {
             5 => symlink(path.file_name().ok_or("no name")?, path.with_extension("symlink"))?,
             6 => fs::remove_file(path)?,
             7 => fs::set_permissions(path, fs::Permissions::from_mode(0o600))?,
-            8 => set_xattr(path, "user.note", format!("note {index}").as_bytes())?,
+            8 => xattr::set(path, "user.note", format!("note {index}").as_bytes())?,
             9 => own(path, 1000 + index as u32)?,
             10 => replace(path)?,
             _ => count -= 1,
@@ -65,7 +65,7 @@ pub fn edit(root: &Path) -> Outcome<usize> {
         fs::rename(last, root.join("renamed directory").join("moved below"))?;
     }
     fs::create_dir(root.join("empty"))?;
-    set_xattr(&root.join("empty"), "user.kind", b"empty")?;
+    xattr::set(&root.join("empty"), "user.kind", b"empty")?;
     fs::set_permissions(root.join("empty"), fs::Permissions::from_mode(0o1777))?;
     fs::write(root.join("name with blanks, ümlaut and %41"), "odd")?;
     mkfifo(&root.join("fifo"))?;
@@ -92,13 +92,6 @@ fn own(path: &Path, id: u32) -> Outcome<()> {
         chown(path, Some(id), Some(id))?;
     }
     Ok(())
-}
-
-fn set_xattr(path: &Path, name: &str, value: &[u8]) -> Outcome<()> {
-    let (path_c, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
-    // SAFETY: both strings end in NUL, and the value is as long as is said.
-    let set = unsafe { libc::lsetxattr(path_c.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
-    if set == 0 { Ok(()) } else { Err(format!("{}: {}", path.display(), std::io::Error::last_os_error()).into()) }
 }
 
 fn mkfifo(path: &Path) -> Outcome<()> {

@@ -1,6 +1,7 @@
 //! Workers side by side.
 
 use super::history::Forces;
+use super::tree::TreeWorker;
 use super::{Mix, Worker};
 use crate::Outcome;
 use crate::rng::Rng;
@@ -9,16 +10,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-pub struct Crew(Vec<Worker>);
+pub struct Crew {
+    workers: Vec<Worker>,
+    of_trees: Vec<TreeWorker>,
+}
 
 const WORKERS: usize = 4;
+const TREES: usize = 2;
 
 impl Crew {
     /// Each in a directory of its own below `root`.
     pub fn new(root: &Path, mix: Mix, rng: &mut Rng) -> Outcome<Crew> {
         let forces = Arc::new(Forces::of(WORKERS));
         let worker = |number| Worker::new(root, number, mix, rng.draw(), forces.clone());
-        Ok(Crew((0..WORKERS).map(worker).collect::<Outcome<_>>()?))
+        let workers = (0..WORKERS).map(worker).collect::<Outcome<_>>()?;
+        let trees = if mix == Mix::WithTrees { TREES } else { 0 };
+        let of_trees = (0..trees).map(|number| TreeWorker::new(root, number, rng.draw())).collect::<Outcome<_>>()?;
+        Ok(Crew { workers, of_trees })
     }
 
     pub fn start(self) -> AtWork {
@@ -27,32 +35,39 @@ impl Crew {
             let stop = stop.clone();
             thread::spawn(move || worker.work(&stop))
         };
-        AtWork { threads: self.0.into_iter().map(begin).collect(), stop }
+        let workers = self.workers.into_iter().map(begin).collect();
+        let begin = |worker: TreeWorker| {
+            let stop = stop.clone();
+            thread::spawn(move || worker.work(&stop))
+        };
+        AtWork { workers, of_trees: self.of_trees.into_iter().map(begin).collect(), stop }
     }
 
     /// Operations that have succeeded.
     pub fn done(&self) -> u64 {
-        self.0.iter().map(Worker::done).sum()
+        self.workers.iter().map(Worker::done).chain(self.of_trees.iter().map(TreeWorker::done)).sum()
     }
 
     /// An operation that did not succeed, in words.
     pub fn failed(&self) -> Option<&str> {
-        self.0.iter().find_map(Worker::failed)
+        self.workers.iter().find_map(Worker::failed).or_else(|| self.of_trees.iter().find_map(TreeWorker::failed))
     }
 
     pub fn verify(&mut self) -> Outcome<()> {
-        self.0.iter_mut().try_for_each(Worker::verify)
+        self.workers.iter_mut().try_for_each(Worker::verify)?;
+        self.of_trees.iter_mut().try_for_each(TreeWorker::verify)
     }
 
-    /// Gives the number of operations that are lost.
+    /// Gives the number of operations that are lost. What is known of trees does not say what a power cut may leave of them.
     pub fn verify_after_power_cut(&mut self) -> Outcome<u64> {
-        self.0.iter_mut().map(Worker::verify_after_power_cut).sum()
+        self.workers.iter_mut().map(Worker::verify_after_power_cut).sum()
     }
 }
 
 /// Workers on threads of their own.
 pub struct AtWork {
-    threads: Vec<JoinHandle<Worker>>,
+    workers: Vec<JoinHandle<Worker>>,
+    of_trees: Vec<JoinHandle<TreeWorker>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -60,7 +75,10 @@ impl AtWork {
     /// Lets each end what it does.
     pub fn stop(self) -> Outcome<Crew> {
         self.stop.store(true, Ordering::Relaxed);
-        let workers = self.threads.into_iter().map(|thread| thread.join().map_err(|_| "a worker panicked"));
-        Ok(Crew(workers.collect::<Result<_, _>>()?))
+        Ok(Crew { workers: join(self.workers)?, of_trees: join(self.of_trees)? })
     }
+}
+
+fn join<T>(threads: Vec<JoinHandle<T>>) -> Outcome<Vec<T>> {
+    threads.into_iter().map(|thread| thread.join().map_err(|_| "a worker panicked".into())).collect()
 }

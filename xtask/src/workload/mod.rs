@@ -7,6 +7,7 @@
 
 mod crew;
 mod history;
+mod tree;
 
 pub use crew::{AtWork, Crew};
 
@@ -46,6 +47,8 @@ pub enum Mix {
     Plain,
     /// Now and then they force what they did.
     Forcing,
+    /// As `Plain`, and beside them others change trees ([`tree`]).
+    WithTrees,
 }
 
 pub struct Worker {
@@ -244,8 +247,7 @@ impl Worker {
         Ok(lost)
     }
 
-    /// What is there, which the kernel of a mount that has lived on must not answer from its
-    /// own cache.
+    /// What is there.
     fn look(&self) -> Outcome<Files> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -254,25 +256,30 @@ impl Worker {
                 .strip_prefix("name ")
                 .and_then(|number| number.parse().ok())
                 .ok_or_else(|| Finding(format!("{name} was never made")))?;
-            let path = self.path(number);
-            let at = |error: io::Error| format!("{}: {error}", path.display());
-            let mut file = OsFile::open(&path).map_err(at)?;
-            let mode = file.metadata().map_err(at)?.permissions().mode() & 0o7777;
-            // SAFETY: posix_fadvise takes plain integers, and the descriptor is open.
-            let dropped = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-            if dropped != 0 {
-                return Err(at(io::Error::from_raw_os_error(dropped)).into());
-            }
-            let mut content = Vec::new();
-            file.read_to_end(&mut content).map_err(|error| match error.raw_os_error() {
-                // Its bytes are damaged or missing, and the node knows.
-                Some(libc::EIO) => Finding(at(error)).into(),
-                _ => Box::<dyn std::error::Error>::from(at(error)),
-            })?;
-            found.insert(number, File { content, mode });
+            let (content, metadata) = read(&self.path(number))?;
+            found.insert(number, File { content, mode: metadata.permissions().mode() & 0o7777 });
         }
         Ok(found)
     }
+}
+
+/// A file, whose bytes the kernel of a mount that has lived on must not answer from its own cache.
+fn read(path: &Path) -> Outcome<(Vec<u8>, fs::Metadata)> {
+    let at = |error: io::Error| format!("{}: {error}", path.display());
+    let mut file = OsFile::open(path).map_err(at)?;
+    let metadata = file.metadata().map_err(at)?;
+    // SAFETY: posix_fadvise takes plain integers, and the descriptor is open.
+    let dropped = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    if dropped != 0 {
+        return Err(at(io::Error::from_raw_os_error(dropped)).into());
+    }
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).map_err(|error| match error.raw_os_error() {
+        // Its bytes are damaged or missing, and the node knows.
+        Some(libc::EIO) => Finding(at(error)).into(),
+        _ => Box::<dyn std::error::Error>::from(at(error)),
+    })?;
+    Ok((content, metadata))
 }
 
 fn apply(files: &mut Files, operation: &Operation) {
