@@ -1,5 +1,7 @@
-//! What daemon and supervisor of an embedded mount hold in memory, together (PSS): idle, and at most under work.
+//! What daemon and supervisor of an embedded mount hold in memory, together (PSS): idle, and at most under work. More than they may
+//! is an error.
 
+use crate::demo::work::{archives, unpack};
 use crate::rig::{Rig, Shape};
 use crate::{Outcome, tool};
 use std::ffi::CString;
@@ -13,23 +15,38 @@ const FILES: usize = 5_000;
 const SPARSE_BYTES: u64 = 100 << 30;
 const PIECES: u64 = 1_000;
 
+/// The goal for a mount that does nothing.
+const IDLE_BYTES: u64 = 60 << 20;
+
+/// `--buffer-memory`.
+const BUFFER_BYTES: u64 = 256 << 20;
+
+/// `--metadata-memory`, with this much for each entry.
+const METADATA_BYTES: u64 = 64 << 20;
+const ENTRY_BYTES: u64 = 192;
+
 /// Between two looks at a process.
 const PACE: Duration = Duration::from_millis(100);
 
 pub fn run(entries: u64, release: bool) -> Outcome<()> {
     let binaries = tool::build(&["ebb", "ebb-s3-server"], release)?;
     // Nothing is sent meanwhile: 100 GiB of zeros would be.
-    let mut rig = Rig::new(Shape::EmbeddedS3, &binaries)?.with(&["--flush-interval", "1d"]);
+    let (mut rig, most) = bounded(&["--flush-interval", "1d"], entries, &binaries)?;
     rig.mount("")?;
     let top = rig.mountpoint();
-    row(&rig, "idle", || {
+    row(&rig, IDLE_BYTES, "idle", || {
         std::thread::sleep(Duration::from_secs(2));
         Ok(())
     })?;
-    row(&rig, &format!("write {FILES} files of 4 KiB"), || many_files(&top.join("files")))?;
-    row(&rig, "a sparse file of 100 GiB, 1,000 pieces of 64 KiB", || sparse_file(&top.join("sparse")))?;
-    row(&rig, &format!("make {entries} files in one directory"), || make_entries(&top.join("entries"), libc::S_IFREG, entries))?;
-    row(&rig, "list it", || list(&top.join("entries"), entries))?;
+    row(&rig, most, &format!("write {FILES} files of 4 KiB"), || many_files(&top.join("files")))?;
+    row(&rig, most, "a sparse file of 100 GiB, 1,000 pieces of 64 KiB", || sparse_file(&top.join("sparse")))?;
+    let archives = archives()?;
+    row(&rig, most, &format!("unpack {} archives of sources", archives.len()), || {
+        fs::create_dir(top.join("sources"))?;
+        archives.iter().try_for_each(|archive| unpack(archive, &top.join("sources")))
+    })?;
+    row(&rig, most, &format!("make {entries} files in one directory"), || make_entries(&top.join("entries"), libc::S_IFREG, entries))?;
+    row(&rig, most, "list it", || list(&top.join("entries"), entries))?;
     println!("{}", tool::output(&mut rig.ebb(&["status", &top.display().to_string()]))?);
     drop(rig);
     sent(entries, &binaries)
@@ -37,30 +54,38 @@ pub fn run(entries: u64, release: bool) -> Outcome<()> {
 
 /// Names that need no objects go to the bucket in the pieces of their directory's page, and come back from it.
 fn sent(entries: u64, binaries: &Path) -> Outcome<()> {
-    let mut rig = Rig::new(Shape::EmbeddedS3, binaries)?;
+    let (mut rig, most) = bounded(&[], entries, binaries)?;
     rig.mount("")?;
     let top = rig.mountpoint();
     let names = top.join("names");
-    row(&rig, &format!("make {entries} FIFOs in one directory, which are sent meanwhile"), || {
+    row(&rig, most, &format!("make {entries} FIFOs in one directory, which are sent meanwhile"), || {
         make_entries(&names, libc::S_IFIFO, entries)
     })?;
     let flush = || -> Outcome<()> {
         tool::output(&mut rig.ebb(&["flush", &top.display().to_string()]))?;
         Ok(())
     };
-    row(&rig, "flush it", flush)?;
-    row(&rig, "make one more, and flush it", || {
+    row(&rig, most, "flush it", flush)?;
+    row(&rig, most, "make one more, and flush it", || {
         make(&names, libc::S_IFIFO, entries)?;
         flush()
     })?;
     rig.umount()?;
     rig.drop_cache()?;
     rig.mount("")?;
-    row(&rig, "look for one name, with nothing but the bucket", || {
+    row(&rig, most, "look for one name, with nothing but the bucket", || {
         fs::symlink_metadata(path(&names, entries / 2))?;
         Ok(())
     })?;
-    row(&rig, "list it", || list(&names, entries + 1))
+    row(&rig, most, "list it", || list(&names, entries + 1))
+}
+
+/// A mount that may take so much memory, and how much that is altogether.
+fn bounded(flags: &[&str], entries: u64, binaries: &Path) -> Outcome<(Rig, u64)> {
+    let metadata = METADATA_BYTES + entries * ENTRY_BYTES;
+    let (metadata_flag, buffer_flag) = (format!("--metadata-memory={metadata}"), format!("--buffer-memory={BUFFER_BYTES}"));
+    let flags = [flags, &[metadata_flag.as_str(), buffer_flag.as_str()]].concat();
+    Ok((Rig::new(Shape::EmbeddedS3, binaries)?.with(&flags), IDLE_BYTES + BUFFER_BYTES + metadata))
 }
 
 fn list(dir: &Path, entries: u64) -> Outcome<()> {
@@ -68,7 +93,8 @@ fn list(dir: &Path, entries: u64) -> Outcome<()> {
     if listed == entries { Ok(()) } else { Err(format!("{listed} of {entries} entries are listed").into()) }
 }
 
-fn row(rig: &Rig, what: &str, work: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
+/// Fails if more than `may` is held at any time.
+fn row(rig: &Rig, may: u64, what: &str, work: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
     let (over, most) = (AtomicBool::new(false), AtomicU64::new(0));
     let began = Instant::now();
     std::thread::scope(|threads| {
@@ -86,8 +112,9 @@ fn row(rig: &Rig, what: &str, work: impl FnOnce() -> Outcome<()>) -> Outcome<()>
     let took = began.elapsed();
     let now = rig.proportional_bytes()?;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    println!("{:>9.1} MiB at most, {:>9.1} afterwards, {:>7.1} s  {what}", mib(most.into_inner().max(now)), mib(now), took.as_secs_f64());
-    Ok(())
+    let most = most.into_inner().max(now);
+    println!("{:>9.1} of {:>6.0} MiB at most, {:>9.1} afterwards, {:>7.1} s  {what}", mib(most), mib(may), mib(now), took.as_secs_f64());
+    if most > may { Err(format!("{what}: {:.1} MiB, and {:.1} are allowed", mib(most), mib(may)).into()) } else { Ok(()) }
 }
 
 fn many_files(top: &Path) -> Outcome<()> {

@@ -3,7 +3,7 @@
 
 mod objects;
 pub mod tree;
-mod work;
+pub mod work;
 
 use crate::rig::{Rig, Shape};
 use crate::{Outcome, tool};
