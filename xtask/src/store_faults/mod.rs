@@ -4,7 +4,8 @@
 //! For each fault: work with the bucket well, then with the fault, then flush; everything is
 //! compared with what was acknowledged, from the cache and from the bucket alone, and no
 //! object or upload may be left that belongs to nothing. Meanwhile files that only the bucket
-//! has are read and all directories listed: an error is allowed, wrong bytes are not.
+//! has are read and all directories listed: an error is allowed, wrong bytes are not. While
+//! the fault lasts and nobody uses the mount, the node is to say what is wrong, and to rest.
 
 mod files;
 mod proxy;
@@ -17,12 +18,10 @@ use clap::ValueEnum;
 use files::{Cold, Large};
 use proxy::{Proxy, Request, Seen};
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -52,6 +51,8 @@ pub enum Fault {
     ReadOnly,
     /// Nobody answers.
     Gone,
+    /// The store does not know conditions of changes, and leaves them out. It was never another one.
+    Unconditional,
 }
 
 impl Fault {
@@ -62,8 +63,14 @@ impl Fault {
             Fault::Truncated | Fault::Garbled => request.is_download(),
             Fault::StaleListings => request.is_listing(),
             Fault::LostUploads => request.is_of_upload(),
+            Fault::Unconditional => request.is_conditional_change(),
             _ => true,
         }
+    }
+
+    /// Nothing gets through, or next to nothing: the node can only try again, and has to say so.
+    fn lasts(self) -> bool {
+        matches!(self, Fault::SlowDown | Fault::ExpiredToken | Fault::ClockSkew | Fault::ReadOnly | Fault::Gone)
     }
 
     /// Of the requests that it concerns.
@@ -82,31 +89,53 @@ impl Fault {
     }
 }
 
-/// After a fault everything reaches the bucket within this time.
+/// After a fault everything reaches the bucket within this time, what is left over goes, and nothing is said to be wrong.
 const DRAIN: Duration = Duration::from_secs(120);
 
 /// More requests than this per second of a fault, and one for each operation, are a hot loop.
 const MOST_REQUESTS_PER_SEC: u64 = 1000;
 
+/// How long nobody uses the mount while a fault lasts.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// More of one core than this while nobody uses the mount is a hot loop. Usual is a hundredth.
+const MOST_CORE: f64 = 0.5;
+
+/// How long a fault goes on at most until something has been spoiled, or is told.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between two looks.
+const PACE: Duration = Duration::from_millis(200);
+
 pub fn run(faults: &[Fault], seconds: u64, seed: u64, release: bool) -> Outcome<()> {
     let binaries = tool::build(&["ebb", "ebb-s3-server"], release)?;
-    println!("| Fault | Acknowledged meanwhile | Reads failed | Requests, spoiled | Drained in | Said by status |");
-    println!("|---|---|---|---|---|---|");
+    println!("| Fault | Requests spoiled | Acknowledged meanwhile | Reads failed | Drained in |");
+    println!("|---|---|---|---|---|");
+    let mut all_said = Vec::new();
     for fault in faults {
         let mut rig = Rig::new(Shape::EmbeddedS3, &binaries)?;
         match under(*fault, &mut rig, Duration::from_secs(seconds), seed) {
-            Ok(row) => println!("{row}"),
+            Ok(Report { row, said }) => {
+                println!("{row}");
+                all_said.push(said);
+            }
             Err(error) => {
                 rig.keep();
                 return Err(format!("{}, seed {seed}: {error}\nleft to look at: {}", fault.name(), rig.dir.display()).into());
             }
         }
     }
-    println!("\nNothing was lost, wrong or left over.");
+    println!("\nNothing was lost, wrong or left over. What the node took and said while a fault lasted and nobody used it:");
+    all_said.iter().for_each(|said| println!("{said}"));
     Ok(())
 }
 
-fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<String> {
+struct Report {
+    row: String,
+    said: String,
+}
+
+fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<Report> {
     let mut rng = Rng(seed);
     let endpoint = rig.store.endpoint().ok_or("there is no endpoint")?;
     let (proxy, endpoint) = Proxy::before(endpoint, rng.draw())?;
@@ -115,6 +144,15 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     if fault == Fault::StaleListings {
         // Otherwise nothing is listed twice.
         rig.store.environment.extend([("EBB_REVALIDATE", "1s".into())]);
+    }
+    // What it is once the fault is over.
+    let well = (fault == Fault::Unconditional).then_some(fault);
+    proxy.set(well);
+    if well.is_some() {
+        if rig.mount("").is_ok() {
+            return Err("it was mounted though the bucket cannot say who else serves it".into());
+        }
+        rig.set_flags(&["--take-over=now"]);
     }
     rig.mount("")?;
     let root = rig.mountpoint();
@@ -125,7 +163,12 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     let before = crew.done();
     let at_work = crew.start();
     thread::sleep(Duration::from_secs(1));
-    let seen_before = proxy.seen();
+    let early = troubles(rig)?;
+    if !early.is_empty() {
+        return Err(format!("said to be wrong before the fault: {}", told(&early)).into());
+    }
+    let seen_before = if well.is_some() { Seen::default() } else { proxy.seen() };
+    let began = wall_secs()?;
     proxy.set(Some(fault));
     let reading = {
         let cold = cold.clone();
@@ -140,51 +183,99 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
         spawn(&stop, move |stop| files::list_until(&root, stop))
     };
     thread::sleep(duration);
-    let troubles = troubles(rig)?;
+    let spoils = Instant::now();
+    while proxy.seen().spoiled == 0 && spoils.elapsed() < PATIENCE {
+        thread::sleep(PACE);
+    }
+    let worked = spoils.elapsed() + duration;
     stop.store(true, Ordering::Relaxed);
     let mut crew = at_work.stop()?;
     let seen = proxy.seen();
-    proxy.set(None);
     let failed_reads = reading.join().map_err(|_| "the reader panicked")?.map_err(|error| format!("a file of the bucket: {error}"))?;
     let large = writing.join().map_err(|_| "the writer panicked")?.map_err(|error| format!("the large file: {error}"))?;
     listing.join().map_err(|_| "who lists panicked")?;
     if let Some(failed) = crew.failed() {
         return Err(format!("work did not go on from the cache: {failed}").into());
     }
+    if seen.spoiled == 0 {
+        return Err("nothing was spoiled: the fault tries nothing".into());
+    }
     let requests = seen.requests - seen_before.requests;
-    if requests > MOST_REQUESTS_PER_SEC * duration.as_secs().max(1) + (crew.done() - before) {
+    if requests > MOST_REQUESTS_PER_SEC * worked.as_secs().max(1) + (crew.done() - before) {
         return Err(format!("{requests} requests during the fault").into());
     }
+    let said = quietly(fault, rig, began)?;
+    proxy.set(well);
 
     let drained = drain(rig)?;
     crew.verify()?;
     cold.verify()?;
     large.verify()?;
-    tool::output(&mut rig.ebb(&["fsck", &root.display().to_string()]))?;
+    rig.fsck()?;
     rig.umount()?;
     rig.drop_cache()?;
     rig.mount("")?;
     crew.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
     cold.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
     large.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
-    left_over(&root, &proxy.seen(), &rig.store.url)?;
+    let began = Instant::now();
+    while let Err(left) = left_over(rig, &proxy.seen()) {
+        if began.elapsed() > DRAIN {
+            return Err(left);
+        }
+        thread::sleep(PACE);
+    }
+    rig.fsck_bucket()?;
     rig.umount()?;
     let done = crew.done() - before;
-    Ok(format!(
-        "| {} | {done} | {failed_reads} | {requests}, {} | {:.1} s | {} |",
+    let row = format!(
+        "| {} | {} of {requests} | {done} | {failed_reads} | {:.1} s |",
         fault.name(),
-        seen.spoiled,
-        drained.as_secs_f64(),
-        told(&troubles)
-    ))
+        seen.spoiled - seen_before.spoiled,
+        drained.as_secs_f64()
+    );
+    Ok(Report { row, said })
+}
+
+/// What the node takes and says while a fault lasts that began at `began`, and nobody uses the mount.
+fn quietly(fault: Fault, rig: &Rig, began: i64) -> Outcome<String> {
+    let (start, taken) = (Instant::now(), rig.processor_time()?);
+    thread::sleep(QUIET);
+    let core = (rig.processor_time()? - taken).as_secs_f64() / start.elapsed().as_secs_f64();
+    let mut troubles = troubles(rig)?;
+    while fault.lasts() && troubles.is_empty() {
+        if start.elapsed() > PATIENCE {
+            return Err("`ebb status` says nothing of it".into());
+        }
+        thread::sleep(PACE);
+        troubles = self::troubles(rig)?;
+    }
+    let now = wall_secs()?;
+    if let Some(Trouble { since, what }) = troubles.iter().find(|trouble| !(began..=now).contains(&trouble.since)) {
+        return Err(format!("the fault lasts since {began}, and at {now} this is said to be wrong since {since}: {what}").into());
+    }
+    if core > MOST_CORE {
+        return Err(format!("{core:.2} of a core are taken though nobody uses the mount").into());
+    }
+    Ok(format!("{}: {core:.2} of a core; {}", fault.name(), told(&troubles)))
+}
+
+fn wall_secs() -> Outcome<i64> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs().try_into()?)
+}
+
+/// What `ebb status` says is wrong, and since when, in seconds since 1970.
+struct Trouble {
+    since: i64,
+    what: String,
 }
 
 /// The first of what is wrong, and how much else is.
-fn told(troubles: &[String]) -> String {
+fn told(troubles: &[Trouble]) -> String {
     match troubles {
         [] => "nothing".into(),
-        [one] => one.clone(),
-        [first, more @ ..] => format!("{first}; and {} more", more.len()),
+        [one] => one.what.clone(),
+        [first, more @ ..] => format!("{}; and {} more", first.what, more.len()),
     }
 }
 
@@ -193,15 +284,15 @@ fn spawn<T: Send + 'static>(stop: &Arc<AtomicBool>, work: impl FnOnce(&AtomicBoo
     thread::spawn(move || work(&stop))
 }
 
-/// What `ebb status` says is wrong.
-fn troubles(rig: &Rig) -> Outcome<Vec<String>> {
+fn troubles(rig: &Rig) -> Outcome<Vec<Trouble>> {
     let status = tool::output(&mut rig.ebb(&["status", &rig.mountpoint().display().to_string(), "--json"]))?;
     let status: serde_json::Value = serde_json::from_str(&status)?;
     let troubles = status["troubles"].as_array().ok_or("the status says nothing of troubles")?;
-    Ok(troubles.iter().filter_map(|trouble| trouble["what"].as_str()).map(|what| what.replace('|', "/")).collect())
+    let trouble = |one: &serde_json::Value| Some(Trouble { since: one["since_secs"].as_i64()?, what: one["what"].as_str()?.to_owned() });
+    troubles.iter().map(|one| trouble(one).ok_or_else(|| format!("no trouble: {one}").into())).collect()
 }
 
-/// How long until nothing is dirty any more.
+/// How long until nothing is dirty any more. What is wrong may be said a little longer, until it is seen that it is not.
 fn drain(rig: &Rig) -> Outcome<Duration> {
     let began = Instant::now();
     let root = rig.mountpoint().display().to_string();
@@ -211,30 +302,29 @@ fn drain(rig: &Rig) -> Outcome<Duration> {
         }
         thread::sleep(Duration::from_millis(100));
     }
-    let left = troubles(rig)?;
-    if left.is_empty() { Ok(began.elapsed()) } else { Err(format!("still said to be wrong when drained: {}", told(&left)).into()) }
+    let drained = began.elapsed();
+    let mut left = troubles(rig)?;
+    while !left.is_empty() && began.elapsed() < DRAIN {
+        thread::sleep(PACE);
+        left = troubles(rig)?;
+    }
+    if left.is_empty() { Ok(drained) } else { Err(format!("still said to be wrong when drained: {}", told(&left)).into()) }
 }
 
-/// Every object is a file's, and no upload is open.
-fn left_over(root: &Path, seen: &Seen, url: &str) -> Outcome<()> {
-    let prefix = url.splitn(4, '/').nth(3).map(|prefix| format!("{prefix}/")).unwrap_or_default();
-    let mut files = BTreeSet::new();
-    let mut todo = vec![root.to_owned()];
-    while let Some(dir) = todo.pop() {
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                todo.push(entry.path());
-            } else {
-                files.insert(entry.path().strip_prefix(root)?.to_string_lossy().into_owned());
-            }
-        }
-    }
-    let objects =
-        seen.objects.iter().filter_map(|key| key.strip_prefix(&prefix)).filter(|key| !key.starts_with(".ebb/") && !key.ends_with('/'));
-    let orphans: Vec<&str> = objects.filter(|key| !files.contains(*key)).collect();
+/// Every object is a file's or a directory's, or one of those that the volume has, and no upload is open. What is below `.ebb/d/` and
+/// `.ebb/e/` is for `ebb fsck` to judge.
+fn left_over(rig: &Rig, seen: &Seen) -> Outcome<()> {
+    let prefix = rig.store.url.splitn(4, '/').nth(3).map(|prefix| format!("{prefix}/")).unwrap_or_default();
+    let names = rig.tree()?.into_iter().map(|(path, kind)| {
+        let end = if kind.is_dir() { "/" } else { "" };
+        format!("{}{end}", path.display())
+    });
+    let names: BTreeSet<String> = names.collect();
+    let is_of_the_volume = |key: &str| key == ".ebb/head" || [".ebb/d/", ".ebb/e/"].iter().any(|below| key.starts_with(below));
+    let objects = seen.objects.iter().filter_map(|key| key.strip_prefix(&prefix));
+    let orphans: Vec<&str> = objects.filter(|key| !names.contains(*key) && !is_of_the_volume(key)).collect();
     if !orphans.is_empty() {
-        return Err(format!("objects that are no files: {}", orphans.join(", ")).into());
+        return Err(format!("objects that belong to nothing: {}", orphans.join(", ")).into());
     }
     if seen.uploads.is_empty() { Ok(()) } else { Err(format!("uploads that are still open: {:?}", seen.uploads).into()) }
 }

@@ -37,6 +37,7 @@ struct State {
 #[derive(Clone, Default, Debug)]
 pub struct Seen {
     pub requests: u64,
+    /// Whose effect, answer or conditions were others than they should have been.
     pub spoiled: u64,
     /// Keys of the objects that are there.
     pub objects: BTreeSet<String>,
@@ -77,8 +78,12 @@ impl Proxy {
 
     /// One request and its answer: the server is told to close the connection after it.
     fn serve(&self, client: &TcpStream) -> io::Result<()> {
-        let Some(request) = Request::read(client)? else { return Ok(()) };
+        let Some(mut request) = Request::read(client)? else { return Ok(()) };
         let fault = self.draw(&request);
+        // Whether the others have anything to spoil is known once there is an answer.
+        if fault.is_some_and(|fault| !matches!(fault, Fault::Truncated | Fault::Garbled | Fault::StaleListings)) {
+            self.has_spoiled();
+        }
         let answer = |bytes: &[u8]| {
             let mut client = client;
             client.write_all(bytes)
@@ -110,22 +115,33 @@ impl Proxy {
             }
             Some(Fault::Truncated) => {
                 let whole = self.pass(&request)?;
-                answer(&whole[..body_at(&whole).midpoint(whole.len())])
+                let half = body_at(&whole).midpoint(whole.len());
+                if half < whole.len() {
+                    self.has_spoiled();
+                }
+                answer(&whole[..half])
             }
             Some(Fault::Garbled) => {
                 let mut whole = self.pass(&request)?;
                 let body = body_at(&whole);
                 if let Some(byte) = whole.len().checked_sub(body + 1).and_then(|last| whole.get_mut(body + last / 2)) {
                     *byte ^= 1;
+                    self.has_spoiled();
                 }
                 answer(&whole)
             }
             Some(Fault::StaleListings) => {
                 let kept = self.state().listings.get(&request.target).cloned();
-                match kept {
-                    Some(kept) => answer(&kept),
-                    None => answer(&self.pass(&request)?),
+                let fresh = self.pass(&request)?;
+                let Some(kept) = kept else { return answer(&fresh) };
+                if kept[body_at(&kept)..] != fresh[body_at(&fresh)..] {
+                    self.has_spoiled();
                 }
+                answer(&kept)
+            }
+            Some(Fault::Unconditional) => {
+                request.conditions.clear();
+                answer(&self.pass(&request)?)
             }
         }
     }
@@ -135,15 +151,17 @@ impl Proxy {
         let mut state = self.state();
         state.seen.requests += 1;
         let fault = state.fault.filter(|fault| fault.concerns(request))?;
-        let spoiled = state.rng.below(100) < fault.percent();
-        state.seen.spoiled += u64::from(spoiled);
-        spoiled.then_some(fault)
+        (state.rng.below(100) < fault.percent()).then_some(fault)
+    }
+
+    fn has_spoiled(&self) {
+        self.state().seen.spoiled += 1;
     }
 
     /// The server's answer, whole.
     fn pass(&self, request: &Request) -> io::Result<Vec<u8>> {
         let mut server = TcpStream::connect(&self.server)?;
-        server.write_all(&request.bytes)?;
+        server.write_all(&[&request.head[..], &request.conditions, b"Connection: close\r\n\r\n", &request.body].concat())?;
         let mut answer = Vec::new();
         server.read_to_end(&mut answer)?;
         self.state().follow(request, &answer);
@@ -190,7 +208,11 @@ pub struct Request {
     method: String,
     /// Path and query.
     target: String,
-    bytes: Vec<u8>,
+    /// The first line and all headers but these.
+    head: Vec<u8>,
+    /// The headers that say when to do it at all.
+    conditions: Vec<u8>,
+    body: Vec<u8>,
 }
 
 impl Request {
@@ -204,7 +226,7 @@ impl Request {
         let mut words = first.split(' ');
         let (Some(method), Some(target)) = (words.next(), words.next()) else { return Err(io::ErrorKind::InvalidData.into()) };
         let (method, target) = (method.to_owned(), target.to_owned());
-        let (mut bytes, mut len) = (first.into_bytes(), 0);
+        let (mut head, mut conditions, mut body, mut len) = (first.into_bytes(), Vec::new(), Vec::new(), 0);
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line)? <= 2 {
@@ -214,14 +236,17 @@ impl Request {
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => len = value.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?,
                 "connection" => continue,
+                "if-match" | "if-none-match" => {
+                    conditions.extend_from_slice(line.as_bytes());
+                    continue;
+                }
                 _ => {}
             }
-            bytes.extend_from_slice(line.as_bytes());
+            head.extend_from_slice(line.as_bytes());
         }
-        bytes.extend_from_slice(b"Connection: close\r\n\r\n");
         reader.get_mut().set_limit(len);
-        reader.take(len).read_to_end(&mut bytes)?;
-        Ok(Some(Request { method, target, bytes }))
+        reader.take(len).read_to_end(&mut body)?;
+        Ok(Some(Request { method, target, head, conditions, body }))
     }
 
     fn query(&self, name: &str) -> Option<&str> {
@@ -243,6 +268,10 @@ impl Request {
 
     pub fn is_change(&self) -> bool {
         self.method != "GET" && self.method != "HEAD"
+    }
+
+    pub fn is_conditional_change(&self) -> bool {
+        self.is_change() && !self.conditions.is_empty()
     }
 
     /// Makes an object, at once or by completing its upload.
