@@ -7,7 +7,10 @@ use std::rc::Rc;
 impl Node {
     pub(crate) async fn admin(self: &Rc<Self>, request: AdminRequest) -> Result<AdminReply, RpcError> {
         match request {
-            AdminRequest::Status => Ok(AdminReply::Status(Box::new(self.status()))),
+            AdminRequest::Status => {
+                self.end_troubles().await;
+                Ok(AdminReply::Status(Box::new(self.status())))
+            }
             AdminRequest::ListDirty { limit } => Ok(AdminReply::Dirty(self.list_dirty(limit))),
             AdminRequest::Flush { path } => {
                 let root = self.walk(&path).await?;

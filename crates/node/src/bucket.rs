@@ -2,16 +2,18 @@
 //! the stated time is over, and `status` says what is wrong meanwhile.
 
 use crate::Node;
+use crate::borders::Side;
 use crate::load::bucket_refusal;
-use crate::troubles::MAX_TROUBLES;
+use crate::troubles::Subject;
 use ebb_model::RpcError;
 use ebb_ports::{Bucket, BucketError, Object, PortFuture, Ports};
 use futures_util::future::{Either, select};
+use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One of as many requests as are made at one time over a line of some Mbit/s.
 pub(crate) const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 16 << 10;
@@ -25,8 +27,12 @@ pub struct Damage {
     pub what: String,
 }
 
-fn subject_of(key: &str) -> String {
-    format!("content of {key}")
+/// When a bucket last answered, by the monotonic clock.
+#[derive(Default)]
+pub struct Answers {
+    pub any: Cell<Duration>,
+    /// To who writes.
+    pub writes: Cell<Duration>,
 }
 
 /// The pause before another attempt: doubling, with up to half of it at random so that
@@ -87,6 +93,19 @@ impl Node {
         &**self.bucket.as_ref().expect("only a volume with a bucket has names or bytes to fetch and to flush")
     }
 
+    pub(crate) fn answers(&self, side: Side) -> &Answers {
+        &self.answers[side.0]
+    }
+
+    /// What became of a request of who writes.
+    pub(crate) fn heard<T>(&self, key: &str, answer: &Result<T, BucketError>) {
+        if !answer.as_ref().is_err_and(is_silence) {
+            let (answers, now) = (self.answers(self.side_of_key(key)), self.ports.clock.monotonic());
+            answers.any.set(now);
+            answers.writes.set(now);
+        }
+    }
+
     /// Repeats a request that changes nothing, and gives it up when the stated time is over,
     /// also in the midst of an attempt: whoever waits has been told how long that may take. An
     /// answer with `body_bytes` has the time that a slow line needs for them besides.
@@ -108,11 +127,12 @@ impl Node {
                 Either::Left((answer, _)) => answer,
                 Either::Right(_) => Err(BucketError::Unavailable { what: format!("no answer to {what} {key} in time"), retry_after: None }),
             };
+            if !answer.as_ref().is_err_and(is_silence) {
+                self.answers(side).any.set(self.ports.clock.monotonic());
+                self.trouble(&subject, None);
+            }
             let error = match answer {
-                Ok(answer) => {
-                    self.trouble(&subject, None);
-                    return Ok(answer);
-                }
+                Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let asked = match &error {
@@ -149,11 +169,7 @@ impl Node {
             };
             let what = format!("{key} came from the bucket as it was not written: {what}");
             if attempt == MAX_DAMAGED {
-                let mut damaged = self.damaged.borrow_mut();
-                if damaged.len() < MAX_TROUBLES || damaged.contains_key(key) {
-                    damaged.insert(key.to_owned(), at);
-                    self.trouble(&subject_of(key), Some(what.clone()));
-                }
+                self.trouble(Subject::Content { key: key.into(), at }, Some(what.clone()));
                 return Err(BucketError::Corrupt { what });
             }
             tracing::warn!(attempt, "{what}");
@@ -163,10 +179,9 @@ impl Node {
 
     /// These bytes of an object were right just now, or there are none any more.
     pub(crate) fn is_sound(&self, key: &str, range: &Range<u64>) {
-        let mut damaged = self.damaged.borrow_mut();
-        if damaged.get(key).is_some_and(|at| range.contains(at)) {
-            damaged.remove(key);
-            self.trouble(&subject_of(key), None);
+        if !self.troubles.is_empty() {
+            let content = |at| Subject::Content { key: key.into(), at };
+            self.troubles.end(content(range.start)..content(range.end), |_, _| true);
         }
     }
 
@@ -179,10 +194,16 @@ impl Node {
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, RpcError> {
         self.bucket_retry(what, key, body_bytes, ask).await.map_err(|error| {
-            if !matches!(error, BucketError::NotFound { .. }) {
+            // What is not answered is a trouble.
+            if !is_silence(&error) && !matches!(error, BucketError::NotFound { .. }) {
                 tracing::warn!(%error, what, "the bucket did not do its part");
             }
             bucket_refusal(&error)
         })
     }
+}
+
+/// The bucket has not answered. Whatever else it says is an answer.
+fn is_silence(error: &BucketError) -> bool {
+    matches!(error, BucketError::Unavailable { .. } | BucketError::Unknown { .. })
 }

@@ -8,7 +8,7 @@ use ebb_core::cache;
 use ebb_model::*;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
@@ -20,12 +20,18 @@ const EVICTION_SHARE: u64 = 64;
 pub struct Cache {
     order: RefCell<cache::Cache>,
     evicting: Mutex<()>,
+    /// The last write that there was no room for.
+    refused_bytes: Cell<u64>,
 }
 
 impl Cache {
     pub fn new(options: &Options) -> Cache {
         let least_burst_bytes = options.read_ahead_bytes.saturating_add(2 * CHUNK_BYTES);
-        Cache { order: RefCell::new(cache::Cache::new(options.eviction, least_burst_bytes)), evicting: Mutex::default() }
+        Cache {
+            order: RefCell::new(cache::Cache::new(options.eviction, least_burst_bytes)),
+            evicting: Mutex::default(),
+            refused_bytes: Cell::default(),
+        }
     }
 
     pub fn forget(&self, ino: Ino) {
@@ -90,26 +96,22 @@ impl Node {
         let deadline = self.ports.clock.monotonic() + self.options.space_timeout;
         loop {
             self.reserve_clean(len_bytes).await?;
-            let (dirty, resident) = {
-                let state = self.replica.view();
-                (state.extents().dirty_bytes(), state.extents().resident_bytes())
-            };
-            let orphans = || self.replica.view().orphan_bytes();
-            let budget = if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
-            let may_wait = dirty + len_bytes <= budget || dirty - orphans() + len_bytes <= budget;
-            if may_wait && resident + len_bytes <= self.cache_budget() {
-                self.trouble("space", None);
+            if self.has_room_for_dirty(len_bytes) {
                 return Ok(());
             }
             let now = self.ports.clock.monotonic();
             if self.bucket.is_none() || now >= deadline {
-                let orphans = orphans();
-                let what = format!(
-                    "{} bytes wait for the bucket, {orphans} are of files without a name, and {resident} are cached, \
-                     which is all that is allowed",
-                    dirty - orphans
-                );
-                self.trouble("space", Some(what));
+                self.cache.refused_bytes.set(len_bytes);
+                let what = {
+                    let state = self.replica.view();
+                    let (orphans, resident) = (state.orphan_bytes(), state.extents().resident_bytes());
+                    format!(
+                        "{} bytes wait for the bucket, {orphans} are of files without a name, and {resident} are cached, \
+                         which is all that is allowed",
+                        state.extents().dirty_bytes() - orphans
+                    )
+                };
+                self.trouble("room", Some(what));
                 return Err(FsError::NoSpace.into());
             }
             let progress = Box::pin(self.flusher.progress.wait());
@@ -118,6 +120,19 @@ impl Node {
                 Either::Left(_) | Either::Right(_) => {}
             }
         }
+    }
+
+    fn has_room_for_dirty(&self, len_bytes: u64) -> bool {
+        let state = self.replica.view();
+        let (dirty, resident) = (state.extents().dirty_bytes(), state.extents().resident_bytes());
+        let budget = if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
+        let may_wait = dirty + len_bytes <= budget || dirty - state.orphan_bytes() + len_bytes <= budget;
+        may_wait && resident + len_bytes <= self.cache_budget()
+    }
+
+    /// What was last refused for want of room would not be by now.
+    pub(crate) fn has_room_again(&self) -> bool {
+        self.has_room_for_dirty(self.cache.refused_bytes.get())
     }
 
     /// Makes room for bytes that come in clean. Where everything is dirty they come in all

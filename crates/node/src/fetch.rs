@@ -8,6 +8,7 @@ use crate::line::Line;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::streams::Streams;
+use crate::troubles::Subject;
 use crate::walks::Walks;
 use bytes::{Bytes, BytesMut};
 use ebb_core::extent::Fill;
@@ -189,7 +190,7 @@ impl Node {
             "what is fetched of {of} is gone before it can be used: the cache is too small, others replace the object all the time, \
              or the store does not keep to conditions"
         );
-        self.trouble("cache", Some(what));
+        self.trouble(Subject::Fetched(ino), Some(what));
         FsError::Io.into()
     }
 
@@ -252,6 +253,7 @@ impl Node {
             Ok(data) => {
                 fetching.came(data.len() as u64);
                 drop(fetching);
+                self.trouble(Subject::NoObject { ino, etag: etag.0.clone() }, None);
                 data
             }
             Err(error) => {
@@ -349,6 +351,18 @@ impl Node {
         Ok(())
     }
 
+    fn no_object(&self, ino: Ino, key: &str) -> String {
+        let state = self.replica.view();
+        if state.backing().is_lost(ino) {
+            return format!("the bytes of {key} are nowhere: a node was lost with them, and `ebb restore` has named it");
+        }
+        let rest = match state.extents().resident_bytes_of(ino) {
+            0 => "nothing of it is cached",
+            _ => "what is cached of it can still be read",
+        };
+        format!("{key} was removed from the bucket by somebody else; {rest}")
+    }
+
     /// A download failed. Where the object is no longer the one that the home names, the
     /// file takes on the new one (O-55) and whoever waits plans again.
     pub(crate) async fn object_changed(self: &Rc<Self>, ino: Ino, key: &str, etag: &ETag, error: BucketError) -> Result<(), RpcError> {
@@ -365,8 +379,7 @@ impl Node {
         let meta = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
             Ok(meta) => meta,
             Err(BucketError::NotFound { .. }) => {
-                let what = format!("{key} was removed from the bucket by somebody else; what is cached of it can still be read");
-                self.trouble(key, Some(what));
+                self.trouble(Subject::NoObject { ino, etag: etag.0.clone() }, Some(self.no_object(ino, key)));
                 return Err(FsError::Io.into());
             }
             Err(error) => return Err(bucket_refusal(&error)),

@@ -5,8 +5,10 @@
 //! are still to come back, bytes are forced all the same, and no record says so: `repeat`.
 
 use crate::replica::refusal;
+use crate::troubles::Subject;
 use crate::{Node, Planted};
 use ebb_model::*;
+use ebb_ports::DiskError;
 
 impl Node {
     /// Forces everything that was answered so far, and tells clients that they need not keep
@@ -19,12 +21,14 @@ impl Node {
         let upto = self.replica.log().written();
         let all_back = !self.attachments.awaits_any();
         match self.waiting("the node's disk", self.store.sync(scope)).await {
-            Ok(any) if (any || scope == SyncScope::All) && all_back => {
-                self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await?;
+            Ok(any) => {
+                self.trouble("unforced", None);
+                if (any || scope == SyncScope::All) && all_back {
+                    self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await?;
+                }
             }
-            Ok(_) => {}
             Err(error) => {
-                self.trouble("disk", Some(format!("cached data could not be forced to disk: {error}")));
+                self.tell_of_unforced(&error);
                 self.force_log().await?;
                 return Err(RpcError::Refused(FsError::Io));
             }
@@ -47,7 +51,7 @@ impl Node {
         let upto = self.replica.log().written();
         let all_back = !self.attachments.awaits_any();
         let synced = self.waiting("the node's disk", self.store.sync(SyncScope::File(ino))).await.map_err(|error| {
-            tracing::error!(%ino, %error, "fsync failed");
+            self.tell_of_unforced(&error);
             RpcError::Refused(FsError::Io)
         })?;
         if synced && all_back {
@@ -62,14 +66,27 @@ impl Node {
         // Or what was cut off could come back under what is logged by now. Of a file of which that
         // fails nothing is forced any more.
         if let Err(error) = self.waiting("the node's disk", self.store.sync_cuts()).await {
-            self.trouble("disk", Some(format!("the length of a file could not be forced to disk: {error}")));
+            self.tell_of_unforced(&error);
         }
         let durable = self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)?;
         let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
-        if let Err(error) = self.waiting("the node's disk", self.store.drop_doomed(durable, has_files)).await {
+        match self.waiting("the node's disk", self.store.drop_doomed(durable, has_files)).await {
+            Ok(true) => self.trouble("removal", None),
+            Ok(false) => {}
             // The space comes back with the next start, which removes what nobody knows.
-            self.trouble("disk", Some(format!("a file of the cache could not be removed: {error}")));
+            Err(error) => self.trouble("removal", Some(format!("a file of the cache could not be removed: {error}"))),
         }
         Ok(durable)
+    }
+
+    /// Of which files it is remembered until they are gone or the node starts anew.
+    fn tell_of_unforced(&self, error: &DiskError) {
+        let failed = self.store.failed();
+        if failed.is_empty() {
+            self.trouble("unforced", Some(format!("cached data could not be forced to disk: {error}")));
+        }
+        for (ino, error) in failed {
+            self.trouble(Subject::Unforced(ino), Some(format!("what inode {ino} has could not be forced to disk: {error}")));
+        }
     }
 }

@@ -76,6 +76,7 @@ pub use planted::Planted;
 pub use recover::OpenError;
 pub use restore::{Outlook, Restoring, TakingOver};
 
+use bucket::Answers;
 use cache::Cache;
 use ebb_core::extent::Unforced;
 use ebb_core::locks::LockTable;
@@ -109,7 +110,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use store::Store;
 use traversals::Traversals;
-use troubles::Troubles;
+use troubles::{Subject, Troubles};
 
 pub struct Node {
     ports: Ports,
@@ -148,8 +149,8 @@ pub struct Node {
     /// Mutations that have no answer yet, and whether each is [firm](Node::is_firm).
     under_way: RefCell<BTreeMap<TxId, bool>>,
     troubles: Troubles,
-    /// Objects that are not what was written, and from where on.
-    damaged: RefCell<BTreeMap<String, u64>>,
+    /// Of each bucket.
+    answers: Vec<Answers>,
     /// Tells this run of the node from others.
     run: u64,
     /// What neither the node's disk nor the bucket could take is refused at once.
@@ -243,13 +244,14 @@ impl Node {
                     // Or a power cut could bring back the blocks without their bytes.
                     self.force_log().await?;
                     let (start, len) = (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
-                    if let Err(error) = self.store.hole(&self.place(ino), start, len).await {
-                        if self.is_seen(ino) {
-                            return Err(self.disk_failed(ino, error));
-                        }
-                        // What is a hole reads as zeros all the same.
-                        self.trouble("disk", Some(format!("the space of a hole could not be given back: {error}")));
+                    let made = self.store.hole(&self.place(ino), start, len).await;
+                    if let Err(error) = &made
+                        && self.is_seen(ino)
+                    {
+                        return Err(self.disk_failed(ino, error.clone()));
                     }
+                    // What is a hole reads as zeros all the same.
+                    self.trouble("holes", made.err().map(|error| format!("the space of a hole could not be given back: {error}")));
                 }
             }
         }
@@ -265,7 +267,7 @@ impl Node {
         }
     }
 
-    /// What a request is told of the node's disk, which is logged here once.
+    /// What a request is told of the node's disk, which is remembered here.
     fn disk_failed(&self, ino: Ino, error: DiskError) -> RpcError {
         match error {
             DiskError::NoSpace => {
@@ -273,8 +275,7 @@ impl Node {
                 RpcError::Refused(FsError::NoSpace)
             }
             error => {
-                tracing::error!(%ino, %error, "the node's disk failed");
-                self.trouble("disk", Some(format!("the node's disk failed: {error}")));
+                self.trouble(Subject::Disk(ino), Some(format!("the node's disk failed where it has bytes of inode {ino}: {error}")));
                 RpcError::Refused(FsError::Io)
             }
         }
@@ -287,11 +288,6 @@ impl Node {
     /// The node that has taken the volume from this one.
     fn lost_to(&self) -> Option<String> {
         self.tenure.as_ref().and_then(|tenure| tenure.lost_to())
-    }
-
-    /// Remembers that something is wrong since now, or that it no longer is.
-    fn trouble(&self, subject: &str, what: Option<String>) {
-        self.troubles.set(subject, what, self.ports.clock.wall());
     }
 }
 

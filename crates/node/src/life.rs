@@ -103,6 +103,7 @@ impl Node {
             if !self.options.embedded {
                 self.expire_sessions().await;
             }
+            self.end_troubles().await;
         }
     }
 

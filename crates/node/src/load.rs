@@ -8,6 +8,7 @@ use crate::Node;
 use crate::locks::Mode;
 use crate::pages::LOAD_PIECES;
 use crate::traversals::Look;
+use crate::troubles::Subject;
 use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope, end_of_part, page_key, pieces_of_listing, pieces_of_name};
 use ebb_format::page::Head;
 use ebb_model::*;
@@ -151,9 +152,10 @@ impl Node {
         let current = self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope, after: None }, epoch, progress).await?;
         if current && self.load_plan(dir) == Some(plan) {
             // Asked again it would be answered in the same way, for ever.
-            self.trouble(&format!("load {dir}"), Some(format!("directory {dir} cannot be listed: the bucket tells of it what cannot be")));
+            self.trouble(Subject::Listing(dir), Some(format!("directory {dir} cannot be listed: the bucket tells of it what cannot be")));
             return Err(FsError::Io.into());
         }
+        self.trouble(Subject::Listing(dir), None);
         Ok(())
     }
 

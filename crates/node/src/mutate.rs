@@ -9,6 +9,7 @@ use crate::fetch::MAX_ATTEMPTS;
 use crate::locks::Mode;
 use crate::replica::refusal;
 use crate::store::Place;
+use crate::troubles::Subject;
 use bytes::Bytes;
 use ebb_core::extent::{self, Fill};
 use ebb_core::partition::Partition;
@@ -360,6 +361,9 @@ impl Node {
         let sums = sums.collect();
         let stored = self.store.write(&place, offset, data).await.map_err(|error| self.disk_failed(ino, error));
         self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
+        if stored.is_ok() {
+            self.trouble(Subject::Disk(ino), None);
+        }
         let stored = match stored {
             Ok(()) if order.firm => self.fsync(ino).await.map(drop),
             stored => stored,
@@ -439,15 +443,18 @@ impl Node {
             self.force_log().await?;
         }
         let summed = |block: extent::Block| block.dirty && block.sum.is_some();
+        // What is damaged beside stays known as that.
+        let damaged = self.troubles.blocks(ino);
         let runs = {
             let state = self.replica.view();
+            let stays = |block: u64| damaged.contains(&block) && !touched.contains(&block);
             if !touched.clone().any(|block| state.extents().block(ino, block).is_some_and(summed)) {
                 return Ok(());
             }
             let per_chunk = CHUNK_BYTES / BLOCK_BYTES;
             let mut runs = Vec::<Range<u64>>::new();
             for chunk in touched.start / per_chunk..touched.end.div_ceil(per_chunk) {
-                for (block, _) in state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| summed(*block)) {
+                for (block, _) in state.extents().chunk_blocks(ino, chunk).filter(|(block, known)| summed(*known) && !stays(*block)) {
                     match runs.last_mut() {
                         Some(run) if run.end == block => run.end += 1,
                         _ => runs.push(block..block + 1),

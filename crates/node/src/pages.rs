@@ -5,6 +5,7 @@ use crate::Node;
 use crate::bucket::Damage;
 use crate::load::bucket_refusal;
 use crate::locks::{Locks, Mode};
+use crate::troubles::Subject;
 use ebb_core::backing::{found_pieces, page_key, piece_key};
 use ebb_format::page::{self, Head};
 use ebb_model::*;
@@ -134,6 +135,7 @@ impl Node {
             Ok(entries) => {
                 let entries = Rc::new(entries);
                 self.pages.keep_piece(dir, piece.id, entries.clone());
+                self.trouble(Subject::Piece { dir, piece: piece.id }, None);
                 Ok(Some(entries))
             }
             Err(BucketError::NotFound { .. }) => {
@@ -141,7 +143,7 @@ impl Node {
                 match now.is_some_and(|(now, _)| now.pieces == head.pieces) {
                     true => {
                         self.trouble(
-                            &format!("load {dir}"),
+                            Subject::Piece { dir, piece: piece.id },
                             Some(format!("{key}, which the page of directory {dir} names, is gone from the bucket")),
                         );
                         Err(FsError::Io.into())

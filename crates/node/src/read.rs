@@ -4,9 +4,11 @@
 use crate::Node;
 use crate::fetch::{MAX_ATTEMPTS, Piece};
 use crate::locks::Mode;
+use crate::troubles::Subject;
 use bytes::{Bytes, BytesMut};
-use ebb_core::extent::{Segment, Source};
+use ebb_core::extent::{Block, Segment, Source};
 use ebb_model::*;
+use ebb_ports::DiskError;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -32,7 +34,7 @@ impl Node {
                 match self.gather(ino, &plan, &pieces).await? {
                     Some(data) => {
                         if attempt > 0 {
-                            self.trouble("cache", None);
+                            self.trouble(Subject::Fetched(ino), None);
                         }
                         self.cache.touch(ino, &wanted);
                         return Ok(data);
@@ -104,7 +106,10 @@ impl Node {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let first_byte = blocks.start * BLOCK_BYTES;
         let len_bytes = ((blocks.end - blocks.start) * BLOCK_BYTES) as usize;
-        let data = self.store.read(&self.place(ino), first_byte, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+        let data = match self.store.read(&self.place(ino), first_byte, len_bytes).await {
+            Ok(data) => data,
+            Err(error) => return Err(self.cannot_read(ino, blocks, &error).await),
+        };
         let start = (range.start - first_byte) as usize;
         let wanted = data.slice(start..start + (range.end - range.start) as usize);
         if self.is_exposed(ino) {
@@ -114,13 +119,14 @@ impl Node {
             let start = (block * BLOCK_BYTES - first_byte) as usize;
             let state = self.replica.view().extents().block(ino, block);
             let Some(state) = state else { return Ok(None) };
-            let Some(sum) = state.sum else { continue };
-            if ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize]) == sum {
+            let subject = || Subject::Block { ino, block, version: state.version };
+            if state.sum.is_none_or(|sum| ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize]) == sum) {
+                self.trouble(subject(), None);
                 continue;
             }
             if state.dirty {
                 let what = format!("block {block} of inode {ino} is damaged on the node's disk, and the bucket does not have it yet");
-                self.trouble(&format!("damage {ino} {block}"), Some(what));
+                self.trouble(subject(), Some(what));
                 return Err(FsError::Io.into());
             }
             tracing::warn!(%ino, block, "a cached block is damaged on the node's disk and is fetched again");
@@ -129,5 +135,19 @@ impl Node {
         }
         self.loans.verified(ino, blocks);
         Ok(Some(wanted))
+    }
+
+    /// The node's disk fails to read a range of blocks: which of them is found out by reading them one by one.
+    async fn cannot_read(&self, ino: Ino, blocks: Range<u64>, error: &DiskError) -> RpcError {
+        tracing::debug!(%ino, %error, "bytes could not be read");
+        for block in blocks {
+            let read = self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+            let known = self.replica.view().extents().block(ino, block);
+            if let (Err(error), Some(Block { version, .. })) = (read, known) {
+                let what = format!("block {block} of inode {ino} cannot be read from the node's disk: {error}");
+                self.trouble(Subject::Block { ino, block, version }, Some(what));
+            }
+        }
+        FsError::Io.into()
     }
 }

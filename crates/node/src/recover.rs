@@ -1,6 +1,6 @@
 //! Starting a node: whose volume it is, what the log says, what a power cut took back.
 
-use crate::bucket::MAX_DAMAGED;
+use crate::bucket::{Answers, MAX_DAMAGED};
 use crate::cache::Cache;
 use crate::exposed::Exposures;
 use crate::fetch::Downloads;
@@ -232,6 +232,7 @@ impl Node {
             bucket,
             flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
             downloads: Downloads::new(members.len() + 1, options.download_buffer_bytes(), &ports.clock),
+            answers: (0..=members.len()).map(|_| Answers::default()).collect(),
             members,
             attachments: Default::default(),
             advisory: Default::default(),
@@ -253,7 +254,6 @@ impl Node {
             counters: Counters::new(ports.clock.monotonic(), asked),
             under_way: Default::default(),
             troubles: Default::default(),
-            damaged: Default::default(),
             run: ports.entropy.next_u64(),
             max_file_bytes,
             recovered,

@@ -145,6 +145,10 @@ impl Node {
         !fresh && !self.is_stopping() && !self.attachments.awaits_any() && self.lost_to().is_none()
     }
 
+    pub(crate) fn revalidation_rests_until(&self) -> Duration {
+        self.revalidation.not_before.get()
+    }
+
     async fn settle(&self, revalidating: impl Future<Output = Result<(), RpcError>>) {
         let what = match revalidating.await {
             Ok(()) => None,

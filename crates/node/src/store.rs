@@ -472,10 +472,11 @@ impl Store {
         self.state.borrow_mut().doomed.push_back((index, Doomed::Range(range)));
     }
 
-    /// Removes what is doomed by commands up to `durable`. `has_files` says of a pack file
+    /// Removes what is doomed by commands up to `durable`; says whether there was any. `has_files` says of a pack file
     /// whether any file is in it.
-    pub async fn drop_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Result<(), DiskError> {
+    pub async fn drop_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Result<bool, DiskError> {
         let Going { files, ranges, packs } = self.take_doomed(durable, has_files);
+        let any = !(files.is_empty() && ranges.is_empty() && packs.is_empty());
         let mut dropped = Ok(());
         for ino in files {
             dropped = dropped.and(self.drop_file(ino).await);
@@ -486,7 +487,7 @@ impl Store {
         for pack in packs {
             dropped = dropped.and(self.drop_pack(pack).await);
         }
-        dropped
+        dropped.map(|()| any)
     }
 
     /// At one moment: a pack file that goes is known to go until it is gone.
@@ -700,6 +701,10 @@ impl Store {
     /// Files whose bytes could not be forced.
     pub fn failed(&self) -> Vec<(Ino, DiskError)> {
         self.state.borrow().failed.iter().map(|(ino, error)| (*ino, error.clone())).collect()
+    }
+
+    pub fn failure_of(&self, ino: Ino) -> Option<DiskError> {
+        self.state.borrow().failed.get(&ino).cloned()
     }
 
     pub fn has_failed(&self) -> bool {

@@ -4,6 +4,7 @@
 
 use crate::Node;
 use crate::fetch::MAX_REQUEST_BYTES;
+use crate::troubles::Subject;
 use ebb_core::extent::Source;
 use ebb_model::*;
 use std::ops::Range;
@@ -33,7 +34,7 @@ impl Node {
             let remote = self.remote_in(ino, &wanted)?;
             if remote.is_empty() {
                 if attempt > 0 {
-                    self.trouble("cache", None);
+                    self.trouble(Subject::Fetched(ino), None);
                 }
                 self.cache.prefer(ino, &wanted);
                 return Ok(fetched_bytes);

@@ -29,6 +29,11 @@ pub enum Loss {
 const NO_OBJECT: &str = "0";
 
 impl Backing {
+    /// A node was lost with the file's content, and the bucket has nothing of it.
+    pub fn is_lost(&self, ino: Ino) -> bool {
+        self.files.get(&ino).and_then(|file| file.home).is_some_and(|home| home.etag == NO_OBJECT)
+    }
+
     /// What is to be deleted is deleted only if it is still what it was. The marker of a directory is not if there is
     /// something in that by now.
     pub(crate) fn keep_deletes(&mut self, objects: &BTreeMap<String, Object>) {

@@ -3,6 +3,7 @@
 use super::transact::FlushError;
 use super::upload::MAX_CONFLICTS;
 use crate::Node;
+use crate::troubles::Subject;
 use bytes::Bytes;
 use ebb_core::backing::{Drafted, PageStep, piece_key};
 use ebb_format::{FormatError, page};
@@ -97,7 +98,7 @@ impl Node {
                 Drafted::Piece(first, entries) => {
                     let id = self.ports.entropy.next_u64();
                     draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
-                    let body = page::encode_piece(&page::Piece { dir, id, entries }).map_err(|error| self.not_encoded(key, &error))?;
+                    let body = page::encode_piece(&page::Piece { dir, id, entries }).map_err(|error| self.not_encoded(dir, &error))?;
                     pieces.push((id, body));
                     if pieces.len() >= self.options.flush_parallel {
                         self.put_pieces(dir, std::mem::take(&mut pieces)).await?;
@@ -109,7 +110,7 @@ impl Node {
         }
         self.put_pieces(dir, pieces).await?;
         let Some((head, parts)) = backing.finish_page(&names, draft, head_there) else { return Err(FlushError::Later) };
-        let body = page::encode(&head).map_err(|error| self.not_encoded(key, &error))?;
+        let body = page::encode(&head).map_err(|error| self.not_encoded(dir, &error))?;
         self.force_log().await?;
         let etag = match old {
             // What it was made of must still be there.
@@ -153,8 +154,8 @@ impl Node {
         Ok(())
     }
 
-    fn not_encoded(&self, key: &str, error: &FormatError) -> FlushError {
-        self.trouble(key, Some(format!("the page of a directory cannot be encoded: {error}")));
+    fn not_encoded(&self, dir: Ino, error: &FormatError) -> FlushError {
+        self.trouble(Subject::Page(dir), Some(format!("the page of directory {dir} cannot be encoded: {error}")));
         FlushError::Node(FsError::Io.into())
     }
 

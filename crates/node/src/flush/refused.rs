@@ -2,7 +2,7 @@
 //! it is there to be done.
 
 use super::Work;
-use crate::troubles::MAX_TROUBLES;
+use crate::troubles::told;
 use ebb_model::{Time, Trouble};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -61,8 +61,7 @@ impl RefusedWork {
         self.table.borrow().values().any(|refused| refused.paused_until.is_some())
     }
 
-    /// So many at most: a bucket that refuses does so for every file.
     pub fn troubles(&self) -> Vec<Trouble> {
-        self.table.borrow().values().take(MAX_TROUBLES).map(|refused| refused.trouble.clone()).collect()
+        told(self.table.borrow().values().map(|refused| &refused.trouble))
     }
 }

@@ -247,6 +247,7 @@ impl Node {
                 true => ask().await,
                 false => Err(BucketError::Unavailable { what: "the volume is not this node's to write".into(), retry_after: None }),
             };
+            self.heard(key, &asked);
             let (what, retry_after) = match asked {
                 Err(BucketError::Unknown { what }) => {
                     doubt.set(true);

@@ -219,10 +219,9 @@ impl Node {
                 Err(error) => return Err(bucket_refusal(&error)),
             };
             let _guard = self.locks.lock(ino, Mode::Exclusive).await;
-            let (before_bytes, lost_bytes, blocks) = {
+            let (before_bytes, lost_bytes) = {
                 let state = self.replica.view();
-                let blocks = state.extents().resident_runs(ino, 0..u64::MAX);
-                (state.namespace().attr(ino)?.size_bytes, state.extents().dirty_bytes_of(ino), blocks)
+                (state.namespace().attr(ino)?.size_bytes, state.extents().dirty_bytes_of(ino))
             };
             let is_changed = self.replica.view().backing().dirty(ino).is_some_and(|dirty| dirty.content.is_some());
             if !is_changed && meta.etag == etag {
@@ -250,9 +249,7 @@ impl Node {
                 Err(error) => return Err(error),
             }
             self.force_log().await?;
-            for block in blocks.into_iter().flatten() {
-                self.trouble(&format!("damage {ino} {block}"), None);
-            }
+            self.end_troubles().await;
             self.refresh_lent(ino);
             return Ok(AdminReply::RolledBack { before_bytes, lost_bytes, bytes: meta.len_bytes });
         }
