@@ -56,7 +56,10 @@ impl Node {
         };
         for (ino, error) in self.store.failed() {
             let file = named(&self.replica.view(), ino);
-            report.problem(format!("{file}: its bytes could not be forced to disk: {error}"));
+            report.problem(format!(
+                "{file}: its bytes could not be forced to disk: {error}. Send what can be read of them to the bucket (`ebb flush`), write \
+                 them anew to another file, or remove it; the next start of the node takes what is on the disk then"
+            ));
         }
         for path in self.strays().await? {
             report.mendable(format!("{path} in the data directory is nobody's"), Remedy::Remove { path });
