@@ -130,15 +130,20 @@ impl Listener {
 
     async fn accept(self, told: Told) {
         let open = Rc::new(Cell::new(0));
+        let mut failing = false;
         loop {
             let accepted = match &self {
                 Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| start(stream, &told, &open, From::Address)),
                 Listener::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| start(stream, &told, &open, From::Socket)),
             };
+            let failed = accepted.is_err();
             if let Err(error) = accepted {
-                tracing::warn!(%error, "a connection for metrics could not be accepted");
+                if !failing {
+                    tracing::warn!(%error, "connections for metrics cannot be accepted");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
+            failing = failed;
         }
     }
 }

@@ -99,11 +99,13 @@ impl Drop for Offered {
 
 async fn accept(node: Rc<Node>, offered: Offered) {
     let loans = Rc::new(());
+    let mut failing = false;
     while !node.is_stopping() {
         let accepted = tokio::select! {
             accepted = offered.listener.accept() => accepted,
             () = tokio::time::sleep(LOOK) => continue,
         };
+        let failed = accepted.is_err();
         match accepted {
             Ok((stream, _)) => {
                 let (lender, loan) = (node.clone(), loans.clone());
@@ -116,10 +118,13 @@ async fn accept(node: Rc<Node>, offered: Offered) {
                 }));
             }
             Err(error) => {
-                tracing::warn!(%error, "who wants to borrow a file could not be heard");
+                if !failing {
+                    tracing::warn!(%error, "who wants to borrow a file cannot be heard");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+        failing = failed;
     }
 }
 

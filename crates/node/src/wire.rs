@@ -23,6 +23,13 @@ pub async fn serve(node: Rc<Node>, mut listener: Box<dyn Listener>) {
     while !node.is_stopping() {
         match listener.accept().await {
             Ok(connection) => {
+                let what = listener.shortage().map(|what| {
+                    format!(
+                        "the node has descriptors for no more connections and files than it has open ({what}): one at a time can ask \
+                         what is wrong; start it with a higher limit (ulimit -n, LimitNOFILE=)"
+                    )
+                });
+                node.trouble("descriptors", what);
                 let peer = serve_peer(node.clone(), connection);
                 node.ports.spawn.spawn(Box::pin(peer));
             }

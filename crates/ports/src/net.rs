@@ -13,6 +13,11 @@ pub trait Net {
 pub trait Listener {
     fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>>;
 
+    /// What there was not enough of for the connection that was accepted last, but for what is kept in reserve.
+    fn shortage(&mut self) -> Option<String> {
+        None
+    }
+
     /// The address bound, with the port that was chosen where 0 was asked for.
     fn address(&self) -> String;
 }

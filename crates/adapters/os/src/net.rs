@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use ebb_format::rpc::MAX_MESSAGE_BYTES;
 use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, MAX_FRAME_BYTES, Net, NetError, PortFuture};
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
@@ -40,12 +41,14 @@ impl Net for OsNet {
         Box::pin(async move {
             if let Some(path) = address.strip_prefix(UNIX) {
                 let listener = listen_at(Path::new(path)).map_err(|error| unreachable(&address, error))?;
-                let listener: Box<dyn Listener> = Box::new(AcceptingLocally { listener, path: path.into() });
+                let reserve = Reserve::new(&address)?;
+                let listener: Box<dyn Listener> = Box::new(AcceptingLocally { listener, path: path.into(), reserve });
                 return Ok(listener);
             }
             let listener = TcpListener::bind(&address).await.map_err(|error| unreachable(&address, error))?;
             let bound = listener.local_addr().map_err(|error| unreachable(&address, error))?;
-            let listener: Box<dyn Listener> = Box::new(Accepting { listener, address: bound.to_string() });
+            let reserve = Reserve::new(&address)?;
+            let listener: Box<dyn Listener> = Box::new(Accepting { listener, address: bound.to_string(), reserve });
             Ok(listener)
         })
     }
@@ -73,6 +76,7 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
 struct Accepting {
     listener: TcpListener,
     address: String,
+    reserve: Reserve,
 }
 
 impl Listener for Accepting {
@@ -84,10 +88,14 @@ impl Listener for Accepting {
                         Ok(connection) => return Ok(connection),
                         Err(error) => tracing::debug!("{error}"),
                     },
-                    Err(error) => pass_over(&self.address, error).await?,
+                    Err(error) => pass_over(&self.address, &mut self.reserve, error).await?,
                 }
             }
         })
+    }
+
+    fn shortage(&mut self) -> Option<String> {
+        self.reserve.shortage()
     }
 
     fn address(&self) -> String {
@@ -98,6 +106,7 @@ impl Listener for Accepting {
 struct AcceptingLocally {
     listener: UnixListener,
     path: PathBuf,
+    reserve: Reserve,
 }
 
 impl Listener for AcceptingLocally {
@@ -106,10 +115,14 @@ impl Listener for AcceptingLocally {
             loop {
                 match self.listener.accept().await {
                     Ok((stream, _)) => return Ok(over_unix(stream, self.address())),
-                    Err(error) => pass_over(&self.address(), error).await?,
+                    Err(error) => pass_over(&self.address(), &mut self.reserve, error).await?,
                 }
             }
         })
+    }
+
+    fn shortage(&mut self) -> Option<String> {
+        self.reserve.shortage()
     }
 
     fn address(&self) -> String {
@@ -125,8 +138,35 @@ impl Drop for AcceptingLocally {
     }
 }
 
+/// A descriptor for one more connection where there is no other: who asks what is wrong is to be answered.
+struct Reserve(Option<File>);
+
+impl Reserve {
+    fn new(address: &str) -> Result<Reserve, NetError> {
+        let mut reserve = Reserve(None);
+        reserve.fill().map_err(|error| unreachable(address, error))?;
+        Ok(reserve)
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        if self.0.is_none() {
+            self.0 = Some(File::open("/dev/null")?);
+        }
+        Ok(())
+    }
+
+    /// False where it is spent.
+    fn spend(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+
+    fn shortage(&mut self) -> Option<String> {
+        self.fill().err().map(|error| error.to_string())
+    }
+}
+
 /// Whether a failed accept is no reason to stop listening.
-async fn pass_over(address: &str, error: io::Error) -> Result<(), NetError> {
+async fn pass_over(address: &str, reserve: &mut Reserve, error: io::Error) -> Result<(), NetError> {
     match error.raw_os_error() {
         // Of the connection, which went away while it waited; accept(2) lists them.
         Some(
@@ -144,8 +184,10 @@ async fn pass_over(address: &str, error: io::Error) -> Result<(), NetError> {
         ) => Ok(()),
         // Of this process. Giving up would turn a shortage into an outage.
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-            tracing::warn!("{address}: cannot accept a connection: {error}; trying again");
-            tokio::time::sleep(SHORTAGE_PAUSE).await;
+            if !reserve.spend() {
+                tracing::debug!("{address}: cannot accept a connection: {error}; trying again");
+                tokio::time::sleep(SHORTAGE_PAUSE).await;
+            }
             Ok(())
         }
         _ => Err(NetError::Broken { what: format!("{address}: {error}") }),

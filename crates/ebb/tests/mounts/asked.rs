@@ -142,6 +142,43 @@ fn survives<'a>(explained: &'a serde_json::Value, failure: &str) -> &'a str {
     explained["survives"][failure].as_str().unwrap_or_else(|| panic!("{explained}"))
 }
 
+/// Situation: the daemon of a mount has as many descriptors open as it may. Danger: nobody can ask it what is wrong, and its
+/// log tells of nothing else. Expectation: `ebb status` is answered as often as it asks, and says so; the log says it once.
+#[test]
+fn a_daemon_without_descriptors_can_be_asked() {
+    let place = Place::new();
+    place.mount();
+    let daemon = place.record("mnt").daemon.pid;
+    let numbers = || fs::read_dir(format!("/proc/{daemon}/fd")).unwrap().map(|entry| entry.unwrap().file_name());
+    let highest = numbers().filter_map(|name| name.to_str()?.parse::<u64>().ok()).max().unwrap();
+    let usual = limit_descriptors(daemon, highest + 1);
+    let failed = (0..1000).map(|number| fs::write(place.path(&format!("mnt/{number}")), vec![1; 200_000])).find_map(Result::err);
+    assert!(failed.is_some(), "its files are open");
+    for _ in 0..5 {
+        let status = place.ebb(&["status", "mnt"]).good().out;
+        assert!(status.contains("has descriptors for no more connections"), "{status}");
+    }
+    limit_descriptors(daemon, usual);
+    let status = place.ebb(&["status", "mnt"]).good().out;
+    assert!(!status.contains("has descriptors for no more"), "{status}");
+    let log = fs::read_to_string(place.path("data/ebb.log")).unwrap();
+    assert_eq!(log.matches("has descriptors for no more").count(), 2, "when it begins, and when it is over: {log}");
+    place.umount();
+}
+
+/// The most descriptors that a process may have open at one time, as it was before.
+fn limit_descriptors(pid: u32, most: u64) -> u64 {
+    let (mut before, mut limit) = (libc::rlimit { rlim_cur: 0, rlim_max: 0 }, libc::rlimit { rlim_cur: 0, rlim_max: 0 });
+    // SAFETY: both limits outlive the calls.
+    unsafe {
+        assert_eq!(libc::prlimit(pid as i32, libc::RLIMIT_NOFILE, std::ptr::null(), &mut before), 0);
+        limit.rlim_cur = most;
+        limit.rlim_max = before.rlim_max;
+        assert_eq!(libc::prlimit(pid as i32, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()), 0);
+    }
+    before.rlim_cur
+}
+
 #[test]
 fn a_reader_that_has_seen_enough_is_no_failure() {
     let place = Place::new();
