@@ -118,6 +118,9 @@ impl Node {
     pub(crate) async fn walk(self: &Rc<Self>, path: &[Name]) -> Result<Ino, RpcError> {
         let mut at = Ino::ROOT;
         for name in path {
+            if name.as_bytes() == TRASH {
+                return Err(FsError::NotFound.into());
+            }
             self.resolve(at, name).await?;
             at = self.replica.view().namespace().lookup(at, name)?.ino;
         }
