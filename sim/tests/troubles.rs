@@ -59,6 +59,13 @@ impl Mount {
         self.client.admin(AdminRequest::Flush { path: path.to_vec() }).await.map(drop).map_err(RpcError::Refused)
     }
 
+    async fn explain(&self, name: &str) -> Explained {
+        match self.client.admin(AdminRequest::Explain { path: vec![named(name)] }).await {
+            Ok(AdminReply::Explained(explained)) => *explained,
+            other => panic!("{other:?}"),
+        }
+    }
+
     async fn troubles(&self) -> Vec<Trouble> {
         match self.client.admin(AdminRequest::Status).await {
             Ok(AdminReply::Status(status)) => status.troubles,
@@ -109,6 +116,7 @@ fn damage_of_many_blocks_hides_nothing_and_ends_with_them() {
         mount.trouble("does not take what is written").await;
         mount.trouble("and 256 more of this kind").await;
         mount.trouble(&format!("block 7 of inode {ino} is damaged")).await;
+        assert_eq!(mount.explain("file").await.damaged_runs[7], (7 * BLOCK_BYTES, BLOCK_BYTES));
 
         mount.write(ino, 1).await.unwrap();
         let troubles = mount.troubles().await;
@@ -219,6 +227,7 @@ fn a_missing_object_is_missed_as_long_as_it_is_wanted() {
             assert_eq!(mount.client.read(ino, 0, 10).await, Err(FsError::Io));
             let what = mount.trouble("was removed from the bucket by somebody else").await.what;
             assert!(what.ends_with("nothing of it is cached"), "{what}");
+            assert_eq!(mount.explain(end).await.missing, Some(MissingObject::Removed));
             match end {
                 "put back" => {
                     bucket.put_as_outsider(end, object.body.clone(), vec![]).unwrap();
@@ -248,6 +257,8 @@ fn what_cannot_be_forced_is_told_until_it_is_gone() {
         assert_eq!(mount.client.fsync(ino).await, Err(FsError::Io));
         world.sleep(REST).await;
         mount.trouble(&format!("inode {ino} has could not be forced")).await;
+        let explained = mount.explain("file").await;
+        assert!(!explained.forced && explained.force_failed.is_some(), "{explained:?}");
         let Ok(AdminReply::Fsck(report)) = mount.client.admin(AdminRequest::Fsck).await else { panic!("no report") };
         assert!(report.problems.iter().any(|problem| problem.what.contains("`ebb flush`")), "{:?}", report.problems);
         mount.unlink("file").await;
@@ -255,5 +266,32 @@ fn what_cannot_be_forced_is_told_until_it_is_gone() {
         world.sleep(REST).await;
         assert_eq!(mount.troubles().await, []);
         assert!(mount.process.is_alive());
+    });
+}
+
+/// Expectation: `ebb explain` says how much of a file has been sent that is being sent, and no more than it has of dirty bytes.
+#[test]
+fn what_is_being_sent_is_explained() {
+    let world = World::new(7);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, &bucket, by_hand()).await;
+        let ino = mount.make("file").await;
+        mount.write(ino, 40).await.unwrap();
+        mount.client.write(&Caller::ROOT, ino, 40 * MIB as u64, Bytes::from_static(b"end"), false).await.unwrap();
+        let explained = mount.explain("file").await;
+        let size = 40 * MIB as u64 + 3;
+        assert_eq!((explained.sent_bytes, explained.dirty_bytes, &explained.dirty_runs[..]), (None, size, &[(0, size)][..]));
+        bucket.set_uplink(MIB as u64);
+        let flushing = mount.flush(&[]);
+        let looking = async {
+            world.sleep(Duration::from_secs(35)).await;
+            let sent = mount.explain("file").await.sent_bytes;
+            assert!(sent.is_some_and(|sent| sent > 0 && sent < size), "{sent:?}");
+        };
+        let (flushed, ()) = futures_util::future::join(flushing, looking).await;
+        flushed.unwrap();
+        let explained = mount.explain("file").await;
+        assert_eq!((explained.sent_bytes, explained.dirty_bytes), (None, 0));
     });
 }

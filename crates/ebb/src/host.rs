@@ -54,6 +54,7 @@ pub async fn open(
         ports = encryption::unlock(ports, data_dir) => ports?,
         () = signals.next() => return Err(interrupted()),
     };
+    options.encrypted = data_dir.is_encrypted();
     let listener = match listen {
         Some(address) => {
             let listener = ports.net.listen(address).await.map_err(|error| Failure::of("cannot listen", error))?;

@@ -131,7 +131,7 @@ const BULK_CRC_AT: usize = 14;
 const HEADER_CRC_AT: usize = 18;
 
 /// Of the protocol and of everything in it.
-pub const VERSION: u8 = 13;
+pub const VERSION: u8 = 14;
 
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;

@@ -700,6 +700,8 @@ pub struct Status {
     pub upload_bytes_per_sec: Option<u64>,
     pub packs: PackStatus,
     pub scrub: ScrubStatus,
+    /// What is on the node's disk.
+    pub encrypted: bool,
     /// What is wrong now, in words, with the time since when.
     pub troubles: Vec<Trouble>,
 }
@@ -758,23 +760,37 @@ pub struct Explained {
     pub size_bytes: u64,
     /// In the node's data directory, and where in it the file begins. `None` if no bytes of it are there.
     pub store_file: Option<(String, u64)>,
-    /// In whole blocks: what the store file has, and what of it the bucket does not have.
+    /// What the store file has, and what of it the bucket does not have.
     pub cached_bytes: u64,
     pub dirty_bytes: u64,
     /// Where the dirty bytes are, as offset and length: the first runs of them.
     pub dirty_runs: Vec<(u64, u64)>,
+    /// Those of them that are known to be damaged, and so nowhere.
+    pub damaged_runs: Vec<(u64, u64)>,
     /// Since when the bucket lacks bytes of it, or has them at another place.
     pub dirty_since: Option<Time>,
+    /// How many bytes of it the bucket has taken by now, while it is being sent.
+    pub sent_bytes: Option<u64>,
     /// Since when the page of its directory, which records its names and attributes in the
     /// bucket, is to be written.
     pub page_since: Option<Time>,
+    /// The pages of its directories, and, of a directory, its own behind them: the first of them.
+    pub pages: Vec<ExplainedPage>,
+    /// In the node's data directory: names, attributes, and which bytes are where.
+    pub log: String,
     /// Its bytes are forced to the node's disk.
     pub forced: bool,
+    /// Why they could not be, the last time.
+    pub force_failed: Option<String>,
     /// Operations on the volume that a power cut of the node may still take.
     pub unforced_operations: u64,
     /// The bucket that its path leads to. `None` for a volume without one.
     pub bucket: Option<String>,
     pub object: Option<ExplainedObject>,
+    /// Why there is no such object, as far as is known.
+    pub missing: Option<MissingObject>,
+    /// Somebody has it open: what a kernel has of it and has not written back yet is not known here.
+    pub open: bool,
     /// The innermost that it counts in.
     pub quota: Option<QuotaStatus>,
     /// The nearest that keeps it in the cache, itself or a directory that it is below, from the root
@@ -799,6 +815,26 @@ pub struct QuotaStatus {
     /// Everything below is known. Until then more is being loaded from the bucket, and counted
     /// as it comes.
     pub counted: bool,
+}
+
+/// What the bucket has of names and attributes in one directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ExplainedPage {
+    pub key: String,
+    /// The bucket may have it.
+    pub there: bool,
+    /// Of the one that was written last, or read.
+    pub etag: Option<String>,
+    /// Since when it is to be written.
+    pub since: Option<Time>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MissingObject {
+    /// Others have removed it.
+    Removed,
+    /// A node was lost with all that it should have.
+    Lost,
 }
 
 /// The object that has a file's clean bytes.

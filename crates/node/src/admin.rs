@@ -80,6 +80,7 @@ impl Node {
             upload_bytes_per_sec: self.options.upload_bytes_per_sec,
             packs: self.pack_status(),
             scrub: self.scrub.status(),
+            encrypted: self.options.encrypted,
             troubles: self.troubles.list().into_iter().chain(self.refused_work().troubles()).collect(),
         }
     }

@@ -444,7 +444,7 @@ impl Node {
         }
         let summed = |block: extent::Block| block.dirty && block.sum.is_some();
         // What is damaged beside stays known as that.
-        let damaged = self.troubles.blocks(ino);
+        let damaged = self.damaged_blocks(ino);
         let runs = {
             let state = self.replica.view();
             let stays = |block: u64| damaged.contains(&block) && !touched.contains(&block);

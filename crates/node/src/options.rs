@@ -19,6 +19,8 @@ pub struct Options {
     pub uid: u32,
     pub gid: u32,
     pub read_only: bool,
+    /// What is on the disk is: for people.
+    pub encrypted: bool,
     /// The only client lives in the node's process: sessions of before a restart are over.
     pub embedded: bool,
     /// But for this one: the process of before has left it to the client in this one.
@@ -97,6 +99,7 @@ impl Default for Options {
             uid: 0,
             gid: 0,
             read_only: false,
+            encrypted: false,
             embedded: false,
             heir_of: None,
             take_over: TakeOver::IfAbandoned,

@@ -103,12 +103,12 @@ impl Troubles {
         self.table.borrow().is_empty()
     }
 
-    /// Blocks of a file that are known to be damaged.
-    pub fn blocks(&self, ino: Ino) -> Vec<u64> {
-        let (first, last) = (Subject::block(ino, 0, Version(0)), Subject::block(ino, u64::MAX, Version(u64::MAX)));
+    /// Blocks of a file that were found damaged, as they had been written then.
+    fn blocks(&self, ino: Ino) -> Vec<(u64, Version)> {
+        let block = |block, version| Subject::Block { ino, block, version };
         let table = self.table.borrow();
-        let blocks = table.range(first..=last).filter_map(|(subject, _)| match subject {
-            Subject::Block { block, .. } => Some(*block),
+        let blocks = table.range(block(0, Version(0))..=block(u64::MAX, Version(u64::MAX))).filter_map(|(subject, _)| match subject {
+            Subject::Block { block, version, .. } => Some((*block, *version)),
             _ => None,
         });
         blocks.collect()
@@ -119,12 +119,6 @@ impl Troubles {
         let all: Vec<(&Subject, &Trouble)> = table.iter().map(|(subject, lasting)| (subject, &lasting.trouble)).collect();
         let kinds = all.chunk_by(|(one, _), (other, _)| discriminant(*one) == discriminant(*other));
         kinds.flat_map(|kind| told(kind.iter().map(|(_, trouble)| *trouble))).collect()
-    }
-}
-
-impl Subject {
-    pub fn block(ino: Ino, block: u64, version: Version) -> Subject {
-        Subject::Block { ino, block, version }
     }
 }
 
@@ -142,6 +136,13 @@ impl Node {
         if what.is_some() || !self.troubles.is_empty() {
             self.troubles.set(subject.into(), what, self.ports.clock.wall(), self.ports.clock.monotonic());
         }
+    }
+
+    /// Blocks of a file that are known to be damaged and that the bucket does not have.
+    pub(crate) fn damaged_blocks(&self, ino: Ino) -> Vec<u64> {
+        let state = self.replica.view();
+        let is_so = |block: u64, version| state.extents().block(ino, block).is_some_and(|block| block.dirty && block.version == version);
+        self.troubles.blocks(ino).into_iter().filter(|(block, version)| is_so(*block, *version)).map(|(block, _)| block).collect()
     }
 
     /// Ends troubles of which nobody notices that they are over.

@@ -44,7 +44,7 @@ pub use keys::{page_key, piece_key};
 pub use listing::{Interpreted, Listed, Listing, Part, Scope, end_of_part, pieces_of_listing, pieces_of_name};
 pub use page::{Drafted, PageDraft, PageParts};
 pub use pieces::found_pieces;
-pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStep};
+pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageState, PageStep};
 pub use prove::{Claimed, ClaimedPage, Owner, Reserved};
 pub use rebuild::{Loss, Object};
 pub use revalidate::Standing;

@@ -9,6 +9,17 @@ pub enum DirtyWork {
     Page(Ino),
 }
 
+/// What the bucket has of a directory's page.
+pub struct PageState {
+    pub dir: Ino,
+    /// The bucket may have one.
+    pub stored: bool,
+    /// Of the one that was written last, or read.
+    pub etag: Option<String>,
+    /// Since when it is to be written.
+    pub since: Option<Time>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dirt {
     pub files: u64,
@@ -114,6 +125,18 @@ impl Backing {
         let parents = inode.iter().flat_map(|inode| namespace.parents(inode));
         let dirty = parents.chain([ino]).filter_map(|dir| self.dirs.get(&dir)?.dirty);
         dirty.map(|page| page.since).min()
+    }
+
+    /// The pages that tell of an inode: of the directories of its names, and, of a directory, its own.
+    pub fn pages_of(&self, namespace: &Namespace, ino: Ino) -> Vec<PageState> {
+        let inode = namespace.inode(ino);
+        let is_recorded = self.files.get(&ino).is_none_or(|file| file.recorded) && self.dirs.get(&ino).is_none_or(|dir| dir.recorded);
+        let parents: BTreeSet<Ino> = inode.iter().filter(|_| is_recorded).flat_map(|inode| namespace.parents(inode)).collect();
+        let page = |dir: Ino| {
+            let state = self.dirs.get(&dir).filter(DirBacking::has_page)?;
+            Some(PageState { dir, stored: state.stored, etag: state.page, since: state.dirty.map(|dirty| dirty.since) })
+        };
+        parents.into_iter().filter(|parent| *parent != ino).chain([ino]).filter_map(page).collect()
     }
 
     /// Dirty files and directories, oldest first.

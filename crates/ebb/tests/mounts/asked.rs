@@ -1,6 +1,6 @@
 //! status, ls-dirty, flush, evict, fsck and explain.
 
-use crate::place::Place;
+use crate::place::{Place, until};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn a_mount_says_what_it_does() {
     fs::write(place.path("mnt/other"), "x").unwrap();
 
     let status = place.ebb(&["status", "mnt"]).good().out;
-    assert!(status.contains("dirty") && status.contains(place.url()), "{status}");
+    assert!(status.contains("dirty") && status.contains(place.url()) && status.contains("encryption at rest is off"), "{status}");
     let status = place.ebb(&["status", "mnt/d/file", "--json"]).good().json();
     assert!(status["dirty_bytes"].as_u64().unwrap() >= 300_000, "{status}");
     assert_eq!(status["troubles"], serde_json::json!([]));
@@ -110,7 +110,7 @@ fn explain_says_what_survives() {
 
     let new = explain("mnt/d/file");
     assert_eq!((&new["path"], &new["size_bytes"], &new["object"]), (&"d/file".into(), &100_000.into(), &serde_json::Value::Null));
-    assert_eq!(new["dirty_runs"], serde_json::json!([{ "offset": 0, "len_bytes": 131_072 }]));
+    assert_eq!(new["dirty_runs"], serde_json::json!([{ "offset": 0, "len_bytes": 100_000 }]));
     assert!(place.path("data").join(new["store_file"].as_str().unwrap()).exists());
     assert_eq!(new["forced"], false);
     assert!(survives(&new, "kill -9").contains("nothing is lost") && survives(&new, "disk lost").contains("all of it is lost"), "{new}");
@@ -126,7 +126,7 @@ fn explain_says_what_survives() {
 
     std::os::unix::fs::FileExt::write_all_at(&file, b"new", 90_000).unwrap();
     let changed = explain("mnt/d/file");
-    assert_eq!(changed["dirty_runs"], serde_json::json!([{ "offset": 65_536, "len_bytes": 65_536 }]));
+    assert_eq!(changed["dirty_runs"], serde_json::json!([{ "offset": 65_536, "len_bytes": 34_464 }]));
     assert!(survives(&changed, "disk lost").contains("goes back to what the object has"), "{changed}");
     drop(file);
 
@@ -140,6 +140,60 @@ fn explain_says_what_survives() {
 
 fn survives<'a>(explained: &'a serde_json::Value, failure: &str) -> &'a str {
     explained["survives"][failure].as_str().unwrap_or_else(|| panic!("{explained}"))
+}
+
+/// What has no bytes is in the log, and in pages of the bucket, which are named with what is not there yet.
+#[test]
+fn explain_names_what_has_names_and_attributes() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h", "--commit-interval", "1h"]);
+    let text = |path: &str| place.ebb(&["explain", path]).good().out;
+    let pages = |path: &str| place.ebb(&["explain", path, "--json"]).good().json()["pages"].as_array().unwrap().clone();
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    std::os::unix::fs::symlink("there", place.path("mnt/d/link")).unwrap();
+    place.program("mkfifo", &["mnt/d/pipe"]).good();
+    for path in ["mnt", "mnt/d", "mnt/d/link", "mnt/d/pipe"] {
+        let said = text(path);
+        assert!(said.contains("log       names") && said.contains("page      .ebb/d/") && !said.contains("object "), "{said}");
+        assert!(said.contains("to be written") && !said.contains("the bucket has all of it"), "{said}");
+    }
+    place.ebb(&["flush", "mnt"]).good();
+    for (path, count) in [("mnt", 1), ("mnt/d", 2), ("mnt/d/link", 1), ("mnt/d/pipe", 1)] {
+        let (said, pages) = (text(path), pages(path));
+        assert_eq!(pages.len(), count, "{said}");
+        for page in pages {
+            assert!(place.path("backing").join(page["key"].as_str().unwrap()).exists(), "{page}");
+            assert!(page["etag"].is_string() && page["there"] == true && page["since_secs"].is_null(), "{page}");
+        }
+        assert!(said.contains("with names and attributes") && said.contains("nothing of its names and attributes is lost"), "{said}");
+    }
+    place.ebb(&["trash", "keep", "mnt/d", "1h"]).good();
+    fs::remove_file(place.path("mnt/d/link")).unwrap();
+    place.ebb(&["explain", "mnt/.ebb.trash"]).refused(1, "no such file");
+    place.umount();
+}
+
+/// Situation: bits of a block have rotted that the bucket does not have. Danger: it is said that nothing is lost. Expectation:
+/// the bytes are named.
+#[test]
+fn explain_says_what_is_lost_already() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h", "--scrub-interval", "1s"]);
+    fs::write(place.path("mnt/file"), vec![7; 1 << 20]).unwrap();
+    let explain = || place.ebb(&["explain", "mnt/file", "--json"]).good().json();
+    assert_eq!(survives(&explain(), "kill -9"), "nothing is lost");
+    let store = place.path("data").join(explain()["store_file"].as_str().unwrap());
+    let store = fs::OpenOptions::new().write(true).open(store).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&store, b"rot", 70_000).unwrap();
+    until("the scrub has found it", || explain()["damaged_runs"] != serde_json::json!([]));
+    let explained = explain();
+    assert_eq!(explained["damaged_runs"], serde_json::json!([{ "offset": 65_536, "len_bytes": 65_536 }]));
+    for failure in ["kill -9", "power cut"] {
+        assert!(survives(&explained, failure).contains("bytes 65536 to 131072 are lost already"), "{explained}");
+    }
+    fs::write(place.path("mnt/file"), vec![8; 1 << 20]).unwrap();
+    assert_eq!(survives(&explain(), "kill -9"), "nothing is lost");
+    place.umount();
 }
 
 /// Situation: the daemon of a mount has as many descriptors open as it may. Danger: nobody can ask it what is wrong, and its

@@ -40,6 +40,12 @@ fn check(place: &Place, ino: u64) {
     assert_eq!((renamed.ino(), renamed.mode() & 0o777), (ino, 0o604));
     let lost = fs::read(place.path("mnt/d/new")).unwrap_err();
     assert_eq!(lost.raw_os_error(), Some(libc::EIO));
+    let explained = place.ebb(&["explain", "mnt/d/new", "--json"]).good().json();
+    assert_eq!((&explained["missing_object"], &explained["object"]), (&"lost".into(), &serde_json::Value::Null));
+    let outcomes = explained["survives"].as_object().unwrap();
+    assert!(outcomes.values().all(|outcome| outcome.as_str().unwrap().contains("lost already")), "{explained}");
+    let status = place.ebb(&["status", "mnt"]).good().out;
+    assert!(status.contains("the bytes of d/new are nowhere") && !status.contains("can still be read"), "{status}");
 }
 
 /// Situation: the disk of a mount's node is lost, with changes that had not reached the bucket. Expectation: a

@@ -49,6 +49,7 @@ fn who_has_the_disk_has_nothing() {
     let words = ["secretname", "SECRETCONTENT", "secretlink"];
     let large = "SECRETCONTENT ".repeat(40_000);
     place.mount_with(&ENCRYPTED);
+    assert!(place.ebb(&["status", "mnt"]).good().out.contains("encryption at rest is on"));
     fs::create_dir(place.path("mnt/secretname")).unwrap();
     fs::write(place.path("mnt/secretname/small"), "SECRETCONTENT").unwrap();
     fs::write(place.path("mnt/secretname/large"), &large).unwrap();

@@ -137,6 +137,11 @@ impl Flusher {
         &self.lane(side).buffers
     }
 
+    /// Of a file that is being sent.
+    pub fn sent_bytes_of(&self, ino: Ino) -> u64 {
+        self.taken.borrow().get(&ino).copied().unwrap_or_default()
+    }
+
     pub fn sent_bytes(&self) -> u64 {
         self.taken.borrow().values().sum()
     }

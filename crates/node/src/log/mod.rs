@@ -25,6 +25,7 @@ mod turns;
 pub use error::LogError;
 pub use recovery::{Recovery, Start};
 pub use replay::Commands;
+pub(crate) use segments::LOG_DIR;
 pub use snapshots::SnapshotFrames;
 pub(crate) use snapshots::{SNAPSHOT_DIR, list as snapshots, path as snapshot_path};
 

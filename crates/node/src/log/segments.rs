@@ -8,7 +8,7 @@ use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-pub(super) const LOG_DIR: &str = "log";
+pub(crate) const LOG_DIR: &str = "log";
 
 /// A file on its way from one generation to the next, or half made. It holds nothing.
 const SPARE: &str = "log/spare";

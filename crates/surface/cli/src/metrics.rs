@@ -190,6 +190,7 @@ mod tests {
             upload_bytes_per_sec: None,
             packs: PackStatus::default(),
             scrub: ScrubStatus::default(),
+            encrypted: false,
             troubles: Vec::new(),
         }
     }

@@ -96,6 +96,7 @@ pub fn json(reply: &AdminReply) -> Value {
                 "damaged": status.scrub.damaged,
                 "round_ended_secs": status.scrub.round_ended.map(|time| time.secs),
             },
+            "encrypted": status.encrypted,
             "troubles": status.troubles.iter().map(|trouble| json!({
                 "since_secs": trouble.since.secs,
                 "what": trouble.what,
@@ -165,6 +166,7 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
     let ScrubStatus { blocks, dropped, damaged, round_ended } = &status.scrub;
     let round = round_ended.map_or_else(|| "not yet everything".into(), |ended| format!("everything {} ago", age(ended, now)));
     writeln!(out, "scrub     {blocks} blocks, {round}; {dropped} were damaged and are fetched again, {damaged} are lost")?;
+    writeln!(out, "disk      encryption at rest is {}", if status.encrypted { "on" } else { "off" })?;
     for session in &status.sessions {
         writeln!(out, "client    {} ({} open files)", session.client, session.open_files)?;
     }
