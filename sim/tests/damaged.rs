@@ -6,7 +6,7 @@ use ebb_model::*;
 use ebb_node::{Node, Options};
 use ebb_ports::OpenMode;
 use ebb_sim::volume::rig;
-use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
+use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Process, Rate, SimBucket, World};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ impl Mount {
     async fn new(world: &World, machine: &str, bucket: &SimBucket) -> Mount {
         let process = world.machine(machine).process("node");
         let (flush_interval, scrub_interval) = (Duration::from_secs(3600), Some(SCRUB));
-        let options = Options { owner: "damaged".into(), embedded: true, flush_interval, scrub_interval, ..Options::default() };
+        let (owner, embedded, segment_bytes) = ("damaged".into(), true, 1 << 20);
+        let options = Options { owner, embedded, flush_interval, scrub_interval, segment_bytes, ..Options::default() };
         let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         Mount { process, node, client }
@@ -50,6 +51,13 @@ impl Mount {
 
     async fn read(&self, ino: Ino, offset: usize, len: usize) -> Result<Bytes, FsError> {
         self.client.read(ino, offset as u64, len).await
+    }
+
+    /// How far a file of the data directory has something else than zeros.
+    async fn used(&self, path: &str) -> u64 {
+        let file = self.process.ports.disk.open(path, OpenMode::Existing).await.unwrap();
+        let bytes = file.read_at(0, file.len().await.unwrap() as usize).await.unwrap();
+        bytes.iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1
     }
 
     async fn status(&self) -> Status {
@@ -93,6 +101,95 @@ fn what_rots_unread_is_found() {
         assert_eq!(mount.read(dirty, BLOCK, BLOCK).await, Err(FsError::Io));
         assert_eq!(mount.read(dirty, 0, BLOCK).await.unwrap(), content(1)[..BLOCK]);
     });
+}
+
+/// Situation: a bit of the log or of its snapshot flips, anywhere, while files are written that the bucket does not have; then
+/// the power fails. Danger: nobody has noticed by then, the start is refused, and all of that is out of reach.
+/// Expectation: the scrub finds it and replaces it by itself; nothing is lost, and nothing is to be repaired.
+#[test]
+fn what_rots_in_the_log_is_replaced_before_it_is_needed() {
+    for seed in 0..12 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        run(&world, async {
+            let rng = world.rng("rot");
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let mut files = Vec::new();
+            let make = async |files: &mut Vec<(Name, Bytes)>| {
+                let name = Name::new(format!("file{}", files.len()).as_bytes()).unwrap();
+                let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+                mount.write(ino, &content(files.len())).await;
+                mount.client.fsync(ino).await.unwrap();
+                files.push((name, content(files.len())));
+            };
+            for _ in 0..10 {
+                make(&mut files).await;
+            }
+            let disk = world.machine("a").disk("node");
+            let at_rest = |path: &&String| path.starts_with("log/0") || path.starts_with("snapshot/0");
+            for prefix in ["log/0", "snapshot/0"] {
+                let path = disk.paths().into_iter().find(|path| path.starts_with(prefix)).unwrap();
+                let before: Vec<String> = disk.paths().iter().filter(at_rest).cloned().collect();
+                let used = mount.used(&path).await;
+                assert_eq!(disk.flip(&path, rng.below(used), 1 << rng.below(8)), Ok(true), "seed {seed}");
+                for _ in 0..rng.below(3) {
+                    make(&mut files).await;
+                }
+                world.sleep(2 * SCRUB + Duration::from_secs(5)).await;
+                let after: Vec<String> = disk.paths().iter().filter(at_rest).cloned().collect();
+                assert!(after != before || prefix == "snapshot/0", "seed {seed}: {after:?}");
+                assert_eq!(mount.troubles().await, Vec::<String>::new());
+                assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![], "seed {seed}");
+            }
+            make(&mut files).await;
+            world.machine("a").power_cut();
+
+            let mount = Mount::new(&world, "a", &bucket).await;
+            for (name, content) in files {
+                let ino = mount.client.lookup(Ino::ROOT, &name).await.unwrap().ino;
+                assert_eq!(mount.read(ino, 0, content.len()).await, Ok(content), "seed {seed}");
+            }
+            assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![], "seed {seed}");
+        });
+    }
+}
+
+/// Situation: the log has rotted, and the disk is full or fails, so that no snapshot can be written. Expectation: `status`
+/// names what is damaged and what is at stake, until it has been replaced.
+#[test]
+fn a_rotten_log_that_cannot_be_replaced_is_named() {
+    for full in [true, false] {
+        let world = World::new(1);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let name = Name::new(b"file").unwrap();
+            let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+            mount.write(ino, &content(0)).await;
+            mount.client.fsync(ino).await.unwrap();
+            let disk = world.machine("a").disk("node");
+            assert_eq!(disk.flip("log/00000001", 4096 + 70, 4), Ok(true));
+            match full {
+                true => disk.set_capacity(0),
+                false => world.set_faults(FaultPlan {
+                    disk: DiskFaults { name_error: Rate::ALWAYS, ..DiskFaults::default() },
+                    ..FaultPlan::default()
+                }),
+            }
+            world.sleep(2 * SCRUB + Duration::from_secs(5)).await;
+            let troubles = mount.troubles().await;
+            for said in ["log/00000001", "A new snapshot cannot be written", "1 files and 1 directories, 262144 bytes of files"] {
+                assert!(troubles.iter().any(|what| what.contains(said)), "{said}: {troubles:?}");
+            }
+            disk.set_capacity(64 << 30);
+            world.set_faults(FaultPlan::default());
+            world.sleep(2 * SCRUB).await;
+            assert_eq!(mount.troubles().await, Vec::<String>::new());
+            world.machine("a").power_cut();
+            let mount = Mount::new(&world, "a", &bucket).await;
+            assert_eq!(mount.read(ino, 0, content(0).len()).await, Ok(content(0)));
+        });
+    }
 }
 
 /// Situation: a process dies with files that the bucket does not have, small ones in a pack and others. What held their

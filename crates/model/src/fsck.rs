@@ -40,7 +40,7 @@ pub enum Remedy {
     Delete { key: String, etag: String },
     /// A file of the data directory that nobody refers to is removed.
     Remove { path: String },
-    /// A snapshot is written in the place of a damaged one.
+    /// A snapshot is written in the place of a damaged one, or of a log that is damaged and goes on in a new segment.
     Snapshot,
 }
 

@@ -545,7 +545,7 @@ async fn recover_log(ports: &Ports, serves: &Serves, options: &Options) -> Resul
     };
     let (log, recovery) = Log::recover(ports.disk.clone(), ports.spawn.clone(), options).await?;
     if let Some(damage) = &recovery.damaged {
-        tracing::error!(%damage, "a snapshot is damaged; an older one and the log stand in for it");
+        tracing::error!(%damage, "a part of the log or a snapshot is damaged; another stands in for it");
     }
     if let Start::PowerCut { cut_after, dropped } = recovery.start {
         tracing::warn!(cut_after = cut_after.0, dropped, "the machine went down: what had not been forced is gone");

@@ -32,8 +32,9 @@ impl Mount {
     async fn open(world: &World, machine: &str, bucket: &SimBucket, options: Options) -> Result<Mount, OpenError> {
         let process = world.machine(machine).process("node");
         let flush_interval = Duration::from_secs(3600);
-        let options = Options { owner: machine.into(), embedded: true, flush_interval, scrub_interval: None, ..options };
-        let node = rig::open(&process, bucket, &options).await.unwrap()?;
+        let options =
+            Options { owner: machine.into(), embedded: true, flush_interval, scrub_interval: None, segment_bytes: 1 << 20, ..options };
+        let node = rig::open(&process, bucket, &options).await.unwrap().inspect_err(|_| process.kill())?;
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         Ok(Mount { process, node, client })
     }
@@ -81,10 +82,16 @@ impl Mount {
     /// Of the data directory, after the process was killed.
     async fn fsck_dead(&self, world: &World, bucket: &SimBucket) -> FsckReport {
         self.process.kill();
-        let process = world.machine("a").process("node");
-        let (ports, port) = (process.ports.clone(), process.bucket(bucket));
-        process.call(async move { ebb_node::fsck(ports, Some(port), |_, _| {}).await }).await.unwrap().unwrap()
+        fsck_dead(world, bucket).await
     }
+}
+
+async fn fsck_dead(world: &World, bucket: &SimBucket) -> FsckReport {
+    let process = world.machine("a").process("node");
+    let (ports, port) = (process.ports.clone(), process.bucket(bucket));
+    let report = process.call(async move { ebb_node::fsck(ports, Some(port), |_, _| {}).await }).await.unwrap().unwrap();
+    process.kill();
+    report
 }
 
 fn name(text: impl AsRef<[u8]>) -> Name {

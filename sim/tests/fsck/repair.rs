@@ -72,9 +72,10 @@ enum Plant {
     PackLeft,
     BlockRotten,
     SnapshotRotten,
+    LogRotten,
 }
 
-const PLANTS: [Plant; 9] = [
+const PLANTS: [Plant; 10] = [
     Plant::ObjectGone,
     Plant::PageGone,
     Plant::PageUnreadable,
@@ -84,6 +85,7 @@ const PLANTS: [Plant; 9] = [
     Plant::PackLeft,
     Plant::BlockRotten,
     Plant::SnapshotRotten,
+    Plant::LogRotten,
 ];
 
 impl Plant {
@@ -103,6 +105,7 @@ impl Plant {
                 let snapshot = disk.paths().into_iter().find(|path| path.starts_with("snapshot/")).unwrap();
                 assert_eq!(disk.flip(&snapshot, 70, 4), Ok(true));
             }
+            Plant::LogRotten => assert_eq!(disk.flip("log/00000001", 8100, 4), Ok(true)),
         }
     }
 
@@ -114,7 +117,7 @@ impl Plant {
             Plant::PageLeft => |remedy| matches!(remedy, Remedy::Delete { .. }),
             Plant::FileLeft | Plant::PackLeft => |remedy| matches!(remedy, Remedy::Remove { .. }),
             Plant::BlockRotten => |remedy| matches!(remedy, Remedy::Refetch { .. }),
-            Plant::SnapshotRotten => |remedy| *remedy == Remedy::Snapshot,
+            Plant::SnapshotRotten | Plant::LogRotten => |remedy| *remedy == Remedy::Snapshot,
         }
     }
 }
@@ -191,9 +194,9 @@ fn a_crash_during_repair_loses_nothing() {
                     0 => mount.process.kill(),
                     _ => world.machine("a").power_cut(),
                 }
-                // Before it is repaired the only snapshot is lost with the process.
+                // Before they are repaired the only snapshot and the log are lost with the process.
                 let Ok(again) = Mount::open(&world, "a", &bucket, Options::default()).await else {
-                    assert!(plant == Plant::SnapshotRotten && step < 4, "{plant:?}, step {step}");
+                    assert!(matches!(plant, Plant::SnapshotRotten | Plant::LogRotten) && step < 4, "{plant:?}, step {step}");
                     return;
                 };
                 again.flush().await;

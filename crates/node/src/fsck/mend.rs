@@ -6,6 +6,8 @@ use crate::Node;
 use crate::bucket::Backoff;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
+use crate::log::Damage;
+use crate::replica::refusal;
 use ebb_core::backing::Reserved;
 use ebb_core::extent::Source;
 use ebb_core::partition::Partition;
@@ -32,10 +34,10 @@ impl Node {
             Remedy::SendAgain { ino } => self.send_again(ino).await,
             Remedy::Delete { key, etag } => self.delete_unreferenced(&key, ETag(etag)).await,
             Remedy::Remove { path } => self.remove_stray(&path).await,
-            Remedy::Snapshot => match self.damaged_snapshot().await? {
-                Some(_) => self.write_snapshot().await,
-                None => Ok(()),
-            },
+            Remedy::Snapshot => {
+                let damage = self.damage_of_log().await;
+                if damage.is_none() { Ok(()) } else { self.renew_log(&damage).await }
+            }
         }
     }
 
@@ -191,9 +193,22 @@ impl Node {
         Ok(strays.into_iter().map(|file| file.path()).collect())
     }
 
-    pub(super) async fn damaged_snapshot(&self) -> Result<Option<String>, RpcError> {
-        let damaged = self.replica.log().damaged_snapshot().await;
-        damaged.map(|damage| damage.map(|damage| damage.to_string())).map_err(|error| RpcError::Denied(error.to_string()))
+    /// What the next start could not read.
+    pub(super) async fn damage_of_log(&self) -> Damage {
+        self.replica.log().prove(async |bytes| bytes).await
+    }
+
+    /// Sees to it that a start needs nothing of what is damaged: all that it says is in memory.
+    pub(crate) async fn renew_log(&self, damage: &Damage) -> Result<(), RpcError> {
+        if damage.segment.is_some() {
+            self.replica.log().begin_segment().await.map_err(refusal)?;
+            // The last command before that segment is to be in the snapshot.
+            drop(self.replica.settled().await);
+        }
+        self.write_snapshot().await?;
+        tracing::warn!(%damage, "the log was damaged on the node's disk: a new snapshot stands in for what was there, nothing is lost");
+        self.trouble("log", None);
+        Ok(())
     }
 
     /// Makes a file what its object is: what was written to it since is lost.

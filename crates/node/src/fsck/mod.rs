@@ -64,8 +64,12 @@ impl Node {
         for path in self.strays().await? {
             report.mendable(format!("{path} in the data directory is nobody's"), Remedy::Remove { path });
         }
-        if let Some(damage) = self.damaged_snapshot().await? {
+        let damage = self.damage_of_log().await;
+        if let Some(damage) = damage.snapshot {
             report.mendable(format!("a snapshot is damaged, and the next start may not have another: {damage}"), Remedy::Snapshot);
+        }
+        if let Some(damage) = damage.segment {
+            report.mendable(format!("the log is damaged, and a start could not read what comes after: {damage}"), Remedy::Snapshot);
         }
         for ino in files {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
@@ -121,7 +125,7 @@ pub async fn fsck(ports: Ports, bucket: Option<Rc<dyn Bucket>>, progress: impl F
     let Replayed { partition, doubtful, .. } = replay(recovery).await?;
     let mut report = of_state(&partition);
     if let Some(damage) = damaged {
-        report.problem(format!("a snapshot is damaged, an older one stands in for it: {damage}"));
+        report.problem(format!("a part of the log or a snapshot is damaged, and another stands in for it: {damage}"));
     }
     let store = Store::found(ports.disk.clone()).await?;
     for (ino, _) in partition.extents().files() {

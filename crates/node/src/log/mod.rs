@@ -15,6 +15,7 @@
 //!   disk holds is unknown, and only a recovery can say.
 
 mod error;
+mod proof;
 mod recovery;
 mod replay;
 mod scan;
@@ -23,6 +24,7 @@ mod snapshots;
 mod turns;
 
 pub use error::LogError;
+pub use proof::Damage;
 pub use recovery::{Recovery, Start};
 pub use replay::Commands;
 pub(crate) use segments::LOG_DIR;
@@ -90,7 +92,11 @@ pub struct Log {
     /// One sync at a time: of two at one time the system tells only one that it failed. Taken behind
     /// all others.
     syncing: Mutex<()>,
+    /// Nothing is recycled meanwhile.
     snapshotting: Mutex<()>,
+    /// Of the newest snapshot that is durable: a start needs no segment whose commands are all at or below it.
+    snapshot_at: Cell<LogIndex>,
+    snapshot_bytes: Cell<u64>,
     /// The highest index that somebody waits for.
     wanted: Cell<LogIndex>,
     written: Cell<LogIndex>,
@@ -219,22 +225,31 @@ impl Log {
             self.force().await?;
         }
         let header = SnapshotHeader { volume: self.options.volume, group: GROUP, term: self.term(), index: at, version };
-        snapshots::write(&*self.disk, header, frames).await?;
+        let len_bytes = snapshots::write(&*self.disk, header, frames).await?;
+        if at >= self.snapshot_at.get() {
+            self.snapshot_at.set(at);
+            self.snapshot_bytes.set(len_bytes);
+        }
         snapshots::remove_older(&*self.disk, at).await?;
         self.truncate(at).await
     }
 
-    /// What is wrong with a snapshot that a start may need. Read while no other is written.
-    pub async fn damaged_snapshot(&self) -> Result<Option<LogError>, LogError> {
+    /// Goes on in a segment that is made now. Once there is a snapshot of all that has been written by
+    /// then, a start needs no other.
+    pub async fn begin_segment(&self) -> Result<(), LogError> {
         let _snapshotting = self.snapshotting.lock().await;
-        for index in snapshots::list(&*self.disk).await? {
-            match SnapshotFrames::open(&*self.disk, self.options.volume, index).await {
-                Ok(_) => {}
-                Err(error @ LogError::Corrupt { .. }) => return Ok(Some(error)),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
+        // Made ahead, it may be what is damaged.
+        self.supply.discard().await?;
+        self.supply.prepare().await?;
+        let (file, position) = {
+            let _turn = self.turns.turn().await;
+            let mut end = self.end.lock().await;
+            self.check()?;
+            self.roll(&mut end).await?;
+            (end.segment.file.clone(), end.position)
+        };
+        // A start that is to need no other must find its first record.
+        self.sync(&*file, position).await
     }
 
     /// Recycles segments whose commands are all at or below `at`, oldest first.

@@ -1,6 +1,6 @@
 //! From what a data directory holds to a log that can be appended to.
 
-use super::scan::{Junk, Scan, Tail, scan};
+use super::scan::{Junk, Scan, Tail, begins_below, scan};
 use super::segments::{self, LOG_DIR, Supply};
 use super::snapshots::{self, SNAPSHOT_DIR};
 use super::*;
@@ -13,7 +13,8 @@ pub struct Recovery {
     pub snapshot: Option<SnapshotFrames>,
     pub commands: Commands,
     /// The newest snapshot is damaged in this way, and an older one with the log since then
-    /// stands in for it. Nothing is lost, but a disk that does this once does it again.
+    /// stands in for it; or a segment is that the snapshot was about to give up. Nothing is lost, but a disk
+    /// that does this once does it again.
     pub damaged: Option<LogError>,
     /// Of the run before.
     pub incarnation: Option<Incarnation>,
@@ -46,7 +47,7 @@ impl Log {
                 && options.segment_bytes.is_multiple_of(SEGMENT_HEADER_BYTES as u64)
         );
         let (recovery, found) = read(&disk, options.volume).await?;
-        let log = begin(disk, spawn, options, found, recovery.start, recovery.commands.last()).await?;
+        let log = begin(disk, spawn, options, found, &recovery).await?;
         Ok((log, recovery))
     }
 
@@ -57,14 +58,43 @@ impl Log {
 }
 
 async fn read(disk: &Rc<dyn Disk>, volume: VolumeId) -> Result<(Recovery, Scan), LogError> {
-    let mut found = scan(&**disk, volume).await?;
+    let (mut found, passed_over) = match scan(&**disk, volume, Generation(0)).await {
+        Err(damage @ LogError::Corrupt { .. }) => match scan_needed(&**disk, volume).await? {
+            Some(found) => (found, Some(damage)),
+            None => return Err(damage),
+        },
+        found => (found?, None),
+    };
     let (start, last) = judge(&found, disk.boot_id());
     let (snapshot, damaged) = choose_snapshot(&**disk, volume, &found, last).await?;
     let after = snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
     let generations = found.segments.iter().map(|used| used.generation).collect();
     let commands = Commands::new(disk.clone(), generations, std::mem::take(&mut found.cuts), after, last);
     let incarnation = found.tail.as_ref().map(|tail| tail.incarnation);
-    Ok((Recovery { start, snapshot, commands, damaged, incarnation }, found))
+    Ok((Recovery { start, snapshot, commands, damaged: damaged.or(passed_over), incarnation }, found))
+}
+
+/// Where the log is damaged: what is there from the segment on that the newest whole snapshot needs. `None` if
+/// that is all of it.
+async fn scan_needed(disk: &dyn Disk, volume: VolumeId) -> Result<Option<Scan>, LogError> {
+    let Some(snapshot) = newest_whole(disk, volume).await? else { return Ok(None) };
+    let Some(from) = begins_below(disk, volume, snapshot.header().index).await? else { return Ok(None) };
+    let given_up: Vec<Generation> = segments::list(disk).await?.into_iter().filter(|generation| *generation < from).collect();
+    if given_up.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Scan { given_up, ..scan(disk, volume, from).await? }))
+}
+
+async fn newest_whole(disk: &dyn Disk, volume: VolumeId) -> Result<Option<SnapshotFrames>, LogError> {
+    for index in snapshots::list(disk).await?.into_iter().rev() {
+        match SnapshotFrames::open(disk, volume, index).await {
+            Ok(snapshot) => return Ok(Some(snapshot)),
+            Err(LogError::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// How the last run ended, and the index of the last command that counts.
@@ -126,15 +156,9 @@ fn end_of(found: &Scan) -> (String, u64) {
 
 /// Makes the log ready for its first append. Every step leaves a directory that recovers to
 /// the same commands.
-async fn begin(
-    disk: Rc<dyn Disk>,
-    spawn: Rc<dyn Spawn>,
-    options: Options,
-    found: Scan,
-    start: Start,
-    last: LogIndex,
-) -> Result<Log, LogError> {
-    let boot_id = disk.boot_id();
+async fn begin(disk: Rc<dyn Disk>, spawn: Rc<dyn Spawn>, options: Options, found: Scan, recovery: &Recovery) -> Result<Log, LogError> {
+    let (boot_id, start) = (disk.boot_id(), recovery.start);
+    let snapshot = recovery.snapshot.as_ref();
     if start == Start::First {
         disk.create_dir(LOG_DIR).await?;
         disk.create_dir(SNAPSHOT_DIR).await?;
@@ -145,7 +169,7 @@ async fn begin(
     if let Some(junk) = &found.junk {
         wipe(junk).await?;
     }
-    let Scan { segments, tail, mut empty, .. } = found;
+    let Scan { segments, tail, mut empty, given_up, .. } = found;
     let in_use = segments.last().map_or(Generation(0), |used| used.generation);
     // Usually there is at most one: that which had been made ahead.
     let ready = (empty.len() == 1).then(|| empty.pop_if(|segment| segment.len_bytes == options.segment_bytes)).flatten();
@@ -192,8 +216,10 @@ async fn begin(
         forcing: Rc::default(),
         syncing: Mutex::new(()),
         snapshotting: Mutex::new(()),
+        snapshot_at: Cell::new(snapshot.map_or(LogIndex(0), |snapshot| snapshot.header().index)),
+        snapshot_bytes: Cell::new(snapshot.map_or(0, SnapshotFrames::len_bytes)),
         wanted: Cell::new(durable),
-        written: Cell::new(last),
+        written: Cell::new(recovery.commands.last()),
         durable: Cell::new(durable),
         synced: Cell::new(synced),
         appending: Cell::new(false),
@@ -201,6 +227,10 @@ async fn begin(
         failing: Default::default(),
     };
     log.begin_run().await?;
+    // Only now is the first record of the segment that stays durable for sure.
+    for generation in given_up {
+        log.supply.recycle(generation).await?;
+    }
     Ok(log)
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Scan {
     pub junk: Option<Junk>,
     /// Commands that a power cut took and an earlier run therefore cut.
     pub cuts: Vec<Cut>,
+    /// Those before `segments` that a snapshot was about to give up, oldest first.
+    pub given_up: Vec<Generation>,
 }
 
 #[derive(Clone, Copy)]
@@ -61,10 +63,38 @@ pub(super) struct Junk {
 /// The one partition that a node has; a record of another one is not understood.
 pub(super) const GROUP: GroupId = GroupId(0);
 
-pub(super) async fn scan(disk: &dyn Disk, volume: VolumeId) -> Result<Scan, LogError> {
-    let mut scanner = Scanner { used: Vec::new(), tail: None, empty: Vec::new(), gap: None, cuts: Vec::new(), offsets: Vec::new() };
+/// Of the segments from this one on.
+pub(super) async fn scan(disk: &dyn Disk, volume: VolumeId, from: Generation) -> Result<Scan, LogError> {
+    let mut scanner = Scanner::default();
+    read(disk, volume, from, &mut scanner).await?;
+    scanner.finish(disk.boot_id())
+}
+
+/// The newest segment that begins with a whole record, of a command at or below `upto`: with the state after
+/// that, nobody needs those before it.
+pub(super) async fn begins_below(disk: &dyn Disk, volume: VolumeId, upto: LogIndex) -> Result<Option<Generation>, LogError> {
+    for generation in segments::list(disk).await?.into_iter().rev() {
+        let mut scanner = Scanner::default();
+        let file = disk.open(&segments::path(generation), OpenMode::Existing).await?;
+        let len = file.len().await?;
+        let bytes = segments::read(&*file, len.min((SEGMENT_HEADER_BYTES + record::MAX_RECORD_BYTES) as u64)).await?;
+        let segment = Segment { generation, file, len_bytes: len };
+        if scanner.header(&segment, volume, &bytes).is_err() {
+            continue;
+        }
+        if let Decoded::Record(first) = record::decode(&bytes[SEGMENT_HEADER_BYTES..])
+            && scanner.record(&segment, &segments::path(generation), SEGMENT_HEADER_BYTES as u64, &first).is_ok()
+            && first.header.index <= upto
+        {
+            return Ok(Some(generation));
+        }
+    }
+    Ok(None)
+}
+
+async fn read(disk: &dyn Disk, volume: VolumeId, from: Generation, scanner: &mut Scanner) -> Result<(), LogError> {
     let mut before: Option<Generation> = None;
-    for generation in segments::list(disk).await? {
+    for generation in segments::list(disk).await?.into_iter().filter(|generation| *generation >= from) {
         let path = segments::path(generation);
         if before.replace(generation).is_some_and(|before| before.0 + 1 != generation.0) {
             return Err(LogError::Corrupt { file: path, offset: 0, what: "the segment before it is missing".into() });
@@ -75,25 +105,16 @@ pub(super) async fn scan(disk: &dyn Disk, volume: VolumeId) -> Result<Scan, LogE
             return Err(LogError::Corrupt { file: path, offset: 0, what: format!("no segment has {len} bytes") });
         }
         let bytes = segments::read(&*file, len).await?;
-        let found = header::decode(&bytes).map_err(|error| LogError::format(&path, 0, error))?;
-        if found.volume != volume {
-            return Err(LogError::Foreign { file: path, found: found.volume.to_string(), expected: volume.to_string() });
-        }
-        if found.generation != generation {
-            return Err(LogError::Corrupt { file: path, offset: 0, what: format!("its header is of generation {}", found.generation.0) });
-        }
-        if ![0, len].contains(&found.len_bytes) {
-            let what = format!("it has {len} bytes and was made with {}", found.len_bytes);
-            return Err(LogError::Corrupt { file: path, offset: len.min(found.len_bytes), what });
-        }
-        scanner.segment(Segment { generation, file, len_bytes: len }, &path, &bytes)?;
+        scanner.segment(Segment { generation, file, len_bytes: len }, volume, &bytes)?;
     }
-    scanner.finish(disk.boot_id())
+    Ok(())
 }
 
-struct Scanner {
+/// Judges one segment after the other.
+#[derive(Default)]
+pub(super) struct Scanner {
     used: Vec<Used>,
-    tail: Option<Tail>,
+    pub tail: Option<Tail>,
     empty: Vec<Segment>,
     gap: Option<Gap>,
     cuts: Vec<Cut>,
@@ -118,7 +139,26 @@ impl Gap {
 }
 
 impl Scanner {
-    fn segment(&mut self, segment: Segment, path: &str, bytes: &[u8]) -> Result<(), LogError> {
+    pub fn header(&self, segment: &Segment, volume: VolumeId, bytes: &[u8]) -> Result<(), LogError> {
+        let (file, len) = (segments::path(segment.generation), segment.len_bytes);
+        let found = header::decode(bytes).map_err(|error| LogError::format(&file, 0, error))?;
+        if found.volume != volume {
+            return Err(LogError::Foreign { file, found: found.volume.to_string(), expected: volume.to_string() });
+        }
+        if found.generation != segment.generation {
+            return Err(LogError::Corrupt { file, offset: 0, what: format!("its header is of generation {}", found.generation.0) });
+        }
+        if ![0, len].contains(&found.len_bytes) {
+            let what = format!("it has {len} bytes and was made with {}", found.len_bytes);
+            return Err(LogError::Corrupt { file, offset: len.min(found.len_bytes), what });
+        }
+        Ok(())
+    }
+
+    /// `bytes` are all that it has.
+    pub fn segment(&mut self, segment: Segment, volume: VolumeId, bytes: &[u8]) -> Result<(), LogError> {
+        self.header(&segment, volume, bytes)?;
+        let path = &segments::path(segment.generation);
         let mut offset = SEGMENT_HEADER_BYTES;
         let what = loop {
             match record::decode(&bytes[offset..]) {
@@ -228,7 +268,7 @@ impl Scanner {
             }
         }
         let junk = self.gap.map(|gap| gap.junk);
-        Ok(Scan { segments: self.used, tail: self.tail, empty: self.empty, junk, cuts: self.cuts })
+        Ok(Scan { segments: self.used, tail: self.tail, empty: self.empty, junk, cuts: self.cuts, given_up: Vec::new() })
     }
 }
 

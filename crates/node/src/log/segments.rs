@@ -113,9 +113,26 @@ impl Supply {
         }
     }
 
+    /// The segment without records, if it is made.
+    pub fn ready(&self) -> Option<Generation> {
+        self.ready.borrow().as_ref().map(|segment| segment.generation)
+    }
+
+    /// Gives up the segment that is ready: another one is made of its file.
+    pub async fn discard(&self) -> Result<(), LogError> {
+        let _working = self.work.lock().await;
+        let Some(ready) = self.ready.take() else { return Ok(()) };
+        self.next.set(ready.generation);
+        self.give_up(ready.generation).await
+    }
+
     /// Gives up a segment whose records nobody needs any more.
     pub async fn recycle(&self, generation: Generation) -> Result<(), LogError> {
         let _working = self.work.lock().await;
+        self.give_up(generation).await
+    }
+
+    async fn give_up(&self, generation: Generation) -> Result<(), LogError> {
         match self.disk.rename(&path(generation), SPARE).await {
             Ok(()) => {}
             // Done before, by a call whose sync failed.

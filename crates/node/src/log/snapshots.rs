@@ -16,7 +16,7 @@ pub(crate) const SNAPSHOT_DIR: &str = "snapshot";
 const UNFINISHED: &str = "snapshot/unfinished";
 
 /// Pieces are read and written in about this size, so that others get their turn between them.
-const PIECE_BYTES: usize = 256 << 10;
+pub(super) const PIECE_BYTES: usize = 256 << 10;
 
 pub(crate) fn path(index: LogIndex) -> String {
     format!("{SNAPSHOT_DIR}/{:016x}", index.0)
@@ -32,8 +32,8 @@ pub(crate) async fn list(disk: &dyn Disk) -> Result<Vec<LogIndex>, LogError> {
     Ok(names.iter().filter_map(parse).collect())
 }
 
-/// Durable when it returns; older snapshots stay.
-pub(super) async fn write(disk: &dyn Disk, header: SnapshotHeader, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), LogError> {
+/// Durable when it returns its length; older snapshots stay.
+pub(super) async fn write(disk: &dyn Disk, header: SnapshotHeader, frames: impl Iterator<Item = Vec<u8>>) -> Result<u64, LogError> {
     let result = write_unfinished(disk, header, frames).await;
     if result.is_err() {
         // Give back the space, which may be what was missing.
@@ -41,13 +41,13 @@ pub(super) async fn write(disk: &dyn Disk, header: SnapshotHeader, frames: impl 
             tracing::warn!(%error, "unfinished snapshot stays until the next one");
         }
     }
-    result?;
+    let len_bytes = result?;
     disk.rename(UNFINISHED, &path(header.index)).await?;
     disk.sync_dir(SNAPSHOT_DIR).await?;
-    Ok(())
+    Ok(len_bytes)
 }
 
-async fn write_unfinished(disk: &dyn Disk, header: SnapshotHeader, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), LogError> {
+async fn write_unfinished(disk: &dyn Disk, header: SnapshotHeader, frames: impl Iterator<Item = Vec<u8>>) -> Result<u64, LogError> {
     let file = disk.open(UNFINISHED, OpenMode::Create).await?;
     file.set_len(0).await?;
     let mut offset = 0;
@@ -64,9 +64,10 @@ async fn write_unfinished(disk: &dyn Disk, header: SnapshotHeader, frames: impl 
         }
     }
     piece.extend_from_slice(&writer.end());
+    let len_bytes = offset + piece.len() as u64;
     file.write_at(offset, piece.into()).await?;
     file.sync_data().await?;
-    Ok(())
+    Ok(len_bytes)
 }
 
 /// Removes snapshots older than `newest`, which is durable.
@@ -88,14 +89,24 @@ pub struct SnapshotFrames {
     reader: SnapshotReader,
     header: SnapshotHeader,
     ended: bool,
+    /// Of the whole snapshot, once that is known.
+    len_bytes: u64,
 }
 
 impl SnapshotFrames {
     /// Reads all of it once: only a whole snapshot may be used.
     pub(crate) async fn open(disk: &dyn Disk, volume: VolumeId, index: LogIndex) -> Result<SnapshotFrames, LogError> {
+        let mut frames = SnapshotFrames::unproved(disk, volume, index).await?;
+        while frames.next().await?.is_some() {}
+        let len_bytes = frames.offset;
+        Ok(SnapshotFrames { len_bytes, ..SnapshotFrames::begin(frames.path, frames.file).await? })
+    }
+
+    /// Whether it is whole, only reading it to the end can say.
+    pub(super) async fn unproved(disk: &dyn Disk, volume: VolumeId, index: LogIndex) -> Result<SnapshotFrames, LogError> {
         let path = path(index);
         let file = disk.open(&path, OpenMode::Existing).await?;
-        let mut frames = SnapshotFrames::begin(path.clone(), file.clone()).await?;
+        let frames = SnapshotFrames::begin(path.clone(), file).await?;
         if frames.header.volume != volume {
             return Err(LogError::Foreign { file: path, found: frames.header.volume.to_string(), expected: volume.to_string() });
         }
@@ -103,21 +114,28 @@ impl SnapshotFrames {
             let what = format!("its header is of command {} and group {}", frames.header.index.0, frames.header.group.0);
             return Err(LogError::Corrupt { file: path, offset: 0, what });
         }
-        while frames.next().await?.is_some() {}
-        SnapshotFrames::begin(path, file).await
+        Ok(frames)
     }
 
     async fn begin(path: String, file: Rc<dyn DiskFile>) -> Result<SnapshotFrames, LogError> {
         let mut reader = SnapshotReader::new();
         let mut offset = 0;
         match advance(&path, &*file, &mut offset, &mut reader).await? {
-            Part::Header(header) => Ok(SnapshotFrames { path, file, offset, reader, header, ended: false }),
+            Part::Header(header) => Ok(SnapshotFrames { path, file, offset, reader, header, ended: false, len_bytes: 0 }),
             Part::Frame(_) | Part::End { .. } => unreachable!("the header is the first part of a stream"),
         }
     }
 
     pub fn header(&self) -> &SnapshotHeader {
         &self.header
+    }
+
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.offset
+    }
+
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.len_bytes
     }
 
     /// The content of the next frame; `None` behind the last.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// A disk with a forced log over several segments and a snapshot, as a power cut leaves it.
-fn forced_log(seed: u64) -> (Rc<TestDisk>, Oracle) {
+pub fn forced_log(seed: u64) -> (Rc<TestDisk>, Oracle) {
     let disk = TestDisk::new(seed);
     let oracle = Oracle::default();
     let tasks = Rc::new(Tasks::default());
@@ -31,7 +31,7 @@ fn forced_log(seed: u64) -> (Rc<TestDisk>, Oracle) {
 }
 
 /// The highest number of bytes of each file that are not zeros.
-fn used(disk: &TestDisk) -> BTreeMap<String, usize> {
+pub fn used(disk: &TestDisk) -> BTreeMap<String, usize> {
     let end = |bytes: Vec<u8>| bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     disk.paths().into_iter().map(|path| (path.clone(), end(disk.content(&path)))).collect()
 }

@@ -4,5 +4,6 @@ mod crash;
 mod damage;
 mod disk;
 mod full;
+mod proof;
 mod property;
 mod world;

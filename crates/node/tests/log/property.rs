@@ -111,7 +111,29 @@ async fn work(log: &Log, oracle: &Oracle, random: &Random) {
             oracle.snapshot(log).await.expect("nothing fails here");
         }
     };
-    futures_util::join!(appender, forcer, other_forcer, snapshotter);
+    // What is written, forced or given up meanwhile is no damage.
+    let prover = async {
+        for _ in 0..random.below(6) {
+            for _ in 0..random.below(60) {
+                pause().await;
+            }
+            let pace = async |bytes: u64| {
+                pause().await;
+                bytes.min(1 + random.below(40_000))
+            };
+            let damage = log.prove(pace).await;
+            assert!(damage.is_none(), "{damage}");
+        }
+    };
+    let beginner = async {
+        if random.below(3) == 0 {
+            for _ in 0..random.below(300) {
+                pause().await;
+            }
+            log.begin_segment().await.expect("nothing fails here");
+        }
+    };
+    futures_util::join!(appender, forcer, other_forcer, snapshotter, prover, beginner);
 }
 
 fn live(seed: u64) -> (u64, u64) {

@@ -50,6 +50,6 @@ pub fn remedy(remedy: &Remedy) -> &'static str {
         Remedy::SendAgain { .. } => "sends it to the bucket again",
         Remedy::Delete { .. } => "deletes it",
         Remedy::Remove { .. } => "removes it",
-        Remedy::Snapshot => "writes another one",
+        Remedy::Snapshot => "writes a snapshot of what is known, which is all, and goes on in a new segment where the log is damaged",
     }
 }
