@@ -275,6 +275,23 @@ pub enum BackingCommand {
     MakeWay { dir: Ino },
 }
 
+impl Command {
+    /// The stamp of a command that changes inodes.
+    pub fn stamp(&self) -> Option<Stamp> {
+        match self {
+            Command::Client { stamp, .. }
+            | Command::Repeated { stamp, .. }
+            | Command::Quota { stamp, .. }
+            | Command::Stored { stamp, .. }
+            | Command::Discard { stamp, .. }
+            | Command::Restore { stamp, .. }
+            | Command::Purge { stamp, .. } => Some(*stamp),
+            Command::Backing(command) => command.stamp(),
+            Command::SessionOpen { .. } | Command::SessionClose { .. } | Command::Release { .. } | Command::Extent(_) => None,
+        }
+    }
+}
+
 impl BackingCommand {
     /// The stamp of a command that changes inodes.
     pub fn stamp(&self) -> Option<Stamp> {

@@ -69,7 +69,7 @@ pub mod wire;
 pub use backup::{BackupError, ENCRYPTION, Of, backup, discard_backup, fetch_backup, find_backup};
 pub use ebb_core::backing::Loss;
 pub use ebb_core::cache::Eviction;
-pub use fsck::{FsckError, fsck, serves};
+pub use fsck::{FsckError, Readable, fsck, serves};
 pub use life::Stopped;
 pub use options::Options;
 pub use planted::Planted;

@@ -6,6 +6,7 @@ use crate::exposed::Exposures;
 use crate::fetch::Downloads;
 use crate::flush::Flusher;
 use crate::forget::Forgetting;
+use crate::fsck::Readable;
 use crate::gone::Gone;
 use crate::head::{Candidate, HeadError, TakeOver, Tenure};
 use crate::holes::Holes;
@@ -57,6 +58,8 @@ pub enum OpenError {
     Elsewhere { owner: String, address: String, cluster: ClusterId, stranded: u64 },
     #[error("the log of the data directory: {0}")]
     Log(#[from] LogError),
+    #[error("{0}. Nothing was changed: `ebb fsck DATA_DIRECTORY` names these, and says what can be done")]
+    Damaged(Box<Readable>),
     #[error("the log of the data directory holds what cannot be: {0}")]
     State(#[from] Inconsistent),
     #[error("the snapshot of the data directory holds what cannot be: {0}")]
@@ -201,7 +204,12 @@ impl Node {
             identity::store(&*ports.disk, &Identity { node: identity.node, serves: Some(serves.clone()) }).await?;
         }
 
-        let (log, recovery) = recover_log(&ports, &serves, &options).await?;
+        let (log, recovery) = match recover_log(&ports, &serves, &options).await {
+            Err(damage @ LogError::Corrupt { .. }) => {
+                return Err(OpenError::Damaged(Box::new(Readable::of(&ports, &serves, damage).await)));
+            }
+            recovered => recovered?,
+        };
         let recovered = log.written();
         // Nothing was ever acknowledged here: the first snapshot comes before that.
         let fresh = recovery.is_empty();

@@ -1,6 +1,7 @@
 //! Damage that is planted in the bucket and on the disk: what a check says of it, and what repair makes of it.
 
 mod bucket;
+mod refused;
 mod repair;
 
 use bytes::Bytes;

@@ -168,6 +168,50 @@ fn a_file_is_rolled_back_when_told_to() {
     place.umount();
 }
 
+/// Situation: a bit of the log rots under a mount, with files that the bucket does not have; it is found, or the mount is killed
+/// before. Expectation: fsck of the mount names and repairs it, and nothing is lost; otherwise the next mount is refused, and fsck of
+/// the data directory says what there is and what can be done, with the exit status of damage.
+#[test]
+fn a_log_that_rots_is_repaired_in_time_or_explained() {
+    let place = Place::over_s3();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let file = fs::File::create(place.path("mnt/file")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![1; 1 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    let named = rot_log(&place);
+    let found = place.ebb(&["fsck", "mnt", "--repair"]);
+    assert_eq!(found.status, 4, "{found:?}");
+    assert!(found.out.contains(&named) && found.out.contains("goes on in a new segment"), "{found:?}");
+    let repaired = place.ebb(&["fsck", "mnt", "--repair", "--yes"]);
+    assert_eq!(repaired.status, 1, "{repaired:?}");
+    place.ebb(&["fsck", "mnt"]).good();
+    drop(file);
+    place.kill("mnt");
+    place.mount_with(&["--flush-interval", "1h"]);
+    assert_eq!(fs::read(place.path("mnt/file")).unwrap(), vec![1; 1 << 20]);
+
+    let named = rot_log(&place);
+    place.kill("mnt");
+    place.ebb(&["mount", place.url(), "mnt", "--data", "data"]).refused(1, &named);
+    let told = place.ebb(&["fsck", "data"]);
+    assert_eq!(told.status, 4, "{told:?}");
+    for said in [&named, "ebb mount s3://", "--data NEW_DIRECTORY", "ebb restore BACKUP NEW_DIRECTORY s3://", "NOT CLEAN"] {
+        assert!(told.out.contains(said), "{said}: {told:?}");
+    }
+    place.ebb(&["mount", place.url(), "mnt", "--data", "data2", "--take-over", "now"]).good();
+    assert!(!place.path("mnt/file").exists());
+    place.umount();
+}
+
+/// Of the first record of the log. Says what of it is named.
+fn rot_log(place: &Place) -> String {
+    let names = fs::read_dir(place.path("data/log")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let first = names.filter(|name| name.starts_with('0')).min().unwrap();
+    let log = fs::OpenOptions::new().write(true).open(place.path("data/log").join(&first)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&log, b"rot", 4096 + 70).unwrap();
+    format!("log/{first}: corrupt at byte 4096")
+}
+
 /// Of the seventh block of a file's store file.
 fn rot(place: &Place, ino: &str) {
     let store = fs::OpenOptions::new().write(true).open(place.path("data/store").join(format!("{ino:0>16}"))).unwrap();

@@ -3,6 +3,9 @@
 
 mod bucket;
 mod mend;
+mod readable;
+
+pub use readable::Readable;
 
 use crate::Node;
 use crate::admin::path_bytes;
@@ -110,19 +113,31 @@ pub async fn serves(ports: &Ports) -> Result<Option<Serves>, OpenError> {
 }
 
 /// The same of a data directory that no node has open, and with `bucket` that of the volume. Nothing
-/// is changed. `progress` is told how many directories of how many are compared.
+/// is changed. Of a log that is damaged it says what is before that. `progress` is told how many directories of how many are compared.
 pub async fn fsck(ports: Ports, bucket: Option<Rc<dyn Bucket>>, progress: impl FnMut(u64, u64)) -> Result<FsckReport, FsckError> {
     ports.disk.lock()?;
     let serves = serves(&ports).await?.ok_or(OpenError::Unused)?;
     if let Some(bucket) = &bucket {
         check_head(&**bucket, &serves).await?;
     }
-    let recovery = Log::read(ports.disk.clone(), VolumeId(serves.cluster.0)).await?;
+    let recovery = match Log::read(ports.disk.clone(), VolumeId(serves.cluster.0)).await {
+        Err(damage @ LogError::Corrupt { .. }) => {
+            return Ok(bounded(Readable::of(&ports, &serves, damage).await.report(&serves)));
+        }
+        recovery => recovery?,
+    };
     if recovery.is_empty() {
         return Ok(FsckReport::default());
     }
     let damaged = recovery.damaged.clone();
-    let Replayed { partition, doubtful, .. } = replay(recovery).await?;
+    let Replayed { partition, doubtful, .. } = match replay(recovery).await {
+        Err(damage @ (OpenError::State(_) | OpenError::Snapshot(_) | OpenError::NoSnapshot)) => {
+            let mut report = FsckReport::default();
+            report.problem(damage.to_string());
+            return Ok(report);
+        }
+        replayed => replayed?,
+    };
     let mut report = of_state(&partition);
     if let Some(damage) = damaged {
         report.problem(format!("a part of the log or a snapshot is damaged, and another stands in for it: {damage}"));

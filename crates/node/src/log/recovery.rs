@@ -1,6 +1,6 @@
 //! From what a data directory holds to a log that can be appended to.
 
-use super::scan::{Junk, Scan, Tail, begins_below, scan};
+use super::scan::{Junk, Scan, Tail, begins_below, scan, scan_before_damage};
 use super::segments::{self, LOG_DIR, Supply};
 use super::snapshots::{self, SNAPSHOT_DIR};
 use super::*;
@@ -54,6 +54,19 @@ impl Log {
     /// Reads and judges everything as [`Log::recover`] does, and changes nothing.
     pub async fn read(disk: Rc<dyn Disk>, volume: VolumeId) -> Result<Recovery, LogError> {
         Ok(read(&disk, volume).await?.0)
+    }
+
+    /// The newest whole snapshot and what can be read behind it of a damaged log. Whoever went on from there would
+    /// contradict what was done since: it is for people to know. `None` without a snapshot.
+    pub async fn read_before_damage(disk: Rc<dyn Disk>, volume: VolumeId) -> Result<Option<(SnapshotFrames, Commands)>, LogError> {
+        let Some(snapshot) = newest_whole(&*disk, volume).await? else { return Ok(None) };
+        let found = scan_before_damage(&*disk, volume).await?;
+        let at = snapshot.header().index;
+        let last = found.tail.as_ref().map_or(LogIndex(0), |tail| tail.index);
+        let reaches_back = found.segments.first().is_some_and(|used| used.base <= at);
+        let last = if reaches_back { last.max(at) } else { at };
+        let commands = Commands::new(disk, found.segments.iter().map(|used| used.generation).collect(), found.cuts, at, last);
+        Ok(Some((snapshot, commands)))
     }
 }
 

@@ -70,6 +70,15 @@ pub(super) async fn scan(disk: &dyn Disk, volume: VolumeId, from: Generation) ->
     scanner.finish(disk.boot_id())
 }
 
+/// What is before the first damage, if there is any. Not for going on from there.
+pub(super) async fn scan_before_damage(disk: &dyn Disk, volume: VolumeId) -> Result<Scan, LogError> {
+    let mut scanner = Scanner::default();
+    match read(disk, volume, Generation(0), &mut scanner).await {
+        Ok(()) | Err(LogError::Corrupt { .. }) => Ok(scanner.found()),
+        Err(error) => Err(error),
+    }
+}
+
 /// The newest segment that begins with a whole record, of a command at or below `upto`: with the state after
 /// that, nobody needs those before it.
 pub(super) async fn begins_below(disk: &dyn Disk, volume: VolumeId, upto: LogIndex) -> Result<Option<Generation>, LogError> {
@@ -267,8 +276,12 @@ impl Scanner {
                 return Err(gap.corrupt());
             }
         }
+        Ok(self.found())
+    }
+
+    fn found(self) -> Scan {
         let junk = self.gap.map(|gap| gap.junk);
-        Ok(Scan { segments: self.used, tail: self.tail, empty: self.empty, junk, cuts: self.cuts, given_up: Vec::new() })
+        Scan { segments: self.used, tail: self.tail, empty: self.empty, junk, cuts: self.cuts, given_up: Vec::new() }
     }
 }
 
