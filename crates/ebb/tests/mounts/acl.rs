@@ -12,11 +12,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const ACCESS: &str = "system.posix_acl_access";
+pub const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 
 /// Tag, permissions, who.
-fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+pub fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut value = vec![2, 0, 0, 0];
     for (tag, permissions, id) in entries {
         value.extend(tag.to_le_bytes());
@@ -34,7 +34,7 @@ fn cvt(result: isize) -> Result<usize, i32> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error().raw_os_error().unwrap())
 }
 
-fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), i32> {
+pub fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), i32> {
     let (path, name) = (c_string(path), c_string(name));
     // SAFETY: both strings end in NUL, and the value is as long as is said.
     cvt(unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) } as isize).map(drop)
@@ -46,7 +46,7 @@ fn remove(path: &Path, name: &str) -> Result<(), i32> {
     cvt(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) } as isize).map(drop)
 }
 
-fn get(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, i32> {
+pub fn get(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, i32> {
     let (path, name) = (c_string(path), c_string(name));
     let mut value = vec![0; room];
     // SAFETY: both strings end in NUL, and the buffer is as long as is said.
@@ -74,7 +74,7 @@ fn as_user(id: u32, act: impl Fn() -> Result<(), i32> + Send + Sync + 'static) -
 }
 
 /// What `sh` says as somebody, with a umask.
-fn shell(dir: &Path, uid: u32, gid: u32, script: &str) -> String {
+pub fn shell(dir: &Path, uid: u32, gid: u32, script: &str) -> String {
     let mut command = Command::new("sh");
     command.args(["-c", script]).current_dir(dir).uid(uid).gid(gid).stdin(Stdio::null());
     let output = command.output().unwrap();

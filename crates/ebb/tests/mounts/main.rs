@@ -21,6 +21,7 @@ mod fsck;
 mod handles;
 mod helper;
 mod holes;
+mod ids;
 mod io_uring;
 mod joining;
 mod kernel;

@@ -32,7 +32,7 @@ fn tree(dir: &Path) -> BTreeMap<String, (u32, u32, i64, Vec<u8>)> {
     found
 }
 
-fn entries(place: &Place, path: &str) -> Vec<serde_json::Value> {
+pub fn entries(place: &Place, path: &str) -> Vec<serde_json::Value> {
     place.ebb(&["trash", "list", path, "--json"]).good().json().as_array().unwrap().clone()
 }
 

@@ -16,6 +16,7 @@ impl Errno {
     /// No such place: lseek(2) beyond what there is.
     pub const NO_DATA: Errno = Errno(libc::ENXIO);
     pub const NOT_TTY: Errno = Errno(libc::ENOTTY);
+    pub const OVERFLOW: Errno = Errno(libc::EOVERFLOW);
     pub const RANGE: Errno = Errno(libc::ERANGE);
     pub const STALE: Errno = Errno(libc::ESTALE);
     pub const TOO_BIG: Errno = Errno(libc::E2BIG);

@@ -54,7 +54,9 @@ const WANTED: u64 =
 // SECURITY_CTX          labels of SELinux arrive as ordinary xattrs
 // SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX   virtio-fs
 // OVER_IO_URING         asked for with the mount ([`crate::MountOptions::io_uring`])
-// ALLOW_IDMAP, REQUEST_TIMEOUT   not served by this session
+// ALLOW_IDMAP           asked for with the mount, where others may enter ([`crate::MountOptions::allow_other`]):
+//                       the kernel then says only of what makes an inode who asks
+// REQUEST_TIMEOUT       not served by this session
 
 /// Files that the kernel is handed lie on a file system that is stacked on no other, and what is
 /// stacked on the mount may be as deep as that leaves.

@@ -50,6 +50,8 @@ pub use notify::{Notification, Notifier, NotifyError, drop_everything};
 pub use passing::{receive_with_fd, send_with_fd};
 pub use passthrough::{Passthrough, PassthroughId, Registered};
 pub use profile::ProfileUnderWay;
-pub use request::{Context, CopyEnd, FlagForm, Handle, LockRequest, Message, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
+pub use request::{
+    Context, CopyEnd, FlagForm, Handle, Ids, LockRequest, Message, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode,
+};
 pub use session::{Ended, Session, SessionError};
 pub use volume::Volume;

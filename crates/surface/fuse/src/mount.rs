@@ -90,6 +90,10 @@ impl Mount {
         if options.io_uring {
             wants |= init::OVER_IO_URING;
         }
+        // Permissions of an idmapped mount are the kernel's to check, and who is alone on a mount has nobody to map.
+        if options.allow_other && options.default_permissions {
+            wants |= init::ALLOW_IDMAP;
+        }
         // Pages are dropped when we say so: coherence is ours to decide.
         if options.consistency == Consistency::Strong {
             wants |= init::EXPLICIT_INVAL_DATA;

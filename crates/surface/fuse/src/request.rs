@@ -18,13 +18,20 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Handle(pub u64);
 
+/// User and group that a process acts as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ids {
+    pub uid: u32,
+    pub gid: u32,
+}
+
 /// Who asks, and which request this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Context {
     /// What the answer is to name: of a request that is sent again another number than before.
     pub unique: u64,
-    pub uid: u32,
-    pub gid: u32,
+    /// Who asks. On a mount that may be idmapped the kernel says that of what makes an inode, and of nothing else.
+    pub ids: Option<Ids>,
     /// 0 where the kernel acts on its own, or for a process of another pid namespace.
     pub pid: u32,
     /// Permission bits that the process wants on nothing that it makes. 0 where nothing is made.
@@ -332,8 +339,7 @@ impl Message {
         Ok(Message::Request(Request {
             context: Context {
                 unique: header.unique,
-                uid: header.uid,
-                gid: header.gid,
+                ids: ids(&header),
                 pid: header.pid,
                 umask,
                 resent: header.unique & abi::UNIQUE_RESEND != 0,
@@ -630,6 +636,11 @@ fn handle_if(given: bool, fh: u64) -> Option<Handle> {
 
 fn open_flags(bits: u32) -> OpenFlags {
     OpenFlags { bits: bits as i32 }
+}
+
+fn ids(header: &abi::InHeader) -> Option<Ids> {
+    let abi::InHeader { uid, gid, .. } = *header;
+    (uid != abi::NO_ID && gid != abi::NO_ID).then_some(Ids { uid, gid })
 }
 
 /// Of what makes something; what is too short for it does not parse as that either.

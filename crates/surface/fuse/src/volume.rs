@@ -9,12 +9,13 @@ use crate::{
     AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption,
     LockRequest, Lookup, Negotiated, Notification, Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
 };
+use askers::{asker, caller, maker};
 use bytes::Bytes;
 use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
-    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece,
-    Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
+    Access, AclClass, Allocation, Attr, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece, Make,
+    Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
@@ -24,6 +25,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+mod askers;
 mod caching;
 mod left;
 mod opening;
@@ -153,11 +155,6 @@ impl Volume {
         self.client.on_behalf_of(cx.request())
     }
 
-    /// The kernel checks permissions itself on every mount (`default_permissions`).
-    fn caller(cx: &Context) -> Caller {
-        Caller { uid: cx.uid, gid: cx.gid, groups: Vec::new(), checked: true }
-    }
-
     /// The inode that the kernel means.
     fn real(&self, ino: Ino) -> Ino {
         if ino == Ino::ROOT { self.root } else { ino }
@@ -179,7 +176,7 @@ impl Volume {
     async fn note_reading(&self, cx: &Context, ino: Ino) {
         if !self.client.is_read_only() && self.readings.read(ino) {
             let set = SetAttr { atime: Some(SetTime::Reading), ..SetAttr::default() };
-            if let Err(error) = self.client.setattr(&Self::caller(cx), self.real(ino), set).await {
+            if let Err(error) = self.client.setattr(&caller(cx), self.real(ino), set).await {
                 tracing::debug!(%ino, %error, "the access time stays as it is");
             }
         }
@@ -238,7 +235,7 @@ fn require_public(name: &[u8]) -> Result<(), Errno> {
 
 /// For set-gid. The kernel tells one group of the caller: a supplementary one counts for none.
 fn is_in_group(cx: &Context, attr: &Attr) -> bool {
-    cx.uid == 0 || cx.gid == attr.gid
+    cx.ids.is_some_and(|ids| ids.uid == 0 || ids.gid == attr.gid)
 }
 
 fn new_mode(cx: &Context, mode: u16) -> NewMode {
@@ -282,7 +279,7 @@ impl Filesystem for Volume {
 
     async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, handle: Option<Handle>) -> Result<AttrReply, Errno> {
         self.heard(ino, handle);
-        let attr = self.on_known(self.once(cx).setattr(&Self::caller(cx), self.real(ino), set).await)?;
+        let attr = self.on_known(self.once(cx).setattr(&self.changer(cx, ino), self.real(ino), set).await)?;
         Ok(self.attr_reply(self.present(cx, attr).await))
     }
 
@@ -294,27 +291,28 @@ impl Filesystem for Volume {
 
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
         let mode = if what == Make::Directory { mode } else { self.mode_in(cx, parent, mode).await? };
-        let attr = self.once(cx).make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), what, false).await?;
+        let attr = self.once(cx).make(&maker(cx)?, self.real(parent), &name, new_mode(cx, mode), what, false).await?;
         Ok(self.referenced(self.present(cx, attr).await))
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        self.note_parted(self.once(cx).unlink(&Self::caller(cx), self.real(parent), &name).await?);
+        self.note_parted(self.once(cx).unlink(&asker(cx), self.real(parent), &name).await?);
         Ok(())
     }
 
     async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        self.note_parted(self.once(cx).rmdir(&Self::caller(cx), self.real(parent), &name).await?);
+        self.note_parted(self.once(cx).rmdir(&asker(cx), self.real(parent), &name).await?);
         Ok(())
     }
 
     async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
-        self.note_parted(self.once(cx).rename(&Self::caller(cx), self.real(from), &name, self.real(to), &new_name, mode).await?);
+        let caller = if matches!(mode, RenameMode::Whiteout { .. }) { maker(cx)? } else { asker(cx) };
+        self.note_parted(self.once(cx).rename(&caller, self.real(from), &name, self.real(to), &new_name, mode).await?);
         Ok(())
     }
 
     async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno> {
-        let attr = self.once(cx).link(&Self::caller(cx), ino, self.real(parent), &name).await?;
+        let attr = self.once(cx).link(&caller(cx), ino, self.real(parent), &name).await?;
         Ok(self.referenced(self.present(cx, attr).await))
     }
 
@@ -349,7 +347,7 @@ impl Filesystem for Volume {
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let mode = self.mode_in(cx, parent, mode).await?;
         loop {
-            let made = self.once(cx).make(&Self::caller(cx), self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
+            let made = self.once(cx).make(&maker(cx)?, self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
                 Ok(attr) => {
                     let opened = self.opened_new(cx, attr.ino, flags)?;
@@ -383,7 +381,7 @@ impl Filesystem for Volume {
     }
 
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
-        let caller = Self::caller(cx);
+        let caller = if mode.drop_set_id { self.changer(cx, ino) } else { caller(cx) };
         self.heard(ino, Some(handle));
         let past_cache = (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
         // Only the node knows the end of a file that others write too.
@@ -458,7 +456,7 @@ impl Filesystem for Volume {
     }
 
     async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno> {
-        let (caller, ino) = (Self::caller(cx), self.real(ino));
+        let (caller, ino) = (caller(cx), self.real(ino));
         require_public(&name)?;
         match AclClass::of(&name) {
             Some(class) => {
@@ -479,14 +477,15 @@ impl Filesystem for Volume {
     async fn listxattr(&self, cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno> {
         let mut names = self.client.listxattr(self.real(ino)).await?;
         // The kernel gives their values to nobody else, but leaves the list to us.
-        if cx.uid != 0 {
-            names.retain(|name| !name.starts_with(b"trusted."));
+        let trusted = |name: &Bytes| name.starts_with(b"trusted.");
+        if names.iter().any(trusted) && asker(cx).uid != 0 {
+            names.retain(|name| !trusted(name));
         }
         Ok(names)
     }
 
     async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno> {
-        let (caller, ino) = (Self::caller(cx), self.real(ino));
+        let (caller, ino) = (caller(cx), self.real(ino));
         require_public(&name)?;
         match AclClass::of(&name) {
             Some(class) => self.once(cx).set_acl(&caller, ino, class, Bytes::new(), false).await.map(|_| ())?,
@@ -554,7 +553,7 @@ impl Filesystem for Volume {
     }
 
     async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
-        Ok(self.client.access(&Self::caller(cx), self.real(ino), access).await?)
+        Ok(self.client.access(&caller(cx), self.real(ino), access).await?)
     }
 
     async fn getlk(&self, _cx: &Context, ino: Ino, owner: u64, piece: LockPiece) -> Result<Option<LockConflict>, Errno> {
@@ -597,8 +596,9 @@ impl Filesystem for Volume {
             _ => return Err(Errno::NOT_SUPPORTED),
         };
         // The kernel leaves the set-id bits to us, and does not say what the caller may.
-        let drop_set_id = cx.uid != 0;
-        self.once(cx).fallocate(&Self::caller(cx), ino, (offset, len_bytes), what, keep_size, drop_set_id).await?;
+        let caller = self.changer(cx, ino);
+        let drop_set_id = caller.uid != 0;
+        self.once(cx).fallocate(&caller, ino, (offset, len_bytes), what, keep_size, drop_set_id).await?;
         Ok(())
     }
 
@@ -628,10 +628,11 @@ impl Filesystem for Volume {
     }
 
     async fn copy_file_range(&self, cx: &Context, from: CopyEnd, to: CopyEnd, len_bytes: u64) -> Result<u64, Errno> {
-        let drop_set_id = cx.uid != 0;
+        let caller = self.changer(cx, to.ino);
+        let drop_set_id = caller.uid != 0;
         let (unnoted, source) = (from.handle.0 & UNNOTED != 0, from.ino);
         let (from, to) = ((from.ino, from.offset), (to.ino, to.offset));
-        let copied = self.once(cx).copy(&Self::caller(cx), from, to, len_bytes, drop_set_id).await?;
+        let copied = self.once(cx).copy(&caller, from, to, len_bytes, drop_set_id).await?;
         self.readings.changed(to.0);
         if !unnoted {
             self.note_reading(cx, source).await;
@@ -644,14 +645,14 @@ impl Filesystem for Volume {
     }
 
     async fn set_flags(&self, cx: &Context, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
-        self.once(cx).set_flags(&Self::caller(cx), self.real(ino), flags).await?;
+        self.once(cx).set_flags(&caller(cx), self.real(ino), flags).await?;
         // The kernel does not know that the change time has changed.
         self.dropped_later(ino, 0..0);
         Ok(())
     }
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
-        let attr = self.once(cx).tmpfile(&Self::caller(cx), self.real(parent), new_mode(cx, mode)).await?;
+        let attr = self.once(cx).tmpfile(&maker(cx)?, self.real(parent), new_mode(cx, mode)).await?;
         let opened = self.opened_new(cx, attr.ino, flags)?;
         Ok((self.referenced(self.present(cx, attr).await), opened))
     }

@@ -293,7 +293,7 @@ fn files_can_be_mapped_by_every_kernel() {
             let client = scripted::client(move |request| content.borrow_mut().answer(request)).await;
             let (notifier, agreed) = (session.notifier(), session.negotiated());
             let volume = Volume::new(client, Ino::ROOT, notifier, agreed, AccessRule::default(), consistency, None);
-            let cx = Context { unique: 1, uid: 0, gid: 0, pid: 1, umask: 0, resent: false };
+            let cx = Context { unique: 1, ids: None, pid: 1, umask: 0, resent: false };
             let opened = volume.open(&cx, FILE, OpenFlags { bits: flags }).await.unwrap();
             assert_eq!(matches!(opened.caching, Caching::Direct { .. }), direct, "{consistency:?} {flags:o}");
         }

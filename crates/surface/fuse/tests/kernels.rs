@@ -7,7 +7,7 @@ mod memfs;
 mod scripted;
 
 use bytes::Bytes;
-use ebb_fuse::{AccessRule, Consistency, Context, Filesystem, Mount, Negotiated, OpenFlags, Session, Volume};
+use ebb_fuse::{AccessRule, Consistency, Context, Filesystem, Ids, Mount, Negotiated, OpenFlags, Session, Volume};
 use ebb_model::*;
 use harness::{Point, can_mount};
 use std::cell::RefCell;
@@ -69,7 +69,7 @@ fn asked(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<ClientMutat
 }
 
 fn by(uid: u32, gid: u32) -> Context {
-    Context { unique: 1, uid, gid, pid: 1, umask: 0, resent: false }
+    Context { unique: 1, ids: Some(Ids { uid, gid }), pid: 1, umask: 0, resent: false }
 }
 
 /// In a directory with set-gid anybody may write. A program of its group, with set-gid, would

@@ -5,7 +5,7 @@
 mod harness;
 mod memfs;
 
-use ebb_fuse::{Ended, LeftMount, Mount, MountError, MountOptions, Session};
+use ebb_fuse::{Ended, LeftMount, Mount, MountError, MountOptions, Session, abi};
 use harness::{Mounted, Point, can_mount};
 use memfs::{MemFs, Settings};
 use std::fs::{self, File};
@@ -330,6 +330,24 @@ fn options_reach_the_kernel() {
     let device = line.split(' ').nth(2).unwrap();
     let read_ahead = fs::read_to_string(format!("/sys/class/bdi/{device}/read_ahead_kb")).unwrap();
     assert_eq!(read_ahead.trim(), "1024");
+}
+
+/// An idmapped mount says little of who asks: it is not offered where the kernel leaves permissions to us, nor to who is alone.
+#[test]
+fn a_mount_may_be_idmapped_where_the_kernel_checks_others() {
+    if !can_mount() {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        for (allow_other, default_permissions) in [(true, true), (false, true), (true, false)] {
+            let point = Point::new();
+            let options = MountOptions { allow_other, default_permissions, ..MountOptions::default() };
+            let agreed = Session::start(Mount::new(&point.0, &options).unwrap()).await.unwrap().negotiated();
+            let offered = agreed.minor >= 41 && allow_other && default_permissions;
+            assert_eq!(agreed.has(abi::init::ALLOW_IDMAP), offered, "{options:?}");
+        }
+    });
 }
 
 /// Not a test by itself: what an ordinary user runs in the next one.

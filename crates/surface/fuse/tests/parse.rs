@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use ebb_fuse::abi::{self, InHeader};
-use ebb_fuse::{Errno, FlagForm, Handle, LockRequest, Message, Negotiated, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode};
+use ebb_fuse::{
+    Errno, FlagForm, Handle, Ids, LockRequest, Message, Negotiated, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode,
+};
 use ebb_model::*;
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -50,7 +52,7 @@ fn name(bytes: &[u8]) -> Name {
 fn the_header_says_who_asks() {
     let request = request(abi::LOOKUP, &[b"file\0"]).unwrap();
     assert_eq!(request.ino, Ino(5));
-    assert_eq!((request.context.uid, request.context.gid, request.context.pid), (1000, 100, 4242));
+    assert_eq!((request.context.ids, request.context.pid), (Some(Ids { uid: 1000, gid: 100 }), 4242));
     assert_eq!((request.context.unique, request.context.resent), (77, false));
     assert_eq!(request.operation, Operation::Lookup { name: name(b"file") });
 

@@ -21,6 +21,7 @@ pub mod init {
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const PASSTHROUGH: u64 = 1 << 37;
     pub const HAS_RESEND: u64 = 1 << 39;
+    pub const ALLOW_IDMAP: u64 = 1 << 40;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
@@ -69,6 +70,9 @@ pub mod ioctl {
 
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub const EXPIRE_ONLY: u32 = 1 << 0;
+
+/// In place of a user or group that the kernel does not say, or has no number for.
+pub const NO_ID: u32 = u32::MAX;
 
 /// Set in `unique` of a request that the kernel sends again after `NOTIFY_RESEND`.
 pub const UNIQUE_RESEND: u64 = 1 << 63;

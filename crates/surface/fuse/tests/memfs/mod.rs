@@ -204,7 +204,8 @@ impl Tree {
         let ino = Ino(self.next);
         self.next += 1;
         self.attach(parent, name, ino)?;
-        let node = self.node(ino, mode & !cx.umask, what, cx.uid, cx.gid);
+        let Ids { uid, gid } = cx.ids.ok_or(Errno::OVERFLOW)?;
+        let node = self.node(ino, mode & !cx.umask, what, uid, gid);
         self.nodes.insert(ino, node);
         Ok(ino)
     }

@@ -1,0 +1,183 @@
+//! Who is who: users and groups of the machine and of the volume.
+
+use crate::acl::{ACCESS, acl, get, set, shell};
+use crate::place::Place;
+use crate::trash::entries;
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A mount once more at another directory: the first 2,000 ids of the volume are those from 100,000 on there.
+struct Idmapped {
+    at: PathBuf,
+}
+
+impl Idmapped {
+    fn new(of: &Path, at: PathBuf) -> Idmapped {
+        let mut sleep = Command::new("sleep");
+        // SAFETY: makes one system call.
+        unsafe { sleep.arg("60").pre_exec(|| cvt(libc::unshare(libc::CLONE_NEWUSER).into()).map(drop)) };
+        let mut sleep = sleep.spawn().unwrap();
+        for map in ["uid_map", "gid_map"] {
+            fs::write(format!("/proc/{}/{map}", sleep.id()), "0 100000 2000").unwrap();
+        }
+        let users = File::open(format!("/proc/{}/ns/user", sleep.id())).unwrap();
+        sleep.kill().unwrap();
+        sleep.wait().unwrap();
+        // SAFETY: mount_attr is plain data, for which zeros are a value.
+        let mut attr: libc::mount_attr = unsafe { std::mem::zeroed() };
+        attr.attr_set = libc::MOUNT_ATTR_IDMAP;
+        attr.userns_fd = users.as_raw_fd() as u64;
+        let (of, to, none) = (c_string(of), c_string(&at), c"");
+        // SAFETY: all strings end in NUL and outlive the calls, as does `attr`, which is as long as is said.
+        unsafe {
+            let tree = libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, of.as_ptr(), libc::OPEN_TREE_CLONE | libc::O_CLOEXEC as u32);
+            let tree = OwnedFd::from_raw_fd(cvt(tree).unwrap());
+            let (len, flags) = (size_of::<libc::mount_attr>(), libc::MOVE_MOUNT_F_EMPTY_PATH);
+            cvt(libc::syscall(libc::SYS_mount_setattr, tree.as_raw_fd(), none.as_ptr(), libc::AT_EMPTY_PATH, &attr, len)).unwrap();
+            cvt(libc::syscall(libc::SYS_move_mount, tree.as_raw_fd(), none.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags)).unwrap();
+        }
+        Idmapped { at }
+    }
+}
+
+impl Drop for Idmapped {
+    fn drop(&mut self) {
+        // SAFETY: the string ends in NUL.
+        unsafe { libc::umount2(c_string(&self.at).as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+fn c_string(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn cvt(result: libc::c_long) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+fn owner(path: &Path) -> (u32, u32) {
+    let meta = fs::symlink_metadata(path).unwrap();
+    (meta.uid(), meta.gid())
+}
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+fn make(path: &Path, mode: u32, uid: u32, gid: u32) {
+    fs::write(path, "content").unwrap();
+    chown(path, Some(uid), Some(gid)).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// Situation: a mount is mounted once more with other numbers of users, as for a container with users of its own.
+/// Danger: the daemon takes numbers of the one for those of the other, or the kernel says that it cannot be done at all.
+/// Expectation: owners, ACLs and permissions are those of the map, in both directions; who is not in the map owns nothing.
+#[test]
+fn a_mount_can_be_idmapped() {
+    let place = Place::over_s3();
+    fs::set_permissions(&place.dir, Permissions::from_mode(0o755)).unwrap();
+    place.mount_with(&["-o", "allow_other,dev,suid"]);
+    let idmapped = Idmapped::new(&place.path("mnt"), place.path("mnt2"));
+    let (mount, mapped) = (place.path("mnt"), idmapped.at.clone());
+    let both = |name: &str| (mount.join(name), mapped.join(name));
+
+    let (dir, mapped_dir) = both("d");
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(1000), Some(1000)).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(owner(&mapped_dir), (101_000, 101_000));
+    let work = "umask 022; echo x > f; mkdir sub; ln -s f l; mkfifo p; ln f g; mv g h; chmod 640 f; truncate -s 1 f; cat f; rm h; ls -l | grep -c 101000";
+    assert_eq!(shell(&mapped_dir, 101_000, 101_000, work), "0 x4 []");
+    for name in ["f", "sub", "l", "p"] {
+        assert_eq!(owner(&dir.join(name)), (1000, 1000), "{name}");
+    }
+    // Who is 1000 on the machine is nobody there, nor does 1000 of the volume come in by the map.
+    assert_eq!(shell(&mapped, 1000, 1000, "ls d"), r#"2  ["Permission denied"]"#);
+    assert_eq!(shell(&mount, 101_000, 101_000, "ls d"), r#"2  ["Permission denied"]"#);
+
+    // Who has no number in the map.
+    let (foreign, mapped_foreign) = both("foreign");
+    make(&foreign, 0o644, 5000, 5000);
+    assert_eq!(owner(&mapped_foreign), (65_534, 65_534));
+    assert_eq!(errno(fs::write(mapped.join("d/mine"), "")), Some(libc::EOVERFLOW), "root itself is not in it");
+    assert_eq!(errno(OpenOptions::new().append(true).open(&mapped_foreign)), Some(libc::EACCES));
+
+    let (file, mapped_file) = both("d/f");
+    chown(&mapped_file, Some(100_500), Some(100_600)).unwrap();
+    assert_eq!(owner(&file), (500, 600));
+    assert_eq!(errno(chown(&mapped_file, Some(7), None)), Some(libc::EOVERFLOW));
+    assert_eq!(errno(chown(&mapped_file, None, Some(102_000))), Some(libc::EOVERFLOW));
+    assert_eq!(owner(&file), (500, 600));
+
+    let naming = |id| acl(&[(1, 6, u32::MAX), (2, 6, id), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)]);
+    set(&file, ACCESS, &naming(1001), 0).unwrap();
+    assert_eq!(get(&mapped_file, ACCESS, 100), Ok(naming(101_001)));
+    set(&mapped_file, ACCESS, &naming(101_002), 0).unwrap();
+    assert_eq!(get(&file, ACCESS, 100), Ok(naming(1002)));
+    assert_eq!(set(&mapped_file, ACCESS, &naming(7), 0), Err(libc::EINVAL));
+    fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(shell(&mapped_dir, 101_002, 101_002, "echo y > f; cat f"), "0 y []");
+    assert_eq!(shell(&mapped_dir, 101_001, 101_001, "cat f"), r#"1  ["Permission denied"]"#);
+
+    drop(idmapped);
+    // ... and the bucket has what the volume has.
+    place.umount();
+    place.drop_cache();
+    place.mount_with(&["-o", "allow_other,dev,suid"]);
+    assert_eq!((owner(&file), get(&file, ACCESS, 100)), ((500, 600), Ok(naming(1002))));
+    place.umount();
+}
+
+/// Situation: on a mount that may be idmapped the kernel says of few requests who asks. Danger: root counts as an
+/// ordinary user, who loses set-id bits, or an ordinary user as root, who keeps them. Expectation: both are told apart, and groups too.
+#[test]
+fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
+    let place = Place::new();
+    fs::set_permissions(&place.dir, Permissions::from_mode(0o755)).unwrap();
+    place.mount_with(&["-o", "allow_other,dev,suid"]);
+    let dir = place.path("mnt/d");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+    let file = dir.join("f");
+    let after = |given: u32, program: &str, args: &[&str]| {
+        make(&file, given, 1000, 50);
+        let path = file.to_str().unwrap();
+        place.program(program, &[args, &[path]].concat()).good();
+        mode(&file)
+    };
+    let append = ["sh", "-c", r#"echo more >> "$0""#];
+    let by = |groups: &[&'static str]| [&["--reuid=1000"], groups, &append].concat();
+    // A mark of the file's group, which those in it and root may leave.
+    assert_eq!(after(0o2664, "sh", &append[1..]), 0o2664);
+    assert_eq!(after(0o2664, "setpriv", &by(&["--regid=50", "--clear-groups"])), 0o2664);
+    assert_eq!(after(0o2664, "setpriv", &by(&["--regid=1000", "--groups=7,50"])), 0o2664);
+    assert_eq!(after(0o2664, "setpriv", &by(&["--regid=1000", "--clear-groups"])), 0o664);
+    assert_eq!(after(0o2664, "chown", &["1001"]), 0o2664);
+    assert_eq!(after(0o2664, "setpriv", &["--reuid=1000", "--regid=1000", "--clear-groups", "chgrp", "1000"]), 0o664);
+    // Set-user-id stays when root reserves room, and for nobody else.
+    assert_eq!(after(0o4755, "fallocate", &["-l", "100"]), 0o4755);
+    assert_eq!(after(0o4755, "setpriv", &["--reuid=1000", "--regid=50", "--clear-groups", "fallocate", "-l", "100"]), 0o755);
+
+    // A trash says who has removed something.
+    place.ebb(&["trash", "keep", "mnt/d", "1d"]).good();
+    fs::create_dir(dir.join("sub")).unwrap();
+    fs::write(dir.join("other"), "").unwrap();
+    assert_eq!(shell(&dir, 1000, 1000, "rm -f f; rmdir sub"), "0  []");
+    assert_eq!(shell(&dir, 1001, 1001, "echo > over; mv -f over other"), "0  []");
+    let mut kept: Vec<_> = entries(&place, "mnt").into_iter().map(|entry| (entry["path"].clone(), entry["uid"].clone())).collect();
+    kept.sort_by_key(|(path, _)| path.to_string());
+    assert_eq!(kept, [("d/f".into(), 1000.into()), ("d/other".into(), 1001.into()), ("d/sub".into(), 1000.into())]);
+    place.umount();
+}
