@@ -100,6 +100,11 @@ impl Plan {
         for list in &args.options {
             options.apply(list).map_err(|error| Failure::Usage(error.to_string()))?;
         }
+        for (option, ranges) in [("map_uid", &args.map_uid), ("map_gid", &args.map_gid)] {
+            for range in ranges {
+                options.apply(&format!("{option}={range}")).map_err(|error| Failure::Usage(error.to_string()))?;
+            }
+        }
         options.read_only |= args.node.take_over == args::TakeOver::Never;
         let mountpoint = match std::env::var_os(supervisor::MOUNTPOINT) {
             // Its mount is there, and waits for this process.
@@ -445,7 +450,7 @@ impl Plan {
             Listener::at_path(self.run_dir.counters_socket()).map_err(|error| Failure::of("the run directory cannot be used", error))?;
         [Some(socket), metrics].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
         let (notifier, agreed) = (session.notifier(), session.negotiated());
-        let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough());
+        let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough()).mapping(options.ids);
         volume.take_up().await;
         let mut announced = Ok(());
         let stop = async {

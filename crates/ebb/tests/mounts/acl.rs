@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub const ACCESS: &str = "system.posix_acl_access";
-const DEFAULT: &str = "system.posix_acl_default";
+pub const DEFAULT: &str = "system.posix_acl_default";
 
 /// Tag, permissions, who.
 pub fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! Who is who: users and groups of the machine and of the volume.
 
-use crate::acl::{ACCESS, acl, get, set, shell};
+use crate::acl::{ACCESS, DEFAULT, acl, get, set, shell};
 use crate::place::Place;
 use crate::trash::entries;
 use std::ffi::CString;
@@ -81,6 +81,11 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
+/// An access ACL that names one user.
+fn naming(id: u32) -> Vec<u8> {
+    acl(&[(1, 6, u32::MAX), (2, 6, id), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)])
+}
+
 /// Situation: a mount is mounted once more with other numbers of users, as for a container with users of its own.
 /// Danger: the daemon takes numbers of the one for those of the other, or the kernel says that it cannot be done at all.
 /// Expectation: owners, ACLs and permissions are those of the map, in both directions; who is not in the map owns nothing.
@@ -98,7 +103,7 @@ fn a_mount_can_be_idmapped() {
     chown(&dir, Some(1000), Some(1000)).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
     assert_eq!(owner(&mapped_dir), (101_000, 101_000));
-    let work = "umask 022; echo x > f; mkdir sub; ln -s f l; mkfifo p; ln f g; mv g h; chmod 640 f; truncate -s 1 f; cat f; rm h; ls -l | grep -c 101000";
+    let work = "umask 022; echo x > f; mkdir sub; ln -s f l; mkfifo p; ln f g; mv g h; chmod 640 f; truncate -s 1 f; cat f; rm h; ls -ln | grep -c 101000";
     assert_eq!(shell(&mapped_dir, 101_000, 101_000, work), "0 x4 []");
     for name in ["f", "sub", "l", "p"] {
         assert_eq!(owner(&dir.join(name)), (1000, 1000), "{name}");
@@ -121,7 +126,6 @@ fn a_mount_can_be_idmapped() {
     assert_eq!(errno(chown(&mapped_file, None, Some(102_000))), Some(libc::EOVERFLOW));
     assert_eq!(owner(&file), (500, 600));
 
-    let naming = |id| acl(&[(1, 6, u32::MAX), (2, 6, id), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)]);
     set(&file, ACCESS, &naming(1001), 0).unwrap();
     assert_eq!(get(&mapped_file, ACCESS, 100), Ok(naming(101_001)));
     set(&mapped_file, ACCESS, &naming(101_002), 0).unwrap();
@@ -180,4 +184,93 @@ fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     kept.sort_by_key(|(path, _)| path.to_string());
     assert_eq!(kept, [("d/f".into(), 1000.into()), ("d/other".into(), 1001.into()), ("d/sub".into(), 1000.into())]);
     place.umount();
+}
+
+/// Situation: a volume numbers users otherwise than the machine. Danger: a number that only one side knows is somebody on the
+/// other, or what the machine gives reaches the volume unchanged. Expectation: owners, groups, ACLs and permissions are those of
+/// the map, in both directions; who has no number on the other side is nobody there, and nobody can act as it.
+#[test]
+fn a_mount_numbers_users_otherwise_than_its_volume() {
+    let place = Place::over_s3();
+    fs::set_permissions(&place.dir, Permissions::from_mode(0o755)).unwrap();
+    let mapped = ["--map-uid", "0:0:1", "--map-uid=1000:5000:10", "-o", "allow_other,dev,suid,map_gid=0:0:1,map_gid=1000:6000:10"];
+    let (dir, foreign) = (place.path("mnt/d"), place.path("mnt/foreign"));
+    let (file, named) = (dir.join("f"), dir.join("named"));
+    place.mount_with(&["-o", "allow_other,dev,suid"]);
+    make(&foreign, 0o644, 7777, 0);
+    make(&place.path("mnt/private"), 0o600, 7777, 0);
+    make(&place.path("mnt/listed"), 0o600, 0, 0);
+    set(&place.path("mnt/listed"), ACCESS, &naming(7777), 0).unwrap();
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(5000), Some(6000)).unwrap();
+    place.umount();
+
+    place.mount_with(&mapped);
+    assert_eq!(owner(&dir), (1000, 1000));
+    place.ebb(&["trash", "keep", "mnt/d", "1d"]).good();
+    let work = "echo x > f; mkdir sub; ln -s f l; mkfifo p; echo y > g; rm g; chmod 664 f; ls -ln | grep -c 1000";
+    assert_eq!(shell(&dir, 1000, 1000, work), "0 4 []");
+    let trash = entries(&place, "mnt");
+    assert_eq!((trash.len(), &trash[0]["uid"]), (1, &5000.into()));
+    chown(&file, Some(1009), None).unwrap();
+    assert_eq!(owner(&file), (1009, 1000));
+    assert_eq!(errno(chown(&file, Some(1010), None)), Some(libc::EOVERFLOW));
+    assert_eq!(errno(chown(&file, None, Some(5000))), Some(libc::EOVERFLOW));
+    // Who may leave set-gid is in the group by the machine's numbers.
+    fs::set_permissions(&file, Permissions::from_mode(0o2666)).unwrap();
+    let by = |groups: &str| ["--reuid=1002", "--regid=1002", groups, "sh", "-c", "echo >> mnt/d/f"].map(str::to_owned);
+    place.program("setpriv", &by("--groups=1000")).good();
+    assert_eq!(mode(&file), 0o2666);
+    place.program("setpriv", &by("--groups=6000")).good();
+    assert_eq!(mode(&file), 0o666);
+
+    fs::write(&named, "z").unwrap();
+    set(&named, ACCESS, &naming(1001), 0).unwrap();
+    assert_eq!(get(&named, ACCESS, 100), Ok(naming(1001)));
+    assert_eq!(set(&named, ACCESS, &naming(5001), 0), Err(libc::EINVAL));
+    assert_eq!(shell(&dir, 1001, 1001, "cat named"), "0 z []");
+    assert_eq!(shell(&dir, 1002, 1002, "cat named"), r#"1  ["Permission denied"]"#);
+    let handed_down = acl(&[(1, 7, u32::MAX), (4, 5, u32::MAX), (8, 7, 1003), (16, 7, u32::MAX), (32, 5, u32::MAX)]);
+    set(&dir.join("sub"), DEFAULT, &handed_down, 0).unwrap();
+    fs::create_dir(dir.join("sub/below")).unwrap();
+    assert_eq!(get(&dir.join("sub/below"), DEFAULT, 100), Ok(handed_down));
+
+    // Whom only the volume knows.
+    assert_eq!(owner(&foreign), (65_534, 0));
+    assert_eq!(shell(&place.path("mnt"), 65_534, 65_534, "cat foreign; cat private"), r#"1 content ["Permission denied"]"#);
+    assert_eq!(errno(OpenOptions::new().append(true).open(&foreign)), Some(libc::EACCES), "root cannot name its owner either");
+    assert_eq!(errno(fs::set_permissions(&foreign, Permissions::from_mode(0o777))), Some(libc::EOVERFLOW));
+    assert_eq!(get(&place.path("mnt/listed"), ACCESS, 100), Ok(naming(u32::MAX - 1)));
+    assert_eq!(shell(&place.path("mnt"), 7777, 7777, "cat listed"), r#"1  ["Permission denied"]"#);
+    // Whom only the machine knows.
+    fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+    let refused = r#"2  ["Value too large for defined data type"]"#;
+    assert_eq!(shell(&dir, 2000, 2000, "echo > h"), refused);
+    assert_eq!(shell(&dir, 1000, 2000, "echo > h"), refused);
+    assert_eq!(shell(&dir, 2000, 2000, "cat f > /dev/null"), "0  []");
+    place.kill_daemon("mnt");
+    assert_eq!(shell(&dir, 1000, 1000, "echo > later"), "0  []", "a successor has the map too");
+    place.umount();
+
+    place.drop_cache();
+    place.mount_with(&["-o", "allow_other,dev,suid"]);
+    assert_eq!((owner(&file), owner(&dir.join("sub")), owner(&dir.join("l"))), ((5009, 6000), (5000, 6000), (5000, 6000)));
+    assert_eq!((owner(&dir.join("later")), get(&named, ACCESS, 100)), ((5000, 6000), Ok(naming(5001))));
+    assert!(get(&dir.join("sub/below"), DEFAULT, 100).unwrap().windows(4).any(|id| id == 6003u32.to_le_bytes()));
+    place.umount();
+}
+
+/// A map that cannot be is refused before anything is mounted, with what is wrong.
+#[test]
+fn a_map_that_is_none_is_refused() {
+    let place = Place::new();
+    for (map, why) in [
+        ("--map-uid=1000:5000", "three numbers"),
+        ("--map-gid=0:0:0", "one id at least"),
+        ("--map-uid=0:0:10,9:100:1", "0:0:10 and 9:100:1 have ids in common"),
+        ("-omap_uid=0:4294967295:1", "ids end with"),
+    ] {
+        place.ebb(&["mount", place.url(), "mnt", "--data", "data", map]).refused(2, why);
+    }
+    assert!(!place.is_mounted("mnt"));
 }

@@ -114,6 +114,13 @@ pub struct Mount {
     /// What is seen of what other mounts of the volume write to files.
     #[arg(long, value_enum, default_value_t = Consistency::Strong, env = "EBB_CONSISTENCY")]
     pub consistency: Consistency,
+    /// The COUNT users from LOCAL on are on this machine what the volume has from REMOTE on. May be given several times. Who is in no range is
+    /// nobody, shown as 65534; without any, users have the same numbers on both sides.
+    #[arg(long, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',', env = "EBB_MAP_UID")]
+    pub map_uid: Vec<String>,
+    /// The same of groups.
+    #[arg(long, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',', env = "EBB_MAP_GID")]
+    pub map_gid: Vec<String>,
     #[command(flatten)]
     pub node: Node,
     #[command(flatten)]

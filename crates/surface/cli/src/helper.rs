@@ -78,9 +78,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, is_mount_option: impl Fn(
             Meaning::Nothing => {}
             Meaning::Remount => remount = true,
             Meaning::Implies(others) => mount_options.extend(others.iter().copied()),
-            // Of options the last one counts, of flags there may be only one.
-            Meaning::Setting { flag, given } => {
-                settings.retain(|(other, _)| *other != flag);
+            // Of options the last one counts, of flags there may be only one, but of those that may be repeated.
+            Meaning::Setting { flag, given, repeats } => {
+                settings.retain(|(other, _)| repeats || *other != flag);
                 settings.push((flag, given));
             }
             Meaning::Misplaced => return Err(HelperError::Misplaced(option.into())),
@@ -112,6 +112,7 @@ enum Meaning {
     Setting {
         flag: String,
         given: String,
+        repeats: bool,
     },
     /// A flag that makes no sense as an option.
     Misplaced,
@@ -131,13 +132,14 @@ impl Meaning {
         }
         let command = Cli::command();
         let flag = command.find_subcommand("mount").and_then(|mount| mount.get_arguments().find(|arg| arg.get_long() == Some(name)));
-        match (flag, value) {
-            (None, _) => Meaning::MountOption,
+        let Some(flag) = flag else { return Meaning::MountOption };
+        let given = match value {
             // `ro=1` is nothing that a mount knows; a switch that is given a value is clap's to refuse.
-            (Some(flag), None) if takes_value(flag) => Meaning::Setting { flag: name.into(), given: format!("--{name}=") },
-            (Some(_), None) => Meaning::Setting { flag: name.into(), given: format!("--{name}") },
-            (Some(_), Some(value)) => Meaning::Setting { flag: name.into(), given: format!("--{name}={value}") },
-        }
+            None if takes_value(flag) => format!("--{name}="),
+            None => format!("--{name}"),
+            Some(value) => format!("--{name}={value}"),
+        };
+        Meaning::Setting { flag: name.into(), given, repeats: matches!(flag.get_action(), ArgAction::Append) }
     }
 }
 

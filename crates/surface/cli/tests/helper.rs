@@ -38,11 +38,12 @@ fn a_helper_is_known_by_its_name() {
 /// Settings become flags, mount options stay together, and what mount(8) says to itself goes.
 #[test]
 fn options_are_settings_and_mount_options() {
-    let table: [(&str, &[&str]); 11] = [
+    let table: [(&str, &[&str]); 12] = [
         ("rw", &["-osuid,dev,rw"]),
         ("rw,cache-size=10G,allow_other", &["--cache-size=10G", "-osuid,dev,rw,allow_other"]),
         ("endpoint=http://h:1/?a=b", &["--endpoint=http://h:1/?a=b", "-osuid,dev,"]),
         ("anonymous,rearrange", &["--anonymous", "--rearrange", "-osuid,dev,"]),
+        ("map-uid=0:1:1,map_gid=5:6:7,map-uid=2:3:4", &["--map-uid=0:1:1", "--map-uid=2:3:4", "-osuid,dev,map_gid=5:6:7"]),
         ("take-over=now,take-over=join", &["--take-over=join", "-osuid,dev,"]),
         (
             "defaults,_netdev,nofail,noauto,x-systemd.automount,x-systemd.requires=a.mount,X-mount.mkdir,comment=x,norelatime",

@@ -55,6 +55,14 @@ fn mounts_are_strong_unless_they_are_told() {
     }
 }
 
+/// A file says several ranges in one text, and flags one each.
+#[test]
+fn maps_of_ids_have_several_ranges() {
+    let (_dir, config) = file("map-uid = \"0:1:1,2:3:4\"");
+    assert_eq!(mount(&["--config", &config]).map_uid, ["0:1:1", "2:3:4"]);
+    assert_eq!(mount(&["--map-gid", "0:1:1", "--map-gid=2:3:4,7:7:1"]).map_gid, ["0:1:1", "2:3:4", "7:7:1"]);
+}
+
 #[test]
 fn a_file_may_hold_what_a_command_needs() {
     let (_dir, config) = file("backing = \"file:///srv\"\nname = \"v\"");

@@ -1,6 +1,6 @@
 //! The options of `-o`.
 
-use crate::{AccessRule, AccessTimes};
+use crate::{AccessRule, AccessTimes, IdMapError, IdMaps};
 use ebb_model::MAX_IO_BYTES;
 use std::str::FromStr;
 use thiserror::Error;
@@ -36,6 +36,8 @@ pub struct MountOptions {
     pub access: AccessRule,
     /// What is seen of what other mounts write.
     pub consistency: Consistency,
+    /// Users and groups that the volume numbers otherwise.
+    pub ids: IdMaps,
     /// What `mount` and `df` show as the source.
     pub source: String,
     /// Longest READ; the session's own limit is 1 MiB.
@@ -65,6 +67,7 @@ impl Default for MountOptions {
             exec: true,
             access: AccessRule::default(),
             consistency: Consistency::default(),
+            ids: IdMaps::default(),
             source: "ebb".into(),
             max_read_bytes: MAX_IO_BYTES as u32,
             read_ahead_bytes: 2 << 20,
@@ -81,6 +84,8 @@ pub enum MountOptionsError {
     Unknown(String),
     #[error("mount option {0:?} has a value that it cannot have")]
     BadValue(String),
+    #[error("mount option {option:?}: {why}")]
+    BadRange { option: String, why: IdMapError },
 }
 
 impl MountOptions {
@@ -93,6 +98,7 @@ impl MountOptions {
     }
 
     fn apply_one(&mut self, option: &str) -> Result<(), MountOptionsError> {
+        let bad_range = |why| MountOptionsError::BadRange { option: option.into(), why };
         match option.split_once('=') {
             None => match option {
                 "ro" => self.read_only = true,
@@ -116,6 +122,8 @@ impl MountOptions {
             Some(("fsname", value)) if !value.is_empty() && !value.contains('\0') => self.source = value.into(),
             Some(("max_read", value)) => self.max_read_bytes = number(option, value, 4096..=MAX_IO_BYTES as u32)?,
             Some(("read_ahead", value)) => self.read_ahead_bytes = number(option, value, 0..=1 << 30)?,
+            Some(("map_uid", range)) => self.ids.users.add(range).map_err(bad_range)?,
+            Some(("map_gid", range)) => self.ids.groups.add(range).map_err(bad_range)?,
             Some(("fsname", _)) => return Err(MountOptionsError::BadValue(option.into())),
             Some((name, _)) => return Err(MountOptionsError::Unknown(name.into())),
         }
@@ -163,6 +171,9 @@ mod tests {
     fn what_is_not_understood_is_refused() {
         for list in ["nope", "ro,nope=1", "ro=1"] {
             assert!(matches!(list.parse::<MountOptions>(), Err(MountOptionsError::Unknown(_))), "{list}");
+        }
+        for list in ["map_uid=", "map_gid=1:1", "map_uid=0:0:2,map_uid=1:5:1"] {
+            assert!(matches!(list.parse::<MountOptions>(), Err(MountOptionsError::BadRange { .. })), "{list}");
         }
         for list in ["max_read=x", "max_read=1", "max_read=", "fsname=", "read_ahead=-1"] {
             assert!(matches!(list.parse::<MountOptions>(), Err(MountOptionsError::BadValue(_))), "{list}");

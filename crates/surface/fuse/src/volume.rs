@@ -6,10 +6,10 @@ use crate::known::Known;
 use crate::lockers::Lockers;
 use crate::pages::Pages;
 use crate::{
-    AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, Interruption,
+    AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, IdMaps, Interruption,
     LockRequest, Lookup, Negotiated, Notification, Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
 };
-use askers::{asker, caller, maker};
+use askers::is_root;
 use bytes::Bytes;
 use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
 use ebb_client::{CacheRule, Change, Client};
@@ -81,6 +81,7 @@ pub struct Volume {
     set_id: RefCell<BTreeMap<Ino, u16>>,
     io_modes: IoModes,
     notifier: Notifier,
+    ids: IdMaps,
     /// When something that the kernel had looked up was last found to have gone.
     lost: Cell<Option<Instant>>,
 }
@@ -141,8 +142,14 @@ impl Volume {
             set_id,
             io_modes,
             notifier,
+            ids: IdMaps::default(),
             lost,
         }
+    }
+
+    /// Shows users and groups by these maps.
+    pub fn mapping(self, ids: IdMaps) -> Volume {
+        Volume { ids, ..self }
     }
 
     pub fn client(&self) -> &Client {
@@ -167,7 +174,7 @@ impl Volume {
             return Ok(mode);
         }
         let dir = self.client.getattr(self.real(dir)).await?;
-        let foreign = dir.mode & SET_GID != 0 && !is_in_group(cx, &dir);
+        let foreign = dir.mode & SET_GID != 0 && !self.is_in_group(cx, &dir);
         Ok(if foreign { mode & !SET_GID } else { mode })
     }
 
@@ -176,7 +183,7 @@ impl Volume {
     async fn note_reading(&self, cx: &Context, ino: Ino) {
         if !self.client.is_read_only() && self.readings.read(ino) {
             let set = SetAttr { atime: Some(SetTime::Reading), ..SetAttr::default() };
-            if let Err(error) = self.client.setattr(&caller(cx), self.real(ino), set).await {
+            if let Err(error) = self.client.setattr(&self.caller(cx), self.real(ino), set).await {
                 tracing::debug!(%ino, %error, "the access time stays as it is");
             }
         }
@@ -233,11 +240,6 @@ fn require_public(name: &[u8]) -> Result<(), Errno> {
     if name == InodeFlags::ATTRIBUTE { Err(Errno::NOT_SUPPORTED) } else { Ok(()) }
 }
 
-/// For set-gid. The kernel tells one group of the caller: a supplementary one counts for none.
-fn is_in_group(cx: &Context, attr: &Attr) -> bool {
-    cx.ids.is_some_and(|ids| ids.uid == 0 || ids.gid == attr.gid)
-}
-
 fn new_mode(cx: &Context, mode: u16) -> NewMode {
     NewMode { mode, umask: cx.umask }
 }
@@ -279,7 +281,8 @@ impl Filesystem for Volume {
 
     async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, handle: Option<Handle>) -> Result<AttrReply, Errno> {
         self.heard(ino, handle);
-        let attr = self.on_known(self.once(cx).setattr(&self.changer(cx, ino), self.real(ino), set).await)?;
+        let (caller, _) = self.changer(cx, ino);
+        let attr = self.on_known(self.once(cx).setattr(&caller, self.real(ino), self.ids.set(set)?).await)?;
         Ok(self.attr_reply(self.present(cx, attr).await))
     }
 
@@ -291,28 +294,28 @@ impl Filesystem for Volume {
 
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
         let mode = if what == Make::Directory { mode } else { self.mode_in(cx, parent, mode).await? };
-        let attr = self.once(cx).make(&maker(cx)?, self.real(parent), &name, new_mode(cx, mode), what, false).await?;
+        let attr = self.once(cx).make(&self.maker(cx)?, self.real(parent), &name, new_mode(cx, mode), what, false).await?;
         Ok(self.referenced(self.present(cx, attr).await))
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        self.note_parted(self.once(cx).unlink(&asker(cx), self.real(parent), &name).await?);
+        self.note_parted(self.once(cx).unlink(&self.asker(cx), self.real(parent), &name).await?);
         Ok(())
     }
 
     async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
-        self.note_parted(self.once(cx).rmdir(&asker(cx), self.real(parent), &name).await?);
+        self.note_parted(self.once(cx).rmdir(&self.asker(cx), self.real(parent), &name).await?);
         Ok(())
     }
 
     async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
-        let caller = if matches!(mode, RenameMode::Whiteout { .. }) { maker(cx)? } else { asker(cx) };
+        let caller = if matches!(mode, RenameMode::Whiteout { .. }) { self.maker(cx)? } else { self.asker(cx) };
         self.note_parted(self.once(cx).rename(&caller, self.real(from), &name, self.real(to), &new_name, mode).await?);
         Ok(())
     }
 
     async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno> {
-        let attr = self.once(cx).link(&caller(cx), ino, self.real(parent), &name).await?;
+        let attr = self.once(cx).link(&self.caller(cx), ino, self.real(parent), &name).await?;
         Ok(self.referenced(self.present(cx, attr).await))
     }
 
@@ -347,7 +350,7 @@ impl Filesystem for Volume {
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
         let mode = self.mode_in(cx, parent, mode).await?;
         loop {
-            let made = self.once(cx).make(&maker(cx)?, self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
+            let made = self.once(cx).make(&self.maker(cx)?, self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
             match made {
                 Ok(attr) => {
                     let opened = self.opened_new(cx, attr.ino, flags)?;
@@ -381,7 +384,7 @@ impl Filesystem for Volume {
     }
 
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
-        let caller = if mode.drop_set_id { self.changer(cx, ino) } else { caller(cx) };
+        let caller = if mode.drop_set_id { self.changer(cx, ino).0 } else { self.caller(cx) };
         self.heard(ino, Some(handle));
         let past_cache = (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
         // Only the node knows the end of a file that others write too.
@@ -456,12 +459,13 @@ impl Filesystem for Volume {
     }
 
     async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno> {
-        let (caller, ino) = (caller(cx), self.real(ino));
+        let (caller, ino) = (self.caller(cx), self.real(ino));
         require_public(&name)?;
         match AclClass::of(&name) {
             Some(class) => {
                 let unsaid = class == AclClass::Access && !self.kernel.says_when_acls_drop_set_gid();
-                let drop_set_gid = drop_set_gid || unsaid && !is_in_group(cx, &self.client.getattr(ino).await?);
+                let drop_set_gid = drop_set_gid || unsaid && !self.is_in_group(cx, &self.client.getattr(ino).await?);
+                let value = self.ids.acl_to_remote(value)?;
                 self.once(cx).set_acl(&caller, ino, class, value, drop_set_gid).await.map(|_| ())?
             }
             None => self.once(cx).setxattr(&caller, ino, name, value, mode).await?,
@@ -471,21 +475,23 @@ impl Filesystem for Volume {
 
     async fn getxattr(&self, _cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno> {
         require_public(&name)?;
-        self.on_known(self.client.getxattr(self.real(ino), name).await)
+        let class = AclClass::of(&name);
+        let value = self.on_known(self.client.getxattr(self.real(ino), name).await)?;
+        if class.is_some() { self.ids.acl_to_local(value) } else { Ok(value) }
     }
 
     async fn listxattr(&self, cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno> {
         let mut names = self.client.listxattr(self.real(ino)).await?;
         // The kernel gives their values to nobody else, but leaves the list to us.
         let trusted = |name: &Bytes| name.starts_with(b"trusted.");
-        if names.iter().any(trusted) && asker(cx).uid != 0 {
+        if names.iter().any(trusted) && !is_root(cx) {
             names.retain(|name| !trusted(name));
         }
         Ok(names)
     }
 
     async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno> {
-        let (caller, ino) = (caller(cx), self.real(ino));
+        let (caller, ino) = (self.caller(cx), self.real(ino));
         require_public(&name)?;
         match AclClass::of(&name) {
             Some(class) => self.once(cx).set_acl(&caller, ino, class, Bytes::new(), false).await.map(|_| ())?,
@@ -553,7 +559,7 @@ impl Filesystem for Volume {
     }
 
     async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
-        Ok(self.client.access(&caller(cx), self.real(ino), access).await?)
+        Ok(self.client.access(&self.caller(cx), self.real(ino), access).await?)
     }
 
     async fn getlk(&self, _cx: &Context, ino: Ino, owner: u64, piece: LockPiece) -> Result<Option<LockConflict>, Errno> {
@@ -596,9 +602,8 @@ impl Filesystem for Volume {
             _ => return Err(Errno::NOT_SUPPORTED),
         };
         // The kernel leaves the set-id bits to us, and does not say what the caller may.
-        let caller = self.changer(cx, ino);
-        let drop_set_id = caller.uid != 0;
-        self.once(cx).fallocate(&caller, ino, (offset, len_bytes), what, keep_size, drop_set_id).await?;
+        let (caller, is_root) = self.changer(cx, ino);
+        self.once(cx).fallocate(&caller, ino, (offset, len_bytes), what, keep_size, !is_root).await?;
         Ok(())
     }
 
@@ -628,11 +633,10 @@ impl Filesystem for Volume {
     }
 
     async fn copy_file_range(&self, cx: &Context, from: CopyEnd, to: CopyEnd, len_bytes: u64) -> Result<u64, Errno> {
-        let caller = self.changer(cx, to.ino);
-        let drop_set_id = caller.uid != 0;
+        let (caller, is_root) = self.changer(cx, to.ino);
         let (unnoted, source) = (from.handle.0 & UNNOTED != 0, from.ino);
         let (from, to) = ((from.ino, from.offset), (to.ino, to.offset));
-        let copied = self.once(cx).copy(&caller, from, to, len_bytes, drop_set_id).await?;
+        let copied = self.once(cx).copy(&caller, from, to, len_bytes, !is_root).await?;
         self.readings.changed(to.0);
         if !unnoted {
             self.note_reading(cx, source).await;
@@ -645,14 +649,14 @@ impl Filesystem for Volume {
     }
 
     async fn set_flags(&self, cx: &Context, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
-        self.once(cx).set_flags(&caller(cx), self.real(ino), flags).await?;
+        self.once(cx).set_flags(&self.caller(cx), self.real(ino), flags).await?;
         // The kernel does not know that the change time has changed.
         self.dropped_later(ino, 0..0);
         Ok(())
     }
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
-        let attr = self.once(cx).tmpfile(&maker(cx)?, self.real(parent), new_mode(cx, mode)).await?;
+        let attr = self.once(cx).tmpfile(&self.maker(cx)?, self.real(parent), new_mode(cx, mode)).await?;
         let opened = self.opened_new(cx, attr.ino, flags)?;
         Ok((self.referenced(self.present(cx, attr).await), opened))
     }

@@ -4,30 +4,53 @@
 use super::Volume;
 use crate::abi::NO_ID;
 use crate::{Context, Errno, Ids};
-use ebb_model::{Caller, Ino};
+use ebb_model::{Attr, Caller, Ino};
 
-/// For what does not depend on who asks: the kernel checks permissions itself on every mount (`default_permissions`).
-pub(super) fn caller(cx: &Context) -> Caller {
+impl Volume {
+    /// For what does not depend on who asks: the kernel checks permissions itself on every mount (`default_permissions`).
+    pub(super) fn caller(&self, cx: &Context) -> Caller {
+        self.ids.caller(said(cx))
+    }
+
+    /// Whom belongs what is made. Of who has no number in the volume it can belong to nobody.
+    pub(super) fn maker(&self, cx: &Context) -> Result<Caller, Errno> {
+        let maker = self.caller(cx);
+        if maker.uid == NO_ID || maker.gid == NO_ID { Err(Errno::OVERFLOW) } else { Ok(maker) }
+    }
+
+    /// For what depends on who asks.
+    pub(super) fn asker(&self, cx: &Context) -> Caller {
+        self.ids.caller(found_out(cx))
+    }
+
+    /// Who changes a file, and whether that is root of this machine: one with set-id bits keeps some of them for root, and for
+    /// its group.
+    pub(super) fn changer(&self, cx: &Context, ino: Ino) -> (Caller, bool) {
+        let local = if self.set_id.borrow().contains_key(&ino) { found_out(cx) } else { said(cx) };
+        let is_root = local.uid == 0;
+        (self.ids.caller(local), is_root)
+    }
+
+    /// For set-gid, on kernels that tell one group of the caller: a supplementary one counts for none.
+    pub(super) fn is_in_group(&self, cx: &Context, attr: &Attr) -> bool {
+        said(cx).uid == 0 || self.caller(cx).gid == attr.gid
+    }
+}
+
+/// Of this machine.
+pub(super) fn is_root(cx: &Context) -> bool {
+    found_out(cx).uid == 0
+}
+
+/// Who asks as far as the kernel says it, by the machine's numbers.
+fn said(cx: &Context) -> Caller {
     let Ids { uid, gid } = cx.ids.unwrap_or(Ids { uid: NO_ID, gid: NO_ID });
     Caller { uid, gid, groups: Vec::new(), checked: true }
 }
 
-/// Whom belongs what is made. Of who has no number in the map of an idmapped mount it can belong to nobody.
-pub(super) fn maker(cx: &Context) -> Result<Caller, Errno> {
-    if cx.ids.is_some() { Ok(caller(cx)) } else { Err(Errno::OVERFLOW) }
-}
-
-/// Who asks, as this machine numbers users, if that can be found out.
-pub(super) fn asker(cx: &Context) -> Caller {
+fn found_out(cx: &Context) -> Caller {
     let looked_at = if cx.ids.is_none() && cx.pid != 0 { of_process(cx.pid) } else { None };
-    looked_at.unwrap_or_else(|| caller(cx))
-}
-
-impl Volume {
-    /// Who changes a file: one with set-id bits keeps some of them for root and for its group.
-    pub(super) fn changer(&self, cx: &Context, ino: Ino) -> Caller {
-        if self.set_id.borrow().contains_key(&ino) { asker(cx) } else { caller(cx) }
-    }
+    looked_at.unwrap_or_else(|| said(cx))
 }
 
 fn of_process(pid: u32) -> Option<Caller> {
@@ -63,9 +86,8 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_what_belongs_to_nobody() {
+    fn who_is_not_to_be_found_is_nobody() {
         let cx = Context { unique: 1, ids: None, pid: 0, umask: 0, resent: false };
-        assert_eq!(maker(&cx), Err(Errno::OVERFLOW));
-        assert_eq!(asker(&cx).uid, NO_ID);
+        assert_eq!((found_out(&cx).uid, is_root(&cx)), (NO_ID, false));
     }
 }

@@ -51,11 +51,11 @@ impl Volume {
 
     pub(super) fn attr_reply(&self, attr: Attr) -> AttrReply {
         self.seen(&attr);
-        AttrReply { attr, ttl: self.attr_ttl() }
+        AttrReply { attr: self.ids.attr(attr), ttl: self.attr_ttl() }
     }
 
     pub(super) fn entry(&self, attr: Attr) -> EntryReply {
-        EntryReply { attr, entry_ttl: self.entry_ttl(), attr_ttl: self.attr_ttl() }
+        EntryReply { attr: self.ids.attr(attr), entry_ttl: self.entry_ttl(), attr_ttl: self.attr_ttl() }
     }
 
     /// An entry that the kernel takes a reference with.
