@@ -14,7 +14,7 @@ use crate::{block_on, lending, log};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
 use ebb_client::{AttachError, Client, ClientPorts, Link, Loan, LocalLink, WireLink};
-use ebb_fuse::{Consistency, Mount, MountError, MountOptions, Session, Volume};
+use ebb_fuse::{Consistency, Ids, Mount, MountError, MountOptions, Session, Volume};
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
@@ -103,6 +103,15 @@ impl Plan {
         for (option, ranges) in [("map_uid", &args.map_uid), ("map_gid", &args.map_gid)] {
             for range in ranges {
                 options.apply(&format!("{option}={range}")).map_err(|error| Failure::Usage(error.to_string()))?;
+            }
+        }
+        options.squash = (args.squash == args::Squash::Root).then_some(Ids { uid: args.anonymous_uid, gid: args.anonymous_gid });
+        if let Some(Ids { uid, gid }) = options.squash {
+            let known = options.ids.users.to_remote(uid).is_some_and(|uid| uid != 0) && options.ids.groups.to_remote(gid).is_some();
+            if !known {
+                return Err(Failure::Usage(format!(
+                    "--squash: user {uid} or group {gid} is in no range of --map-uid and --map-gid, or root of the volume; choose another                      with --anonymous-uid and --anonymous-gid"
+                )));
             }
         }
         options.read_only |= args.node.take_over == args::TakeOver::Never;
@@ -450,7 +459,9 @@ impl Plan {
             Listener::at_path(self.run_dir.counters_socket()).map_err(|error| Failure::of("the run directory cannot be used", error))?;
         [Some(socket), metrics].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
         let (notifier, agreed) = (session.notifier(), session.negotiated());
-        let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough()).mapping(options.ids);
+        let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough())
+            .mapping(options.ids)
+            .squashing(options.squash);
         volume.take_up().await;
         let mut announced = Ok(());
         let stop = async {

@@ -1,6 +1,7 @@
 //! Who is who: users and groups of the machine and of the volume.
 
 use crate::acl::{ACCESS, DEFAULT, acl, get, set, shell};
+use crate::detached::serve;
 use crate::place::Place;
 use crate::trash::entries;
 use std::ffi::CString;
@@ -272,5 +273,122 @@ fn a_map_that_is_none_is_refused() {
     ] {
         place.ebb(&["mount", place.url(), "mnt", "--data", "data", map]).refused(2, why);
     }
+    assert!(!place.is_mounted("mnt"));
+}
+
+/// Situation: root is not to be root on a mount. Danger: the kernel lets it do everything, and answers for much by itself: what it
+/// has cached of a directory for others lets root in. Expectation: content, listings and changes are those of the anonymous user,
+/// whatever the kernel knows; others are as ever.
+#[test]
+fn root_is_squashed() {
+    let place = Place::over_s3();
+    fs::set_permissions(&place.dir, Permissions::from_mode(0o755)).unwrap();
+    place.mount_with(&["-o", "allow_other,dev,suid"]);
+    let (mount, private) = (place.path("mnt"), place.path("mnt/private"));
+    fs::set_permissions(&mount, Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir_all(private.join("d/e")).unwrap();
+    for dir in [private.join("d/e"), private.join("d"), private.clone()] {
+        chown(&dir, Some(1000), Some(1000)).unwrap();
+    }
+    make(&private.join("d/readable"), 0o666, 1000, 1000);
+    fs::set_permissions(&private, Permissions::from_mode(0o700)).unwrap();
+    make(&mount.join("secret"), 0o600, 1000, 1000);
+    make(&mount.join("shown"), 0o644, 1000, 1000);
+    make(&mount.join("given"), 0o640, 1000, 1000);
+    make(&mount.join("listed"), 0o600, 1000, 1000);
+    make(&mount.join("roots"), 0o600, 0, 0);
+    set(&mount.join("listed"), ACCESS, &naming(1500), 0).unwrap();
+    set(&mount.join("secret"), "user.a", b"value", 0).unwrap();
+    fs::create_dir(mount.join("sticky")).unwrap();
+    fs::set_permissions(mount.join("sticky"), Permissions::from_mode(0o1777)).unwrap();
+    make(&mount.join("sticky/f"), 0o666, 1000, 1000);
+    place.umount();
+
+    place.mount_with(&["-o", "allow_other,dev,suid", "--squash=root", "--anonymous-uid=1500", "--anonymous-gid=1600"]);
+    // The kernel has looked all of it up, for who may.
+    assert_eq!(shell(&mount, 1000, 1000, "cat private/d/readable; ls private/d/e; cat secret"), "0 contentcontent []");
+    let said = |script: &str| shell(&mount, 0, 0, script);
+    let denied = r#"["Permission denied"]"#;
+    let forbidden = r#"["Operation not permitted"]"#;
+    for script in [
+        "cat private/d/readable",
+        "ls private/d/e",
+        "ls private",
+        "cat secret",
+        "echo > secret",
+        "cat roots",
+        "echo > shown",
+        "ln private/d/readable mine",
+        "rm -f private/d/readable",
+        "mv private/d/readable away",
+        "mkdir private/d/new",
+        "touch private/d/e/new",
+        "getfattr -n user.a secret",
+        "truncate -s 0 shown",
+    ] {
+        let answer = said(script);
+        assert!(answer.contains("Permission denied") && !answer.starts_with("0 "), "{script}: {answer}");
+    }
+    assert_eq!(said("chmod 777 secret"), format!("1  {forbidden}"));
+    assert_eq!(said("chown 0 shown"), format!("1  {forbidden}"));
+    assert_eq!(said("rm -f sticky/f"), format!("1  {forbidden}"));
+    assert_eq!(said("mknod device c 1 3"), format!("1  {forbidden}"));
+    assert_eq!(set(&mount.join("shown"), "trusted.a", b"", 0), Err(libc::EPERM));
+    assert_eq!(set(&mount.join("shown"), ACCESS, &naming(7), 0), Err(libc::EPERM));
+    assert_eq!(shell(&private, 1000, 1000, "cat d/readable"), "0 content []", "others are not");
+    // What the anonymous user may.
+    assert_eq!(said("cat shown listed; echo more >> sticky/f; cat sticky/f"), "0 contentcontentcontentmore []");
+    assert_eq!(
+        said("echo x > made; cat made; mkdir dir; cp /bin/true dir/run; dir/run; chmod 640 made; mv made dir; ls dir"),
+        "0 x\nmade\nrun []"
+    );
+    assert_eq!((owner(&mount.join("dir")), owner(&mount.join("dir/made"))), ((1500, 1600), (1500, 1600)));
+    assert_eq!(said("chmod 444 dir/made; rm -f given; ls given"), r#"2  ["No such file or directory"]"#);
+    let file = OpenOptions::new().append(true).create_new(true).open(mount.join("cut")).unwrap();
+    fs::set_permissions(mount.join("cut"), Permissions::from_mode(0o444)).unwrap();
+    file.set_len(10).unwrap();
+    drop(file);
+    place.kill_daemon("mnt");
+    assert_eq!(said("cat private/d/readable"), format!("1  {denied}"), "a successor squashes too");
+    place.umount();
+}
+
+/// Situation: a directory of a volume is mounted by itself, below one that the anonymous user cannot search. Expectation: the
+/// mount begins at the directory; what is told by a name elsewhere in the volume is not come by here.
+#[test]
+fn a_squashed_mount_begins_at_its_directory() {
+    let mut place = Place::new();
+    fs::set_permissions(&place.dir, Permissions::from_mode(0o755)).unwrap();
+    let (_, address) = serve(&mut place, "127.0.0.1:0");
+    place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt", "--data", "client"]).good();
+    let (top, sub) = (place.path("mnt/top"), place.path("mnt/top/sub"));
+    fs::create_dir_all(sub.join("closed")).unwrap();
+    fs::create_dir(sub.join("open")).unwrap();
+    for name in ["closed/f", "open/f", "f"] {
+        make(&sub.join(name), 0o644, 1000, 1000);
+    }
+    make(&place.path("mnt/outside"), 0o644, 1000, 1000);
+    fs::hard_link(place.path("mnt/outside"), sub.join("linked")).unwrap();
+    for dir in [&sub.join("closed"), &top] {
+        fs::set_permissions(dir, Permissions::from_mode(0o700)).unwrap();
+    }
+    place.ebb(&["mount", &format!("ebb://{address}/volume/top/sub"), "mnt2", "--data", "client2", "--squash=root"]).good();
+    let said = |script: &str| shell(&place.path("mnt2"), 0, 0, script);
+    assert_eq!(said("ls; cat f open/f"), "0 closed\nf\nlinked\nopen\ncontentcontent []");
+    assert_eq!(said("cat closed/f"), r#"1  ["Permission denied"]"#);
+    assert_eq!(said("cat linked"), r#"1  ["Permission denied"]"#);
+    place.umount_at("mnt2");
+    place.umount();
+}
+
+/// An anonymous user that is none in the volume, or root there, would be let in as nobody is to be: it is refused.
+#[test]
+fn an_anonymous_user_that_cannot_be_is_refused() {
+    let place = Place::new();
+    for options in ["--map-uid=0:0:10", "--map-gid=0:0:10", "--map-uid=65534:0:1"] {
+        let args = ["mount", place.url(), "mnt", "--data", "data", "--squash=root", options];
+        place.ebb(&args).refused(2, "--anonymous-uid");
+    }
+    assert_eq!(place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--squash=root", "--anonymous-uid=0"]).status, 2);
     assert!(!place.is_mounted("mnt"));
 }

@@ -121,6 +121,15 @@ pub struct Mount {
     /// The same of groups.
     #[arg(long, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',', env = "EBB_MAP_GID")]
     pub map_gid: Vec<String>,
+    /// Who is taken for the anonymous user and group, whatever the kernel lets them do.
+    #[arg(long, value_enum, default_value_t = Squash::None, env = "EBB_SQUASH")]
+    pub squash: Squash,
+    /// The anonymous user, by this machine's numbers.
+    #[arg(long, value_name = "UID", default_value = "65534", value_parser = clap::value_parser!(u32).range(1..=4294967293), env = "EBB_ANONYMOUS_UID")]
+    pub anonymous_uid: u32,
+    /// The anonymous group.
+    #[arg(long, value_name = "GID", default_value = "65534", value_parser = clap::value_parser!(u32).range(0..=4294967293), env = "EBB_ANONYMOUS_GID")]
+    pub anonymous_gid: u32,
     #[command(flatten)]
     pub node: Node,
     #[command(flatten)]
@@ -370,6 +379,15 @@ impl Consistency {
             Consistency::CloseToOpen => "close-to-open",
         }
     }
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Squash {
+    /// Nobody.
+    None,
+    /// Programs that run as root: they make what belongs to the anonymous user and group, and may do what these may, but see
+    /// names and attributes.
+    Root,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

@@ -91,7 +91,7 @@ impl Mount {
             wants |= init::OVER_IO_URING;
         }
         // Permissions of an idmapped mount are the kernel's to check, and who is alone on a mount has nobody to map.
-        if options.allow_other && options.default_permissions {
+        if options.allow_other && options.default_permissions && options.squash.is_none() {
             wants |= init::ALLOW_IDMAP;
         }
         // Pages are dropped when we say so: coherence is ours to decide.

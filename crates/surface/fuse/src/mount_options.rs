@@ -1,6 +1,6 @@
 //! The options of `-o`.
 
-use crate::{AccessRule, AccessTimes, IdMapError, IdMaps};
+use crate::{AccessRule, AccessTimes, IdMapError, IdMaps, Ids};
 use ebb_model::MAX_IO_BYTES;
 use std::str::FromStr;
 use thiserror::Error;
@@ -38,6 +38,8 @@ pub struct MountOptions {
     pub consistency: Consistency,
     /// Users and groups that the volume numbers otherwise.
     pub ids: IdMaps,
+    /// Whom root is taken for, by the machine's numbers. Such a mount cannot be idmapped: the kernel is to say who asks.
+    pub squash: Option<Ids>,
     /// What `mount` and `df` show as the source.
     pub source: String,
     /// Longest READ; the session's own limit is 1 MiB.
@@ -68,6 +70,7 @@ impl Default for MountOptions {
             access: AccessRule::default(),
             consistency: Consistency::default(),
             ids: IdMaps::default(),
+            squash: None,
             source: "ebb".into(),
             max_read_bytes: MAX_IO_BYTES as u32,
             read_ahead_bytes: 2 << 20,

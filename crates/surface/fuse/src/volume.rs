@@ -6,16 +6,15 @@ use crate::known::Known;
 use crate::lockers::Lockers;
 use crate::pages::Pages;
 use crate::{
-    AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, IdMaps, Interruption,
-    LockRequest, Lookup, Negotiated, Notification, Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
+    AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, IdMaps, Ids,
+    Interruption, LockRequest, Lookup, Negotiated, Notification, Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
 };
-use askers::is_root;
 use bytes::Bytes;
 use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
-    Access, AclClass, Allocation, Attr, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece, Make,
-    Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
+    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece,
+    Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
@@ -30,6 +29,7 @@ mod caching;
 mod left;
 mod opening;
 mod recall;
+mod squash;
 
 /// Entries asked of the node at one time.
 const DIRECTORY_BATCH: u32 = 512;
@@ -82,6 +82,8 @@ pub struct Volume {
     io_modes: IoModes,
     notifier: Notifier,
     ids: IdMaps,
+    /// Whom root is taken for.
+    anonymous: Option<Ids>,
     /// When something that the kernel had looked up was last found to have gone.
     lost: Cell<Option<Instant>>,
 }
@@ -143,6 +145,7 @@ impl Volume {
             io_modes,
             notifier,
             ids: IdMaps::default(),
+            anonymous: None,
             lost,
         }
     }
@@ -183,7 +186,8 @@ impl Volume {
     async fn note_reading(&self, cx: &Context, ino: Ino) {
         if !self.client.is_read_only() && self.readings.read(ino) {
             let set = SetAttr { atime: Some(SetTime::Reading), ..SetAttr::default() };
-            if let Err(error) = self.client.setattr(&self.caller(cx), self.real(ino), set).await {
+            let caller = Caller { checked: true, ..self.caller(cx) };
+            if let Err(error) = self.client.setattr(&caller, self.real(ino), set).await {
                 tracing::debug!(%ino, %error, "the access time stays as it is");
             }
         }
@@ -281,7 +285,11 @@ impl Filesystem for Volume {
 
     async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, handle: Option<Handle>) -> Result<AttrReply, Errno> {
         self.heard(ino, handle);
-        let (caller, _) = self.changer(cx, ino);
+        let (mut caller, _) = self.changer(cx, ino);
+        match Volume::cuts_open_file(&set, handle) {
+            true => caller.checked = true,
+            false => self.admit(cx, ino, Access::EXISTS).await?,
+        }
         let attr = self.on_known(self.once(cx).setattr(&caller, self.real(ino), self.ids.set(set)?).await)?;
         Ok(self.attr_reply(self.present(cx, attr).await))
     }
@@ -293,28 +301,35 @@ impl Filesystem for Volume {
     }
 
     async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
+        self.admit(cx, parent, Access::EXISTS).await?;
         let mode = if what == Make::Directory { mode } else { self.mode_in(cx, parent, mode).await? };
         let attr = self.once(cx).make(&self.maker(cx)?, self.real(parent), &name, new_mode(cx, mode), what, false).await?;
         Ok(self.referenced(self.present(cx, attr).await))
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
+        self.admit(cx, parent, Access::EXISTS).await?;
         self.note_parted(self.once(cx).unlink(&self.asker(cx), self.real(parent), &name).await?);
         Ok(())
     }
 
     async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
+        self.admit(cx, parent, Access::EXISTS).await?;
         self.note_parted(self.once(cx).rmdir(&self.asker(cx), self.real(parent), &name).await?);
         Ok(())
     }
 
     async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
+        self.admit(cx, from, Access::EXISTS).await?;
+        self.admit(cx, to, Access::EXISTS).await?;
         let caller = if matches!(mode, RenameMode::Whiteout { .. }) { self.maker(cx)? } else { self.asker(cx) };
         self.note_parted(self.once(cx).rename(&caller, self.real(from), &name, self.real(to), &new_name, mode).await?);
         Ok(())
     }
 
     async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno> {
+        self.admit(cx, ino, Access::EXISTS).await?;
+        self.admit(cx, parent, Access::EXISTS).await?;
         let attr = self.once(cx).link(&self.caller(cx), ino, self.real(parent), &name).await?;
         Ok(self.referenced(self.present(cx, attr).await))
     }
@@ -324,6 +339,7 @@ impl Filesystem for Volume {
         if flags.writes() && self.client.is_read_only() {
             return Err(FsError::ReadOnly.into());
         }
+        self.admit_opener(cx, ino, flags).await?;
         if flags.writes() {
             let guards = self.on_known(self.client.flags(ino).await)?.guards();
             if guards.has(InodeFlags::IMMUTABLE) || guards.has(InodeFlags::APPEND) && !flags.appends() {
@@ -348,6 +364,7 @@ impl Filesystem for Volume {
     }
 
     async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+        self.admit(cx, parent, Access::EXISTS).await?;
         let mode = self.mode_in(cx, parent, mode).await?;
         loop {
             let made = self.once(cx).make(&self.maker(cx)?, self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
@@ -384,13 +401,16 @@ impl Filesystem for Volume {
     }
 
     async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
-        let caller = if mode.drop_set_id { self.changer(cx, ino).0 } else { self.caller(cx) };
+        // The kernel takes who is squashed for root.
+        let drop_set_id = mode.drop_set_id || !mode.from_cache && self.squashed(cx).is_some();
+        let caller = if drop_set_id { self.changer(cx, ino).0 } else { self.caller(cx) };
+        let caller = Caller { checked: true, ..caller };
         self.heard(ino, Some(handle));
         let past_cache = (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
         // Only the node knows the end of a file that others write too.
         let written = match mode.append {
-            true => self.once(cx).append(&caller, ino, data, mode.drop_set_id).await?,
-            false => self.once(cx).write(&caller, ino, offset, data, mode.drop_set_id).await?,
+            true => self.once(cx).append(&caller, ino, data, drop_set_id).await?,
+            false => self.once(cx).write(&caller, ino, offset, data, drop_set_id).await?,
         };
         if past_cache && self.may_show_zeros(ino) {
             self.end_dropped(ino, offset.min(written.offset)).await?;
@@ -399,7 +419,7 @@ impl Filesystem for Volume {
             self.dropped_later(ino, 0..u64::MAX);
         }
         self.readings.changed(ino);
-        if cx.resent && mode.drop_set_id {
+        if cx.resent && drop_set_id {
             // The bits may have gone when it was first made.
             self.dropped_later(ino, 0..0);
         }
@@ -461,6 +481,7 @@ impl Filesystem for Volume {
     async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno> {
         let (caller, ino) = (self.caller(cx), self.real(ino));
         require_public(&name)?;
+        self.admit(cx, ino, Access::EXISTS).await?;
         match AclClass::of(&name) {
             Some(class) => {
                 let unsaid = class == AclClass::Access && !self.kernel.says_when_acls_drop_set_gid();
@@ -473,9 +494,15 @@ impl Filesystem for Volume {
         Ok(())
     }
 
-    async fn getxattr(&self, _cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno> {
+    async fn getxattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno> {
         require_public(&name)?;
         let class = AclClass::of(&name);
+        if name.starts_with(b"trusted.") && self.squashed(cx).is_some() {
+            return Err(FsError::NoAttribute.into());
+        }
+        if name.starts_with(b"user.") {
+            self.admit(cx, ino, Access::READ).await?;
+        }
         let value = self.on_known(self.client.getxattr(self.real(ino), name).await)?;
         if class.is_some() { self.ids.acl_to_local(value) } else { Ok(value) }
     }
@@ -484,7 +511,7 @@ impl Filesystem for Volume {
         let mut names = self.client.listxattr(self.real(ino)).await?;
         // The kernel gives their values to nobody else, but leaves the list to us.
         let trusted = |name: &Bytes| name.starts_with(b"trusted.");
-        if names.iter().any(trusted) && !is_root(cx) {
+        if names.iter().any(trusted) && !self.is_root(cx) {
             names.retain(|name| !trusted(name));
         }
         Ok(names)
@@ -493,6 +520,7 @@ impl Filesystem for Volume {
     async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno> {
         let (caller, ino) = (self.caller(cx), self.real(ino));
         require_public(&name)?;
+        self.admit(cx, ino, Access::EXISTS).await?;
         match AclClass::of(&name) {
             Some(class) => self.once(cx).set_acl(&caller, ino, class, Bytes::new(), false).await.map(|_| ())?,
             None => self.once(cx).removexattr(&caller, ino, name).await?,
@@ -501,6 +529,7 @@ impl Filesystem for Volume {
     }
 
     async fn opendir(&self, cx: &Context, ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
+        self.admit(cx, ino, Access::READ).await?;
         let opened = self.client.open(self.real(ino)).await;
         if opened.is_err() && self.as_it_was(ino).is_some() {
             return Ok(OpenReply { handle: Handle(self.next_number() << FLAG_BITS | GONE), caching: Caching::Fresh });
@@ -603,6 +632,7 @@ impl Filesystem for Volume {
         };
         // The kernel leaves the set-id bits to us, and does not say what the caller may.
         let (caller, is_root) = self.changer(cx, ino);
+        let caller = Caller { checked: true, ..caller };
         self.once(cx).fallocate(&caller, ino, (offset, len_bytes), what, keep_size, !is_root).await?;
         Ok(())
     }
@@ -634,6 +664,7 @@ impl Filesystem for Volume {
 
     async fn copy_file_range(&self, cx: &Context, from: CopyEnd, to: CopyEnd, len_bytes: u64) -> Result<u64, Errno> {
         let (caller, is_root) = self.changer(cx, to.ino);
+        let caller = Caller { checked: true, ..caller };
         let (unnoted, source) = (from.handle.0 & UNNOTED != 0, from.ino);
         let (from, to) = ((from.ino, from.offset), (to.ino, to.offset));
         let copied = self.once(cx).copy(&caller, from, to, len_bytes, !is_root).await?;
@@ -656,6 +687,7 @@ impl Filesystem for Volume {
     }
 
     async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+        self.admit(cx, parent, Access::EXISTS).await?;
         let attr = self.once(cx).tmpfile(&self.maker(cx)?, self.real(parent), new_mode(cx, mode)).await?;
         let opened = self.opened_new(cx, attr.ino, flags)?;
         Ok((self.referenced(self.present(cx, attr).await), opened))

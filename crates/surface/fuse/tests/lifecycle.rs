@@ -5,7 +5,7 @@
 mod harness;
 mod memfs;
 
-use ebb_fuse::{Ended, LeftMount, Mount, MountError, MountOptions, Session, abi};
+use ebb_fuse::{Ended, Ids, LeftMount, Mount, MountError, MountOptions, Session, abi};
 use harness::{Mounted, Point, can_mount};
 use memfs::{MemFs, Settings};
 use std::fs::{self, File};
@@ -332,7 +332,7 @@ fn options_reach_the_kernel() {
     assert_eq!(read_ahead.trim(), "1024");
 }
 
-/// An idmapped mount says little of who asks: it is not offered where the kernel leaves permissions to us, nor to who is alone.
+/// An idmapped mount says little of who asks: it is not offered where permissions are ours to check, nor to who is alone.
 #[test]
 fn a_mount_may_be_idmapped_where_the_kernel_checks_others() {
     if !can_mount() {
@@ -340,11 +340,14 @@ fn a_mount_may_be_idmapped_where_the_kernel_checks_others() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        for (allow_other, default_permissions) in [(true, true), (false, true), (true, false)] {
+        let squash = Some(Ids { uid: 1, gid: 1 });
+        for (allow_other, default_permissions, squash) in
+            [(true, true, None), (false, true, None), (true, false, None), (true, true, squash)]
+        {
             let point = Point::new();
-            let options = MountOptions { allow_other, default_permissions, ..MountOptions::default() };
+            let options = MountOptions { allow_other, default_permissions, squash, ..MountOptions::default() };
             let agreed = Session::start(Mount::new(&point.0, &options).unwrap()).await.unwrap().negotiated();
-            let offered = agreed.minor >= 41 && allow_other && default_permissions;
+            let offered = agreed.minor >= 41 && allow_other && default_permissions && squash.is_none();
             assert_eq!(agreed.has(abi::init::ALLOW_IDMAP), offered, "{options:?}");
         }
     });

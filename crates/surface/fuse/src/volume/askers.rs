@@ -9,7 +9,7 @@ use ebb_model::{Attr, Caller, Ino};
 impl Volume {
     /// For what does not depend on who asks: the kernel checks permissions itself on every mount (`default_permissions`).
     pub(super) fn caller(&self, cx: &Context) -> Caller {
-        self.ids.caller(said(cx))
+        self.squashed(cx).unwrap_or_else(|| self.ids.caller(said(cx)))
     }
 
     /// Whom belongs what is made. Of who has no number in the volume it can belong to nobody.
@@ -20,26 +20,29 @@ impl Volume {
 
     /// For what depends on who asks.
     pub(super) fn asker(&self, cx: &Context) -> Caller {
-        self.ids.caller(found_out(cx))
+        self.squashed(cx).unwrap_or_else(|| self.ids.caller(found_out(cx)))
     }
 
     /// Who changes a file, and whether that is root of this machine: one with set-id bits keeps some of them for root, and for
     /// its group.
     pub(super) fn changer(&self, cx: &Context, ino: Ino) -> (Caller, bool) {
+        if let Some(anonymous) = self.squashed(cx) {
+            return (anonymous, false);
+        }
         let local = if self.set_id.borrow().contains_key(&ino) { found_out(cx) } else { said(cx) };
         let is_root = local.uid == 0;
         (self.ids.caller(local), is_root)
+    }
+
+    /// Of this machine, and counts as root.
+    pub(super) fn is_root(&self, cx: &Context) -> bool {
+        self.squashed(cx).is_none() && found_out(cx).uid == 0
     }
 
     /// For set-gid, on kernels that tell one group of the caller: a supplementary one counts for none.
     pub(super) fn is_in_group(&self, cx: &Context, attr: &Attr) -> bool {
         said(cx).uid == 0 || self.caller(cx).gid == attr.gid
     }
-}
-
-/// Of this machine.
-pub(super) fn is_root(cx: &Context) -> bool {
-    found_out(cx).uid == 0
 }
 
 /// Who asks as far as the kernel says it, by the machine's numbers.
@@ -88,6 +91,6 @@ mod tests {
     #[test]
     fn who_is_not_to_be_found_is_nobody() {
         let cx = Context { unique: 1, ids: None, pid: 0, umask: 0, resent: false };
-        assert_eq!((found_out(&cx).uid, is_root(&cx)), (NO_ID, false));
+        assert_eq!(found_out(&cx).uid, NO_ID);
     }
 }

@@ -1,0 +1,67 @@
+//! Root that counts as somebody else. The kernel lets root do everything, so what such a caller may is checked here and by
+//! the node. What the kernel answers from its caches is not asked for: names, attributes, targets of links.
+
+use super::Volume;
+use crate::{Context, Errno, Handle, Ids, OpenFlags};
+use ebb_model::{Access, AdminReply, AdminRequest, Caller, FsError, Ino, Name, SetAttr};
+
+impl Volume {
+    /// Takes whoever is root for `anonymous`, if that is anybody.
+    pub fn squashing(self, anonymous: Option<Ids>) -> Volume {
+        Volume { anonymous, ..self }
+    }
+
+    /// Who it is taken for, if the caller is squashed. The node checks what this one asks for.
+    pub(super) fn squashed(&self, cx: &Context) -> Option<Caller> {
+        let Ids { uid, gid } = self.anonymous.filter(|_| cx.ids.is_some_and(|ids| ids.uid == 0))?;
+        Some(self.ids.caller(Caller { uid, gid, groups: Vec::new(), checked: false }))
+    }
+
+    /// Whether a squashed caller gets to an inode by its oldest name, and has these rights to it.
+    pub(super) async fn admit(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
+        let Some(caller) = self.squashed(cx) else { return Ok(()) };
+        let ino = self.real(ino);
+        let AdminReply::Paths(paths) = self.client.admin(AdminRequest::Paths { inos: vec![ino] }).await? else {
+            return Err(Errno::IO);
+        };
+        match paths.into_iter().next().flatten() {
+            Some(path) => self.admit_by(&caller, &path, ino).await?,
+            // What has no name was come by when it was open.
+            None if self.client.getattr(ino).await?.nlink == 0 => {}
+            None => return Err(FsError::AccessDenied.into()),
+        }
+        Ok(self.client.access(&caller, ino, access).await?)
+    }
+
+    /// Whether the directories of a path from the volume's root to an inode can be searched, from the mount's on.
+    async fn admit_by(&self, caller: &Caller, path: &[u8], ino: Ino) -> Result<(), FsError> {
+        let (mut at, mut in_mount) = (Ino::ROOT, self.root == Ino::ROOT);
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            if in_mount {
+                self.client.access(caller, at, Access::EXECUTE).await?;
+            }
+            // Removed or renamed meanwhile: nobody knows any more by which way.
+            let found = self.client.lookup(at, &Name::new(name)?).await;
+            at = found.map_err(|error| if error == FsError::NotFound { FsError::AccessDenied } else { error })?.ino;
+            in_mount |= at == self.root;
+        }
+        if in_mount && at == ino { Ok(()) } else { Err(FsError::AccessDenied) }
+    }
+
+    /// Who opens a file is to have the rights of the descriptor; to run a program is none to read it.
+    pub(super) async fn admit_opener(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<(), Errno> {
+        let runs = flags.bits & FMODE_EXEC != 0;
+        let rights = [(flags.reads() && !runs, Access::READ), (flags.writes(), Access::WRITE), (runs, Access::EXECUTE)];
+        let asked = rights.into_iter().filter(|(asked, _)| *asked).fold(Access::EXISTS, |all, (_, right)| all | right);
+        self.admit(cx, ino, asked).await
+    }
+
+    /// A file is cut by who has it open to write, whatever its mode is by now.
+    pub(super) fn cuts_open_file(set: &SetAttr, handle: Option<Handle>) -> bool {
+        let rest = SetAttr { size_bytes: None, mtime: None, drop_set_id: false, ..*set };
+        set.size_bytes.is_some() && rest == SetAttr::default() && handle.is_some_and(|handle| handle.0 & super::WRITES != 0)
+    }
+}
+
+/// Set by the kernel in flags of execve(2), which no program can.
+const FMODE_EXEC: i32 = 0x20;
