@@ -288,11 +288,6 @@ impl Tenure {
         Err(BucketError::Unavailable { what: format!("{HEAD_KEY} is this node's, but writing it is not answered"), retry_after: None })
     }
 
-    /// Reads the head, whatever it says.
-    pub async fn look(&self) -> Result<(), BucketError> {
-        self.bucket.get(HEAD_KEY, None, None).await.map(drop)
-    }
-
     /// After an unclear answer: is the head still this node's?
     async fn settle(&self) -> Result<(), BucketError> {
         let found = match self.bucket.get(HEAD_KEY, None, None).await {

@@ -7,7 +7,6 @@ use crate::head::Tenure;
 use crate::members;
 use ebb_model::*;
 use ebb_ports::BucketError;
-use futures_util::future::{Either, select};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -125,7 +124,7 @@ impl Node {
 
     /// Keeps the head of the volume, or learns that it is lost.
     async fn renew_for_ever(self: Rc<Self>, tenure: Rc<Tenure>) {
-        self.renew_while_held(&tenure, Side::ROOT, "head", "the head of the volume").await;
+        self.renew_while_held(&tenure, "head", "the head of the volume").await;
         if let Some(owner) = tenure.lost_to() {
             self.trouble("tenure", Some(format!("the volume was taken over by {owner}")));
             self.attachments.notify_others(None, &Notice::Leaving);
@@ -136,20 +135,19 @@ impl Node {
     async fn renew_member_for_ever(self: Rc<Self>, at: usize, tenure: Rc<Tenure>) {
         let member = self.members[at].describe();
         let subject = self.subject("head", Side(at + 1));
-        self.renew_while_held(&tenure, Side(at + 1), &subject, &format!("the head of {member}")).await;
+        self.renew_while_held(&tenure, &subject, &format!("the head of {member}")).await;
         if let Some(owner) = tenure.lost_to() {
             let what = format!("{member} was taken over by {owner}: nothing more is written there until the volume is mounted anew");
             self.trouble(&subject, Some(what));
         }
     }
 
-    async fn renew_while_held(&self, tenure: &Tenure, side: Side, subject: &str, what: &str) {
+    async fn renew_while_held(&self, tenure: &Tenure, subject: &str, what: &str) {
         let mut backoff = Backoff::default();
         while !self.is_stopping() {
             match tenure.renew().await {
                 Ok(()) => {
                     self.trouble(subject, None);
-                    self.see_whether_reads_are_answered(tenure, side).await;
                     backoff = Backoff::default();
                     self.ports.clock.sleep(tenure.term() / 3).await;
                 }
@@ -160,19 +158,6 @@ impl Node {
                     self.ports.clock.sleep(pause).await;
                 }
             }
-        }
-    }
-
-    /// What was given up for want of an answer is perhaps asked for by nobody again. That reads are answered by now is seen of the head.
-    async fn see_whether_reads_are_answered(&self, tenure: &Tenure, side: Side) {
-        let subject = self.subject("bucket reads", side);
-        if !self.troubles.has(&subject) {
-            return;
-        }
-        let asked = tenure.look();
-        let patience = self.ports.clock.sleep(tenure.term() / 6);
-        if let Either::Left((Ok(()), _)) = select(Box::pin(asked), patience).await {
-            self.trouble(&subject, None);
         }
     }
 

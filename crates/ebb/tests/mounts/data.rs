@@ -156,13 +156,20 @@ fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
         std::os::unix::fs::chown(&path, None, None).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{base}");
-        // Others have no such right.
+        // Others have no such right, and ext4 says so.
         std::os::unix::fs::chown(&path, Some(1), Some(1)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
-        for (user, ends, left) in [(2, Some(1), 0o6777), (1, Some(0), 0o777)] {
+        let run = |script: &str, user: u32| {
             let mut command = std::process::Command::new("perl");
-            let status = command.args(["-e", "exit !chown -1, -1, $ARGV[0]"]).arg(&path).uid(user).gid(user).status().unwrap();
-            assert_eq!((status.code(), fs::metadata(&path).unwrap().mode() & 0o7777), (ends, left), "{base} {user}");
+            assert!(command.args(["-e", script]).arg(&path).uid(user).gid(user).status().unwrap().success(), "{base} {user}: {script}");
+            fs::metadata(&path).unwrap().mode() & 0o7777
+        };
+        assert_eq!(run("chown -1, -1, $ARGV[0]", 2), 0o6777, "{base}");
+        assert_eq!(run("chown -1, -1, $ARGV[0]", 1), 0o777, "{base}");
+        // Who writes has them taken away.
+        for mode in [0o6777, 0o4666, 0o6666] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(run("open F, '>>', $ARGV[0] or die; print F 'x'; close F or die $!", 2), mode & 0o777, "{base}");
         }
     }
     fs::remove_file(place.path("backing/set-id")).unwrap();
