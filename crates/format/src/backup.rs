@@ -47,7 +47,7 @@ pub fn part_key(run: u64, number: usize) -> String {
 const FORMAT: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Content {
+pub(crate) struct Content {
     format: u8,
     cluster: String,
     incarnation: u16,

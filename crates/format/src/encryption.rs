@@ -21,7 +21,7 @@ const FORMAT: u8 = 1;
 const CIPHER: &str = "xts-aes-256";
 
 #[derive(Serialize, Deserialize)]
-struct Content {
+pub(crate) struct Content {
     format: u8,
     cipher: String,
     wrapped_key: String,
@@ -97,4 +97,4 @@ const MAGIC: &[u8; 8] = b"EBBENC\0\x01";
 const VERSION: u8 = 1;
 const VERSION_AT: usize = 8;
 const FIRST_UNIT_AT: usize = 16;
-const CRC_AT: usize = FILE_HEADER_BYTES - 4;
+pub(crate) const CRC_AT: usize = FILE_HEADER_BYTES - 4;

@@ -75,7 +75,7 @@ pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
 const FORMAT: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Content {
+pub(crate) struct Content {
     format: u8,
     cluster: String,
     incarnation: u16,

@@ -27,7 +27,7 @@ pub struct Serves {
 const FORMAT: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Content {
+pub(crate) struct Content {
     format: u8,
     node: String,
     cluster: Option<String>,

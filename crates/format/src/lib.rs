@@ -12,6 +12,8 @@ mod body;
 mod checksum;
 pub mod encryption;
 mod error;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod head;
 pub mod identity;
 mod json;

@@ -58,7 +58,7 @@ const IN_PIECES: u8 = 3;
 
 const VERSION_AT: usize = 8;
 const CONTENT_AT: usize = 9;
-const CRC_BYTES: usize = 4;
+pub(crate) const CRC_BYTES: usize = 4;
 
 const TYPICAL_ENTRY_BYTES: usize = 96;
 const TYPICAL_PIECE_BYTES: usize = 32;

@@ -148,7 +148,7 @@ pub fn later(bytes: &[u8], generation: Generation, after: Position) -> impl Iter
 }
 
 /// Bytes of a record whose payload, with nothing in front, has `payload_bytes`.
-const fn record_bytes(payload_bytes: usize) -> usize {
+pub(crate) const fn record_bytes(payload_bytes: usize) -> usize {
     LINE_BYTES + payload_bytes.div_ceil(CONTENT_BYTES) * LINE_BYTES
 }
 
@@ -174,15 +174,15 @@ const TAG: u8 = 0xEB;
 
 /// `crc32c u32 | length u32 | generation u32 | group u32 | position u64 | synced u64 |
 ///  term u64 | index u64 | crc32c of the other lines u32 | kind u8 | version u8 | zeros 10`
-const LENGTH_AT: usize = 4;
+pub(crate) const LENGTH_AT: usize = 4;
 const GENERATION_AT: usize = 8;
 const GROUP_AT: usize = 12;
 const POSITION_AT: usize = 16;
 const SYNCED_AT: usize = 24;
 const TERM_AT: usize = 32;
 const INDEX_AT: usize = 40;
-const PAYLOAD_CRC_AT: usize = 48;
-const KIND_AT: usize = 52;
+pub(crate) const PAYLOAD_CRC_AT: usize = 48;
+pub(crate) const KIND_AT: usize = 52;
 const VERSION_AT: usize = 53;
 
 const VERSION: u8 = 1;
@@ -279,7 +279,7 @@ fn frame(bytes: &[u8]) -> Frame<'_> {
     Frame::Whole(Whole { header, kind: head[KIND_AT], version: head[VERSION_AT], payload_bytes, lines })
 }
 
-fn is_zeros(bytes: &[u8]) -> bool {
+pub(crate) fn is_zeros(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 

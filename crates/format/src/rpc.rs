@@ -123,12 +123,12 @@ pub const MAX_REQUEST_HEADER_BYTES: usize = 128 << 10;
 
 /// `version u8 | kind u8 | request id u64 | header length u32 | crc32c u32 of the bulk |
 /// crc32c u32 of all before it and the header`
-const PREFIX_BYTES: usize = 22;
+pub(crate) const PREFIX_BYTES: usize = 22;
 const KIND_AT: usize = 1;
 const ID_AT: usize = 2;
-const HEADER_LENGTH_AT: usize = 10;
-const BULK_CRC_AT: usize = 14;
-const HEADER_CRC_AT: usize = 18;
+pub(crate) const HEADER_LENGTH_AT: usize = 10;
+pub(crate) const BULK_CRC_AT: usize = 14;
+pub(crate) const HEADER_CRC_AT: usize = 18;
 
 /// Of the protocol and of everything in it.
 pub const VERSION: u8 = 14;

@@ -73,4 +73,4 @@ const VERSION_AT: usize = 8;
 const GENERATION_AT: usize = 12;
 const VOLUME_AT: usize = 16;
 const LENGTH_AT: usize = 32;
-const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
+pub(crate) const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;

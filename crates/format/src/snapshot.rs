@@ -209,7 +209,7 @@ impl SnapshotReader {
             return Ok(None);
         }
         let length = u32_at(&self.buffer, 0);
-        let content_bytes = if length == END_MARK { 8 } else { length as usize };
+        let content_bytes = content_bytes(length);
         if content_bytes > MAX_FRAME_BYTES {
             return Err(FormatError::Invalid { format, offset: at, what: format!("no frame has a length of {length} bytes") });
         }
@@ -243,20 +243,25 @@ impl SnapshotReader {
 }
 
 /// `magic 8 | version u8 | zeros 3 | group u32 | volume u128 | term u64 | index u64 | version u64 | crc32c u32`
-const HEADER_BYTES: usize = 60;
-const HEADER_CRC_AT: usize = 56;
+pub(crate) const HEADER_BYTES: usize = 60;
+pub(crate) const HEADER_CRC_AT: usize = 56;
 const MAGIC: &[u8; 8] = b"EBBSNAP\x01";
 const VERSION: u8 = 1;
 const VERSION_AT: usize = 8;
 
 /// `length u32 | crc32c u32`, then the content.
-const FRAME_PREFIX_BYTES: usize = 8;
+pub(crate) const FRAME_PREFIX_BYTES: usize = 8;
 /// `END_MARK u32 | crc32c u32 | frames u64`
 const END_BYTES: usize = 16;
 const END_MARK: u32 = u32::MAX;
 
+/// Behind a prefix that begins with `length`.
+pub(crate) fn content_bytes(length: u32) -> usize {
+    if length == END_MARK { size_of::<u64>() } else { length as usize }
+}
+
 /// Checksum of a frame, which continues `before`, that of the frame or header before it.
-fn chained(before: u32, length: &[u8], content: &[u8]) -> u32 {
+pub(crate) fn chained(before: u32, length: &[u8], content: &[u8]) -> u32 {
     crc32c_of(&[&before.to_le_bytes(), length, content])
 }
 
