@@ -15,6 +15,7 @@ use crate::http::origin::Origin;
 use crate::http::remote::{Remote, conditions};
 use crate::http::staging;
 use crate::http::time::{http_date, now_secs};
+use crate::http::transport::Transport;
 use crate::{BucketSettings, OpenError};
 use account::Account;
 use credentials::{AzureSource, Credentials};
@@ -46,12 +47,7 @@ async fn open_in(
     settings: &BucketSettings,
     environment: Environment,
 ) -> Result<Remote<Blobs>, OpenError> {
-    let wrong = |what: String| OpenError::Settings { url: format!("az://{container}"), what };
-    staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
-    let account = Account::find(account, settings.endpoint.as_deref(), &environment).map_err(wrong)?;
-    let source = AzureSource { anonymous: settings.anonymous, account: account.name.clone(), environment };
-    let service = Azure { account, container: container.into(), prefix: prefix.into(), markers: Markers::default() };
-    let client = Client::new(service, source);
+    let client = client(container, account, prefix, settings, environment, Transport::to_store())?;
     let read_only = settings.read_only;
     let remote = Remote::open("ebb-azure", async move {
         let capabilities = probe(&client, read_only).await?;
@@ -64,7 +60,24 @@ async fn open_in(
     Ok(remote)
 }
 
-async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilities, OpenError> {
+/// The container before it is asked anything.
+pub(crate) fn client(
+    container: &str,
+    account: &str,
+    prefix: &str,
+    settings: &BucketSettings,
+    environment: Environment,
+    transport: Transport,
+) -> Result<Blobs, OpenError> {
+    let wrong = |what: String| OpenError::Settings { url: format!("az://{container}"), what };
+    staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
+    let account = Account::find(account, settings.endpoint.as_deref(), &environment).map_err(wrong)?;
+    let source = AzureSource { anonymous: settings.anonymous, account: account.name.clone(), environment };
+    let service = Azure { account, container: container.into(), prefix: prefix.into(), markers: Markers::default() };
+    Ok(Client::new(service, source, transport))
+}
+
+pub(crate) async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilities, OpenError> {
     let (url, prefix) = (client.service.url(), &client.service.prefix);
     let call = client.listing().query("maxresults", "1").query("prefix", prefix);
     match client.try_call(&call).await {

@@ -14,13 +14,13 @@
 
 mod fault;
 mod listing;
-mod notes;
+pub(crate) mod notes;
 mod objects;
 mod path;
 mod sparse;
 mod store;
 mod sys;
-mod uploads;
+pub(crate) mod uploads;
 
 use crate::OpenError;
 use crate::background::Background;

@@ -32,8 +32,7 @@ impl Notes {
         if tags.is_empty() {
             return if self == Notes::Attributes { sys::remove_xattr(file, TAGS) } else { Ok(()) };
         }
-        let lines: String = tags.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-        let text = format!("{etag}\n{lines}");
+        let text = text_of(tags, etag);
         match self {
             Notes::Attributes => sys::set_xattr(file, TAGS, text.as_bytes()),
             Notes::Files => {
@@ -58,12 +57,7 @@ impl Notes {
                 text
             }
         };
-        let text = String::from_utf8_lossy(&text);
-        let mut lines = text.lines();
-        if lines.next() != Some(etag.0.as_str()) {
-            return Ok(vec![]);
-        }
-        Ok(lines.filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect())
+        Ok(tags_in(&text, etag))
     }
 
     /// The object with this tag is gone.
@@ -91,6 +85,21 @@ impl Notes {
             Notes::Attributes => Ok(sys::get_xattr(folder, IMPLICIT)?.is_some()),
         }
     }
+}
+
+pub(crate) fn text_of(tags: &ObjectTags, etag: &ETag) -> String {
+    let lines: String = tags.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    format!("{etag}\n{lines}")
+}
+
+/// None where they were given to other content.
+pub(crate) fn tags_in(text: &[u8], etag: &ETag) -> ObjectTags {
+    let text = String::from_utf8_lossy(text);
+    let mut lines = text.lines();
+    if lines.next() != Some(etag.0.as_str()) {
+        return vec![];
+    }
+    lines.filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 /// Changes with every put (each gets a modification time of its own) and with every edit

@@ -24,7 +24,7 @@ impl Store {
         let failed = |error: Error| write_fault(key, &error);
         let id = hex(&sys::random().map_err(failed)?);
         let (folder, _) = self.make_folder(incoming, &id, true).map_err(failed)?;
-        let about = serde_json::json!({ "key": key, "tags": tags }).to_string();
+        let about = description(key, &tags);
         let written = new_file(&folder, ABOUT).and_then(|mut file| file.write_all(about.as_bytes()).and_then(|()| file.sync_all()));
         written.and_then(|()| folder.sync_all()).map_err(failed)?;
         Ok(UploadId(id))
@@ -138,13 +138,7 @@ impl Store {
         let folder = self.open_upload(upload).map_err(failed)?;
         let mut about = Vec::new();
         sys::open_beneath(&folder, ABOUT, libc::O_RDONLY, 0).and_then(|mut file| file.read_to_end(&mut about)).map_err(failed)?;
-        let about: serde_json::Value = serde_json::from_slice(&about).map_err(|_| missing())?;
-        if about["key"] != key {
-            return Err(missing());
-        }
-        let pair = |pair: &serde_json::Value| Some((pair.get(0)?.as_str()?.to_string(), pair.get(1)?.as_str()?.to_string()));
-        let tags = about["tags"].as_array().and_then(|tags| tags.iter().map(pair).collect());
-        Ok((folder, tags.ok_or_else(missing)?))
+        Ok((folder, tags_told(&about, key).ok_or_else(missing)?))
     }
 
     fn open_upload(&self, upload: &UploadId) -> Result<File, Error> {
@@ -172,6 +166,17 @@ impl Store {
             }
         }
     }
+}
+
+pub(crate) fn description(key: &str, tags: &ObjectTags) -> String {
+    serde_json::json!({ "key": key, "tags": tags }).to_string()
+}
+
+/// What a description says that the object is to have; `None` if it is of no upload of this key.
+pub(crate) fn tags_told(description: &[u8], key: &str) -> Option<ObjectTags> {
+    let about: serde_json::Value = serde_json::from_slice(description).ok()?;
+    let pair = |pair: &serde_json::Value| Some((pair.get(0)?.as_str()?.to_string(), pair.get(1)?.as_str()?.to_string()));
+    (about["key"] == key).then(|| about["tags"].as_array()?.iter().map(pair).collect()).flatten()
 }
 
 fn is_without_description(folder: &File) -> bool {

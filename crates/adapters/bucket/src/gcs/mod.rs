@@ -16,6 +16,7 @@ use crate::http::encode::encode;
 use crate::http::origin::Origin;
 use crate::http::remote::{Remote, conditions};
 use crate::http::staging;
+use crate::http::transport::Transport;
 use crate::{BucketSettings, OpenError};
 use credentials::GoogleSource;
 use ebb_ports::{BucketError, Capabilities};
@@ -44,6 +45,27 @@ pub(crate) async fn open(bucket: &str, prefix: &str, settings: &BucketSettings) 
 }
 
 async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environment: Environment) -> Result<Remote<Gcs>, OpenError> {
+    let mut client = client(bucket, prefix, settings, environment, Transport::to_store())?;
+    let read_only = settings.read_only;
+    let remote = Remote::open("ebb-gcs", async move {
+        let capabilities = probe(&mut client, read_only).await?;
+        Ok((client, capabilities))
+    })
+    .await?;
+    if !read_only {
+        remote.aside(|store| staging::sweep(store, prefix.into()));
+    }
+    Ok(remote)
+}
+
+/// The bucket before it is asked anything.
+pub(crate) fn client(
+    bucket: &str,
+    prefix: &str,
+    settings: &BucketSettings,
+    environment: Environment,
+    transport: Transport,
+) -> Result<Gcs, OpenError> {
     let url = format!("gs://{bucket}");
     let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
     staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
@@ -58,20 +80,10 @@ async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environm
     };
     let (origin, root) = Origin::parse(&address).map_err(wrong)?;
     let service = Google { origin, root, bucket: bucket.into(), prefix: prefix.into(), kms_key: settings.kms_key.clone(), guarded: false };
-    let mut client = Client::new(service, GoogleSource { anonymous, environment });
-    let read_only = settings.read_only;
-    let remote = Remote::open("ebb-gcs", async move {
-        let capabilities = probe(&mut client, read_only).await?;
-        Ok((client, capabilities))
-    })
-    .await?;
-    if !read_only {
-        remote.aside(|store| staging::sweep(store, prefix.into()));
-    }
-    Ok(remote)
+    Ok(Client::new(service, GoogleSource { anonymous, environment }, transport))
 }
 
-async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilities, OpenError> {
+pub(crate) async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilities, OpenError> {
     let url = client.service.url();
     let call = Call::read("GET", None, client.service.objects()).query("maxResults", "1").query("prefix", &client.service.prefix);
     match client.try_call(&call).await {

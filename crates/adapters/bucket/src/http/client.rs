@@ -112,8 +112,8 @@ pub(crate) enum Outcome {
 }
 
 impl<S: Service> Client<S> {
-    pub fn new(service: S, source: S::Source) -> Client<S> {
-        Client { service, transport: Transport::new(MAX_IN_FLIGHT), provider: Provider::new(source) }
+    pub fn new(service: S, source: S::Source, transport: Transport) -> Client<S> {
+        Client { service, transport, provider: Provider::new(source) }
     }
 
     /// The answer, or the error for the caller.
@@ -191,8 +191,6 @@ pub(crate) fn bad_key(url: &str, key: &str, why: &str) -> BucketError {
     BucketError::Refused { what: format!("{url}/{}: {why}", key.escape_debug()) }
 }
 
-/// Requests at once; the rest wait. Throughput to S3 peaks well below this.
-const MAX_IN_FLIGHT: usize = 128;
 /// A thousand of the longest keys, encoded, are a sixth of it.
 const MAX_ANSWER_BYTES: u64 = 32 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -21,6 +21,9 @@ pub(crate) struct Transport {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     /// Bounds connections and the bodies in memory.
     in_flight: Semaphore,
+    /// What is answered in a store's place.
+    #[cfg(feature = "fuzz")]
+    script: Option<std::sync::Mutex<std::collections::VecDeque<Answer>>>,
 }
 
 pub(crate) struct Answer {
@@ -72,6 +75,11 @@ pub(crate) enum Lost {
 }
 
 impl Transport {
+    /// To a store.
+    pub fn to_store() -> Transport {
+        Transport::new(MAX_IN_FLIGHT)
+    }
+
     pub fn new(max_in_flight: usize) -> Transport {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -92,7 +100,20 @@ impl Transport {
             .pool_idle_timeout(POOL_IDLE)
             .pool_max_idle_per_host(max_in_flight)
             .build(connector);
-        Transport { client, in_flight: Semaphore::new(max_in_flight) }
+        Transport {
+            client,
+            in_flight: Semaphore::new(max_in_flight),
+            #[cfg(feature = "fuzz")]
+            script: None,
+        }
+    }
+
+    /// Nothing is sent: these are the answers, one after the other, and then there are none.
+    #[cfg(feature = "fuzz")]
+    pub fn scripted(answers: Vec<Answer>) -> Transport {
+        static CLIENT: std::sync::LazyLock<Client<HttpsConnector<HttpConnector>, Full<Bytes>>> =
+            std::sync::LazyLock::new(|| Transport::new(1).client);
+        Transport { client: CLIENT.clone(), in_flight: Semaphore::new(1), script: Some(std::sync::Mutex::new(answers.into())) }
     }
 
     /// `patience` is how long the store may take to begin its answer once it has the request.
@@ -103,6 +124,11 @@ impl Transport {
         patience: Duration,
         max_answer_bytes: u64,
     ) -> Result<Answer, Lost> {
+        #[cfg(feature = "fuzz")]
+        if let Some(script) = &self.script {
+            let next = script.lock().unwrap().pop_front().filter(|answer| answer.body.len() as u64 <= max_answer_bytes);
+            return next.ok_or_else(|| Lost::Sent("no answer".into()));
+        }
         let _permit = self.in_flight.acquire().await.expect("the semaphore is never closed");
         let limit = CONNECT_TIMEOUT + patience + Duration::from_secs(body_bytes as u64 / SLOWEST_UPLOAD_BYTES_PER_SECOND);
         let response = match timeout(limit, self.client.request(request)).await {
@@ -160,6 +186,8 @@ fn reason(error: &dyn Error) -> String {
     cause.to_string()
 }
 
+/// Requests at once; the rest wait. Throughput to S3 peaks well below this.
+const MAX_IN_FLIGHT: usize = 128;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without a byte for this long in either direction, a connection is dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -7,7 +7,7 @@ mod credentials;
 mod endpoint;
 pub(crate) mod listing;
 mod operations;
-mod probe;
+pub(crate) mod probe;
 mod sign;
 
 use crate::http::client::{Client, Outgoing, Service, bad_key};
@@ -15,6 +15,7 @@ use crate::http::credentials::{CredentialError, Environment, Secret, variable};
 use crate::http::origin::Origin;
 use crate::http::remote::Remote;
 use crate::http::time::now_secs;
+use crate::http::transport::Transport;
 use crate::{BucketSettings, OpenError, ServerSideEncryption};
 use checksums::Checksums;
 use credentials::{Chain, Credentials, Profile, Start};
@@ -40,6 +41,17 @@ pub(crate) async fn open(bucket: &str, prefix: &str, settings: &BucketSettings) 
 }
 
 async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environment: Environment) -> Result<Remote<S3>, OpenError> {
+    let client = client(bucket, settings, environment, Transport::to_store())?;
+    let (prefix, read_only) = (prefix.to_string(), settings.read_only);
+    Remote::open("ebb-s3", async move {
+        let capabilities = probe::probe(&client, &prefix, read_only).await?;
+        Ok((client, capabilities))
+    })
+    .await
+}
+
+/// The bucket before it is asked anything.
+pub(crate) fn client(bucket: &str, settings: &BucketSettings, environment: Environment, transport: Transport) -> Result<S3, OpenError> {
     let url = format!("s3://{bucket}");
     let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
     let variable = |name: &str| variable(&environment, name);
@@ -60,16 +72,8 @@ async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environm
     let endpoint = Endpoint::new(bucket, address.as_deref(), &region, settings.path_style).map_err(wrong)?;
 
     let at_rest = at_rest(settings).map_err(wrong)?;
-    let client = Client::new(
-        Amazon { endpoint, region: region.clone(), at_rest, checksums: Checksums::default() },
-        Chain { start, environment, region },
-    );
-    let (prefix, read_only) = (prefix.to_string(), settings.read_only);
-    Remote::open("ebb-s3", async move {
-        let capabilities = probe::probe(&client, &prefix, read_only).await?;
-        Ok((client, capabilities))
-    })
-    .await
+    let service = Amazon { endpoint, region: region.clone(), at_rest, checksums: Checksums::default() };
+    Ok(Client::new(service, Chain { start, environment, region }, transport))
 }
 
 fn start(settings: &BucketSettings) -> Result<Start, String> {

@@ -10,7 +10,7 @@ use crate::http::xml::Element;
 use ebb_ports::{BucketError, Capabilities};
 
 /// Only the volume's prefix is touched: rights may end there.
-pub(super) async fn probe(client: &S3, prefix: &str, read_only: bool) -> Result<Capabilities, OpenError> {
+pub(crate) async fn probe(client: &S3, prefix: &str, read_only: bool) -> Result<Capabilities, OpenError> {
     reachable(client, prefix).await?;
     if !read_only {
         client.learn_checksums(&probe_key(prefix)).await.map_err(|error| OpenError::Write { url: client.service.url(), error })?;
