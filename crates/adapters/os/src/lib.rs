@@ -7,6 +7,8 @@ mod clock;
 mod disk;
 mod entropy;
 mod file;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod memory;
 mod net;
 mod spawn;

@@ -11,14 +11,14 @@ pub fn memory_bytes() -> Option<u64> {
     Some(limits(&groups, |path| read_to_string(Path::new("/sys/fs/cgroup").join(path)).ok()).fold(machine, u64::min))
 }
 
-fn of_machine(meminfo: &str) -> Option<u64> {
+pub(crate) fn of_machine(meminfo: &str) -> Option<u64> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Of the process's groups and all above them, of either version. One that has no limit says `max`
 /// or a number larger than any memory.
-fn limits(groups: &str, read: impl Fn(&str) -> Option<String>) -> impl Iterator<Item = u64> {
+pub(crate) fn limits(groups: &str, read: impl Fn(&str) -> Option<String>) -> impl Iterator<Item = u64> {
     let places = groups.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;
         match rest.split_once(':')? {

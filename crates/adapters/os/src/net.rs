@@ -256,12 +256,12 @@ impl<W: AsyncWrite + Unpin> FrameSender for Sender<W> {
     }
 }
 
-struct Receiver<R> {
-    read: R,
-    peer: String,
+pub(crate) struct Receiver<R> {
+    pub(crate) read: R,
+    pub(crate) peer: String,
     /// What has arrived of the next frames. Here and not in the future, so that a receive
     /// that is dropped half way loses nothing.
-    buffer: BytesMut,
+    pub(crate) buffer: BytesMut,
 }
 
 impl<R: AsyncRead + Unpin> FrameReceiver for Receiver<R> {

@@ -16,6 +16,8 @@ mod dispatch;
 mod errno;
 mod filesystem;
 mod fusermount;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod id_map;
 mod init;
 mod interrupt;

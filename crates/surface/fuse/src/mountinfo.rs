@@ -45,7 +45,7 @@ pub(crate) fn of_device(device: DeviceId) -> io::Result<Vec<Mounted>> {
 }
 
 /// `id parent major:minor root point options [tags…] - kind source options`
-fn parse(line: &[u8]) -> Option<Mounted> {
+pub(crate) fn parse(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|&byte| byte == b' ');
     let device = std::str::from_utf8(fields.by_ref().nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;

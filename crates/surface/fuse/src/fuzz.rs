@@ -1,0 +1,28 @@
+//! What the fuzz targets reach.
+
+use crate::mountinfo::{self, DeviceId};
+use crate::{DirBuffer, EntryReply, Pushed};
+use ebb_model::{Cookie, Ino, Name};
+
+/// A table of mounts, as the kernel tells it: paths may hold anything, and so may what calls itself a kernel.
+pub fn mountinfo(table: &[u8]) {
+    for line in table.split(|byte| *byte == b'\n') {
+        if let Some(mounted) = mountinfo::parse(line) {
+            assert_eq!(DeviceId::of_number(mounted.device.number()), mounted.device);
+        }
+    }
+}
+
+/// The answer to READDIR of a directory that has these entries: as long as was asked for, at most.
+pub fn listed(dir: Ino, position: u64, limit_bytes: u32, plus: bool, entries: &[(Name, EntryReply)]) {
+    let mut buffer = DirBuffer::new(limit_bytes, plus);
+    let Some(Cookie(after)) = buffer.begin(dir, position) else { return };
+    for (at, (name, entry)) in entries.iter().enumerate() {
+        if buffer.push(name, Cookie(after.saturating_add(at as u64)), entry) == Pushed::Full {
+            break;
+        }
+        buffer.room();
+    }
+    let bytes = buffer.into_bytes();
+    assert!(bytes.len() <= limit_bytes as usize && bytes.len().is_multiple_of(8), "{} of {limit_bytes}", bytes.len());
+}
