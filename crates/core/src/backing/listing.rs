@@ -263,7 +263,7 @@ impl<'a> Records<'a> {
     fn new(head: Option<&'a PageHead>) -> Records<'a> {
         let mut records = Records { by_name: BTreeMap::new(), by_key: BTreeMap::new() };
         let Some(head) = head else { return records };
-        for entry in &head.page.entries {
+        for entry in head.page.entries.iter().filter(|entry| is_possible(&entry.what)) {
             records.by_name.insert(&entry.name, entry);
             if let InstalledKind::Object { key: Some(key), .. } = &entry.what {
                 records.by_key.entry(key).or_insert(entry);
@@ -274,6 +274,18 @@ impl<'a> Records<'a> {
 
     fn get(&self, name: &Name) -> Option<&'a Installed> {
         self.by_name.get(name).copied()
+    }
+}
+
+/// Whether there can be such a thing without an object, if it has none. Nobody answers for what a page says.
+fn is_possible(what: &InstalledKind) -> bool {
+    match what {
+        InstalledKind::Object { .. } | InstalledKind::Directory { .. } => true,
+        InstalledKind::Recorded(Make::Regular | Make::Directory) => false,
+        InstalledKind::Recorded(Make::Symlink { target }) => (1..=MAX_SYMLINK_BYTES).contains(&target.len()),
+        InstalledKind::Recorded(Make::Special { kind, .. }) => {
+            matches!(kind, FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket)
+        }
     }
 }
 
