@@ -168,11 +168,14 @@ impl Backing {
         });
         let is_told = |first: &Name| found.first().is_none_or(|piece| piece.first <= *first) && end.is_none_or(|end| first < end);
         let (displaced, others): (Vec<_>, Vec<_>) = before.live.iter().partition(|(first, _)| is_told(first));
+        // Nobody gives an id twice: what says so is believed nothing of pieces, or one that is there might be deleted.
+        let ids: BTreeSet<u64> = found.iter().map(|piece| piece.id).collect();
+        if ids.len() < found.len() || others.iter().any(|(_, piece)| ids.contains(&piece.id)) {
+            return;
+        }
         let live: BTreeMap<Name, Piece> = others.into_iter().map(|(first, piece)| (first.clone(), *piece)).chain(told).collect();
         let mut left: BTreeSet<u64> = displaced.into_iter().map(|(_, piece)| piece.id).chain(before.left.iter().copied()).collect();
-        for piece in found {
-            left.remove(&piece.id);
-        }
+        left.retain(|id| !ids.contains(id));
         let is_due = !left.is_empty() || live.values().any(|piece| piece.change != PieceChange::None);
         self.marked.clear();
         self.pieces.remove(&dir);
