@@ -5,10 +5,15 @@
 //! tests run every target over its seeds, damaged in many ways, and over everything that
 //! was ever found (`found/`).
 
+mod estate;
+mod file;
 mod formats;
+mod pages;
+mod replies;
 mod requests;
 mod seeds;
 mod state;
+mod storage;
 mod surfaces;
 
 pub struct Target {
@@ -16,39 +21,48 @@ pub struct Target {
     pub run: fn(&[u8]),
     /// Where a search begins.
     pub seeds: fn() -> Vec<Vec<u8>>,
+    /// A search makes no longer ones.
+    pub most_bytes: usize,
+}
+
+const fn target_of(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8>>) -> Target {
+    Target { name, run, seeds, most_bytes: 4 << 10 }
+}
+
+/// Of what is in a golden file of `ebb-format`.
+macro_rules! golden {
+    ($name:literal, $run:expr) => {
+        target_of($name, $run, || seeds::golden(include_str!(concat!("../../crates/format/golden/", $name, ".txt"))))
+    };
 }
 
 pub const TARGETS: &[Target] = &[
-    Target { name: "record", run: formats::record, seeds: || seeds::golden(include_str!("../../crates/format/golden/record.txt")) },
-    Target { name: "segment", run: formats::segment, seeds: || seeds::golden(include_str!("../../crates/format/golden/segment.txt")) },
-    Target { name: "snapshot", run: formats::snapshot, seeds: || seeds::golden(include_str!("../../crates/format/golden/snapshot.txt")) },
-    Target { name: "page", run: formats::page, seeds: || seeds::golden(include_str!("../../crates/format/golden/page.txt")) },
-    Target {
-        name: "page-piece",
-        run: formats::page_piece,
-        seeds: || seeds::golden(include_str!("../../crates/format/golden/page-piece.txt")),
-    },
-    Target { name: "head", run: formats::head, seeds: || seeds::golden(include_str!("../../crates/format/golden/head.txt")) },
-    Target { name: "identity", run: formats::identity, seeds: || seeds::golden(include_str!("../../crates/format/golden/identity.txt")) },
-    Target { name: "backup", run: formats::backup, seeds: || seeds::golden(include_str!("../../crates/format/golden/backup.txt")) },
-    Target {
-        name: "wrapped-key",
-        run: formats::wrapped_key,
-        seeds: || seeds::golden(include_str!("../../crates/format/golden/wrapped-key.txt")),
-    },
-    Target {
-        name: "encrypted-file",
-        run: formats::encrypted_file,
-        seeds: || seeds::golden(include_str!("../../crates/format/golden/encrypted-file.txt")),
-    },
-    Target { name: "sums", run: formats::sums, seeds: || vec![b"BK7WaADjBpKD".to_vec()] },
-    Target { name: "rpc", run: formats::rpc, seeds: || seeds::golden(include_str!("../../crates/format/golden/rpc.txt")) },
-    Target { name: "message", run: formats::message, seeds: seeds::messages },
-    Target { name: "state", run: state::run, seeds: state::seeds },
-    Target { name: "requests", run: requests::run, seeds: requests::seeds },
-    Target { name: "listing", run: ebb_bucket::fuzz::listing, seeds: seeds::listings },
-    Target { name: "fuse", run: surfaces::fuse, seeds: seeds::fuse },
-    Target { name: "arguments", run: surfaces::arguments, seeds: seeds::arguments },
+    golden!("record", formats::record),
+    Target { most_bytes: 8 << 10, ..golden!("segment", formats::segment) },
+    target_of("snapshot", formats::snapshot, seeds::snapshots),
+    golden!("page", formats::page),
+    golden!("page-piece", formats::page_piece),
+    golden!("head", formats::head),
+    golden!("identity", formats::identity),
+    golden!("backup", formats::backup),
+    golden!("wrapped-key", formats::wrapped_key),
+    Target { most_bytes: 256, ..golden!("encrypted-file", formats::encrypted_file) },
+    golden!("rpc", formats::rpc),
+    target_of("message", formats::message, seeds::messages),
+    target_of("state", state::run, state::seeds),
+    target_of("pages", pages::run, pages::seeds),
+    target_of("requests", requests::run, requests::seeds),
+    target_of("replies", replies::run, replies::seeds),
+    target_of("listing", ebb_bucket::fuzz::listing, seeds::listings),
+    target_of("answers", ebb_bucket::fuzz::answers, seeds::answers),
+    target_of("credentials", storage::credentials, seeds::credentials),
+    Target { most_bytes: 1 << 10, ..target_of("metadata", storage::metadata, seeds::metadata) },
+    target_of("fuse", surfaces::fuse, seeds::fuse),
+    Target { most_bytes: 512, ..target_of("arguments", surfaces::arguments, seeds::arguments) },
+    Target { most_bytes: 1 << 10, ..target_of("config", surfaces::config, seeds::configs) },
+    Target { most_bytes: 1 << 10, ..target_of("machine", surfaces::machine, seeds::machine) },
+    target_of("frames", surfaces::frames, seeds::frames),
+    target_of("estate", estate::run, estate::seeds),
 ];
 
 pub fn target(name: &str) -> Option<&'static Target> {

@@ -14,8 +14,13 @@ pub fn run(bytes: &[u8]) {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
+    let items = |partition: Partition| partition.items().collect::<Vec<SnapshotItem>>();
+    partitions().into_iter().map(|partition| postcard::to_stdvec(&items(partition)).expect("items have an encoding")).collect()
+}
+
+pub fn partitions() -> Vec<Partition> {
     let mut partition = Partition::new(Incarnation(1), root(), true);
-    let mut seeds = Vec::new();
+    let mut partitions = Vec::new();
     let make = |name: &str, ino: u64, what| Mutation::Make {
         parent: Ino::ROOT,
         name: Name::new(name.as_bytes()).expect("a name"),
@@ -32,13 +37,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let tx = TxId { session, slot: 0, sequence: at as u64 + 1 };
         let stamp = Stamp { time: Time::from_secs(1), version: partition.next_version() };
         partition.apply(LogIndex(index), &Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
-        let items: Vec<SnapshotItem> = partition.items().collect();
-        seeds.push(postcard::to_stdvec(&items).expect("items have an encoding"));
+        partitions.push(partition.clone());
     }
     let limits = Some(QuotaLimits { bytes: Some(1 << 20), inodes: None });
     let stamp = Stamp { time: Time::from_secs(2), version: partition.next_version() };
     partition.apply(LogIndex(index + 1), &Command::Quota { dir: Ino::ROOT, limits, stamp });
-    let items: Vec<SnapshotItem> = partition.items().collect();
-    seeds.push(postcard::to_stdvec(&items).expect("items have an encoding"));
-    seeds
+    partitions.push(partition);
+    partitions
 }
