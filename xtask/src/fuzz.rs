@@ -14,8 +14,8 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
 /// An input that takes longer is a finding: bytes from outside must not stop a node.
 const SLOWEST: Duration = Duration::from_secs(20);
 
-/// So is one that needs more memory.
-const MOST_MIB: u32 = 2048;
+/// So is one that needs more memory; what the search itself remembers is within it, too.
+const MOST_MIB: u32 = 512;
 
 /// Names of the targets, for the command line.
 pub fn targets() -> Vec<&'static str> {
@@ -50,6 +50,7 @@ fn search(driver: &Path, place: &Path, target: &ebb_fuzz::Target, time: Duration
     let mut command = Command::new(driver);
     command.arg(format!("-max_total_time={}", time.as_secs())).arg(format!("-timeout={}", SLOWEST.as_secs()));
     command.arg(format!("-rss_limit_mb={MOST_MIB}")).arg(format!("-artifact_prefix={}/", found.display()));
+    command.arg(format!("-max_len={}", target.most_bytes));
     command.arg("-print_final_stats=1").arg(&corpus).env("EBB_FUZZ_TARGET", target.name);
     let output = command.output().map_err(|error| format!("{}: {error}", driver.display()))?;
     let report = String::from_utf8_lossy(&output.stderr);
