@@ -1,4 +1,4 @@
-//! Fuzz targets: everything that reads bytes from outside is given any bytes at all.
+//! Fuzz targets: what reads bytes from outside is given any bytes at all.
 //!
 //! A target panics where something is wrong: a panic inside, a value that is not written as
 //! it was read, a broken law. `cargo xtask fuzz` searches with coverage as its guide; the

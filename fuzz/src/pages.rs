@@ -124,7 +124,13 @@ impl Volume {
             Step::Revalidate { dir } => self.tell(BackingCommand::Revalidating { dir }),
             Step::Replaced { ino, etag, len_bytes } => self.tell(BackingCommand::Replaced { ino, etag, len_bytes, modified, stamp }),
             Step::RolledBack { ino, etag, len_bytes } => self.tell(BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp }),
-            Step::Vanished { parent, name } => self.tell(BackingCommand::Vanished { parent, name, stamp }),
+            Step::Vanished { parent, name } => {
+                // The node finds out of no others: a name that has not been seen, or all that there is of something.
+                let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
+                if namespace.lookup(parent, &name).is_err() || backing.standing(namespace, parent, &name).is_some() {
+                    self.tell(BackingCommand::Vanished { parent, name, stamp });
+                }
+            }
             Step::Forget { dir, inos } => self.tell(BackingCommand::Forget { dir, inos }),
             Step::Make { parent, name, what } => {
                 let ino = self.partition.namespace().next_ino(parent);

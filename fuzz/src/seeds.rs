@@ -85,8 +85,9 @@ pub fn arguments() -> Vec<Vec<u8>> {
 pub fn answers() -> Vec<Vec<u8>> {
     let xml = "<?xml version=\"1.0\"?>";
     let bad = |code: &str| format!("{xml}<Error><Code>{code}</Code><Message>m</Message><Region>eu-west-1</Region></Error>");
-    let got = "200\netag: \"1700000000000000\"\nlast-modified: Sat, 21 Nov 2026 21:46:25 GMT\ncontent-length: 2\ncontent-range: bytes 1-2/9\n\
-        x-amz-meta-mode: 33188\nx-goog-meta-mode: 33188\nx-ms-meta-a_b: c\nx-goog-generation: 1700000000000000\n\
+    let got = "200\netag: \"1700000000000000\"\nlast-modified: Sat, 21 Nov 2026 21:46:25 GMT\ncontent-length: 2\n\
+        content-range: bytes 1-2/9\nx-amz-meta-mode: 33188\n\
+        x-goog-meta-mode: 33188\nx-ms-meta-a_b: c\nx-goog-generation: 1700000000000000\n\
         x-ms-copy-id: i\nx-ms-copy-status: success\nx-amz-checksum-algorithm: CRC32C\n\nbb";
     let missing = format!("404\nx-ms-error-code: BlobNotFound\n\n{}", bad("NoSuchKey"));
     let slow = format!("503\nretry-after: Sat, 21 Nov 2026 21:46:25 GMT\n\n{}", bad("SlowDown"));
@@ -118,7 +119,8 @@ pub fn credentials() -> Vec<Vec<u8>> {
         <SessionToken>t</SessionToken><Expiration>2026-11-21T21:46:25Z</Expiration></Credentials></AssumeRoleWithWebIdentityResult></R>";
     let bearer = "{\"access_token\":\"t\",\"expires_in\":\"3599\"}";
     let user = "{\"type\":\"authorized_user\",\"client_id\":\"i\",\"client_secret\":\"s\",\"refresh_token\":\"r\"}";
-    let service = "{\"type\":\"service_account\",\"client_email\":\"a@b\",\"private_key\":\"-----BEGIN PRIVATE KEY-----\\nMA==\\n-----END PRIVATE KEY-----\"}";
+    let service = "{\"type\":\"service_account\",\"client_email\":\"a@b\",\"private_key\":\"\
+        -----BEGIN PRIVATE KEY-----\\nMA==\\n-----END PRIVATE KEY-----\"}";
     let machine = format!("200\n\ntoken\0200\n\nrole\0200\n\n{role}");
     let google_machine = format!("200\nmetadata-flavor: Google\n\n{bearer}");
     let account = "az://c@a\nAZURE_STORAGE_CONNECTION_STRING=DefaultEndpointsProtocol=http;AccountName=account;AccountKey=aHVzaA==;\
@@ -152,7 +154,8 @@ pub fn metadata() -> Vec<Vec<u8>> {
 pub fn configs() -> Vec<Vec<u8>> {
     let volume = "bucket = \"s3://bucket/prefix\"\nmountpoint = \"/mnt\"\ncache-size = \"20G\"\nread-only = true\nrevalidate = 5\n";
     let members = "backing = \"s3://bucket\"\n[[bucket]]\ndir = \"photos\"\nurl = \"gs://photos\"\nkms-key = \"k\"\n[[bucket]]\n\
-        dir = \"other\"\nurl = \"s3://other/p\"\nregion = \"eu-west-1\"\naddressing = \"path\"\nserver-side-encryption = \"aws:kms\"\nanonymous = true\n";
+        dir = \"other\"\nurl = \"s3://other/p\"\nregion = \"eu-west-1\"\naddressing = \"path\"\n\
+        server-side-encryption = \"aws:kms\"\nanonymous = true\n";
     [volume, members].map(|text| text.as_bytes().to_vec()).into()
 }
 
@@ -162,7 +165,8 @@ pub fn machine() -> Vec<Vec<u8>> {
         "36 35 0:98 / /mnt/a\\040b\\134c rw,noatime master:1 shared:2 - fuse.ebb s3://x rw,user_id=0\n1 2 0:1 / / rw - ext4 /dev/vda rw";
     let groups = "5:cpu,cpuacct:/docker\n4:memory:/docker\n0::/a/b\n\n512\n";
     let record = r#"{"mountpoint":"/mnt","source":"s3://b","daemon":{"pid":1,"started":2},"supervisor":{"pid":3,"started":4},
-        "control":"unix:/run/x","subdirectory":"","root":1,"embedded":true,"data_dir":"/var","left":{"files":1,"bytes":2,"deletes":3,"why":"w"}}"#;
+        "control":"unix:/run/x","subdirectory":"","root":1,"embedded":true,"data_dir":"/var",
+        "left":{"files":1,"bytes":2,"deletes":3,"why":"w"}}"#;
     let json = |told: serde_json::Result<String>| told.expect("what is counted has an encoding");
     let counted = MountStats { uptime_ms: 9, operations: vec![] };
     let line = Profiled { ino: Ino(1), operation: "READ".into(), count: 2, errors: 1, bytes: 9, sum_us: 8, most_us: 7 };
