@@ -1,6 +1,6 @@
 //! Reading what a start would read, while the log is in use, and changing nothing.
 
-use super::scan::Scanner;
+use super::scan::{Scanner, written};
 use super::segments::{self, FILL_BYTES, Segment};
 use super::snapshots::{self, PIECE_BYTES, SnapshotFrames};
 use super::{Log, LogError};
@@ -9,6 +9,7 @@ use ebb_format::segment::{Generation, SEGMENT_HEADER_BYTES};
 use ebb_model::LogIndex;
 use ebb_ports::OpenMode;
 use std::fmt;
+use std::ops::Range;
 
 /// What a start could not read: the first place of each kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -95,8 +96,8 @@ impl Log {
                     };
                     let corrupt = |offset, what: &str| LogError::Corrupt { file: segments::path(generation), offset, what: what.into() };
                     let within = |at: u64| (at as usize).min(bytes.len());
-                    if let Some(at) = bytes[within(end)..].iter().position(|byte| *byte != 0) {
-                        return Err(corrupt(end + at as u64, "nothing was ever written there"));
+                    if let Some(Range { start, .. }) = written(&bytes[within(end)..]) {
+                        return Err(corrupt(end + start as u64, "nothing was ever written there"));
                     }
                     // What came while it was read is left to the next proof.
                     let since = within(offset)..within(end);

@@ -7,6 +7,7 @@ use ebb_format::record::{self, Decoded, GroupId, Payload, Position, Record};
 use ebb_format::segment::{self as header, Generation, SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_model::{Incarnation, LogIndex};
 use ebb_ports::{Disk, OpenMode};
+use std::ops::Range;
 
 /// What a sound log holds.
 pub(super) struct Scan {
@@ -119,6 +120,19 @@ async fn read(disk: &dyn Disk, volume: VolumeId, from: Generation, scanner: &mut
     Ok(())
 }
 
+/// From the first byte to the last that is no zero.
+pub(super) fn written(bytes: &[u8]) -> Option<Range<usize>> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let is_written = |part: &[u8]| *part != ZEROS[..part.len()];
+    let first = bytes.chunks(ZEROS.len()).position(is_written)? * ZEROS.len();
+    let last = bytes.chunks(ZEROS.len()).rposition(is_written)? * ZEROS.len();
+    let (start, end) = (
+        bytes[first..].iter().position(|byte| *byte != 0)?,
+        bytes[last..].chunks(ZEROS.len()).next()?.iter().rposition(|byte| *byte != 0)?,
+    );
+    Some(first + start..last + end + 1)
+}
+
 /// Judges one segment after the other.
 #[derive(Default)]
 pub(super) struct Scanner {
@@ -188,7 +202,7 @@ impl Scanner {
             self.empty.push(segment.clone());
         }
         let rest = &bytes[offset..];
-        let Some(last) = rest.iter().rposition(|&byte| byte != 0) else { return Ok(()) };
+        let Some(Range { end, .. }) = written(rest) else { return Ok(()) };
         if let Some(gap) = &self.gap {
             return Err(gap.corrupt());
         }
@@ -197,7 +211,7 @@ impl Scanner {
         self.gap = Some(Gap {
             later: later.peek().is_some(),
             synced: later.map(|header| header.synced).max().unwrap_or_default(),
-            junk: Junk { segment, offset: offset as u64, end: (offset + last + 1) as u64 },
+            junk: Junk { segment, offset: offset as u64, end: (offset + end) as u64 },
             what,
         });
         Ok(())
