@@ -260,6 +260,6 @@ fn who_reads_all_files_of_a_tree_does_not_wait_for_each() {
     });
     assert_eq!((found, gets), (100 + 300, 300));
     // On average 50 ms for each file alone.
-    assert!(took < IN_TURN / 2, "{took:?}");
+    assert!(took < IN_TURN, "{took:?}");
     assert!(listings <= 110, "{listings}");
 }

@@ -124,7 +124,7 @@ impl Node {
 
     /// Keeps the head of the volume, or learns that it is lost.
     async fn renew_for_ever(self: Rc<Self>, tenure: Rc<Tenure>) {
-        self.renew_while_held(&tenure, "head", "the head of the volume").await;
+        self.renew_while_held(&tenure, Side::ROOT, "head", "the head of the volume").await;
         if let Some(owner) = tenure.lost_to() {
             self.trouble("tenure", Some(format!("the volume was taken over by {owner}")));
             self.attachments.notify_others(None, &Notice::Leaving);
@@ -135,19 +135,20 @@ impl Node {
     async fn renew_member_for_ever(self: Rc<Self>, at: usize, tenure: Rc<Tenure>) {
         let member = self.members[at].describe();
         let subject = self.subject("head", Side(at + 1));
-        self.renew_while_held(&tenure, &subject, &format!("the head of {member}")).await;
+        self.renew_while_held(&tenure, Side(at + 1), &subject, &format!("the head of {member}")).await;
         if let Some(owner) = tenure.lost_to() {
             let what = format!("{member} was taken over by {owner}: nothing more is written there until the volume is mounted anew");
             self.trouble(&subject, Some(what));
         }
     }
 
-    async fn renew_while_held(&self, tenure: &Tenure, subject: &str, what: &str) {
+    async fn renew_while_held(&self, tenure: &Tenure, side: Side, subject: &str, what: &str) {
         let mut backoff = Backoff::default();
         while !self.is_stopping() {
             match tenure.renew().await {
                 Ok(()) => {
                     self.trouble(subject, None);
+                    self.answers(side).any.set(self.ports.clock.monotonic());
                     backoff = Backoff::default();
                     self.ports.clock.sleep(tenure.term() / 3).await;
                 }
