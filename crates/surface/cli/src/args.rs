@@ -208,7 +208,7 @@ pub struct Node {
     /// Files below this size share files of the node's disk; with 0 none does.
     #[arg(long, value_name = "SIZE", default_value = "128K", env = "EBB_PACK_BELOW")]
     pub pack_below: Bytes,
-    /// Everything cached is compared with its checksum once in this time; with 0 only what is read.
+    /// Everything cached, and the log, is compared with its checksums once in this time; with 0 only what is read.
     #[arg(long, value_name = "TIME", default_value = "168h", env = "EBB_SCRUB_INTERVAL")]
     pub scrub_interval: Span,
     /// Most bytes per second that are read for that.
