@@ -485,7 +485,10 @@ impl Reference {
         let mut node = node.borrow_mut();
         let old_mode = node.mode;
         let chown = set.uid.is_some() || set.gid.is_some();
-        if chown || set.drop_set_id || set.size_bytes.is_some() && !root {
+        let asked = SetAttr { drop_set_id: false, ..*set } != SetAttr::default();
+        // On its own that is nobody else's to do than the owner's and root's.
+        let drops = set.drop_set_id && (asked || [0, node.uid].contains(&caller.uid));
+        if chown || drops || set.size_bytes.is_some() && !root {
             node.kill_set_id(caller);
         }
         if (chown || set.size_bytes.is_some()) && node.kind != FileKind::Directory {
@@ -518,7 +521,6 @@ impl Reference {
         if let Some(time) = set.mtime {
             node.times.modify = instant(time);
         }
-        let asked = SetAttr { drop_set_id: false, ..*set } != SetAttr::default();
         if asked || node.mode != old_mode {
             node.times.change = now;
         }
