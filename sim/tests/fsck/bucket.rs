@@ -202,7 +202,7 @@ fn a_busy_node_is_checked() {
                         client.unlink(&root, Ino::ROOT, &name(&text)).await.unwrap();
                     }
                     if round % 7 == 5 {
-                        let to = name(&format!("g{round}"));
+                        let to = name(format!("g{round}"));
                         client.rename(&root, Ino::ROOT, &name(&text), Ino::ROOT, &to, RenameMode::Replace).await.unwrap();
                     }
                     mount.flush().await;
