@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use ebb_client::Client;
+use ebb_core::backing::keys;
 use ebb_model::*;
 use ebb_node::{Node, Options};
 use ebb_sim::volume::rig;
@@ -383,6 +384,29 @@ fn what_was_changed_in_part_does_not_take_the_place_of_theirs() {
         let sent = bucket.objects()["file"].body.clone();
         assert_eq!((&sent[70_000..70_004], sent.len()), (&b"here"[..], LEN_BYTES));
         assert_eq!(beside(&bucket, "file"), [theirs]);
+    });
+}
+
+/// Situation: beside a key there is another's object at every name that is looked at. Expectation: theirs stays where it is, and what was
+/// changed here is sent once there is room for it.
+#[test]
+fn what_cannot_be_kept_is_not_replaced() {
+    let world = World::new(11);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = mount(&world, "a", &bucket).await;
+        mount.make("file", b"ours").await;
+        mount.flush().await;
+        let theirs = bucket.put_as_outsider("file", "theirs", vec![]).unwrap();
+        let aside = |number| keys::aside("file", ebb_format::crc32c(theirs.0.as_bytes()), number);
+        (1..=100).for_each(|number| put(&bucket, &aside(number), "of another conflict"));
+        mount.write("file", 0, b"OURS").await;
+        world.sleep(INTERVAL * 4).await;
+        assert_eq!(bucket.objects()["file"].body, "theirs");
+        assert!(mount.troubles().await.iter().any(|trouble| trouble.contains("100 versions of others")));
+        bucket.delete_as_outsider(&aside(7));
+        mount.flush().await;
+        assert_eq!((&bucket.objects()["file"].body[..], &bucket.objects()[&aside(7)].body[..]), (&b"OURS"[..], &b"theirs"[..]));
     });
 }
 

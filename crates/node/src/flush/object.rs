@@ -121,18 +121,20 @@ impl Node {
             }
         };
         let Some(found) = head(key.to_owned()).await?.filter(|found| Some(found) != mine) else { return Ok(()) };
-        for number in 1.. {
+        for number in 1..=MAX_ASIDE {
             let aside = keys::aside(key, ebb_format::crc32c(found.0.as_bytes()), number);
             match head(aside.clone()).await? {
-                Some(there) if there == found => break,
+                Some(there) if there == found => return Ok(()),
                 // Of another conflict, or others have changed it.
                 Some(_) => continue,
                 None => {}
             }
             tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
-            self.insist(&aside, || self.bucket().copy(key, &aside, Some(&found))).await?;
-            break;
+            return self.insist(&aside, || self.bucket().copy(key, &aside, Some(&found))).await.map(drop);
         }
-        Ok(())
+        Err(BucketError::Unavailable { what: format!("{key} has {MAX_ASIDE} versions of others beside it"), retry_after: None })
     }
 }
+
+/// Versions of others with one tag that are kept beside one key.
+const MAX_ASIDE: u32 = 100;
