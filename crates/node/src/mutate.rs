@@ -210,9 +210,6 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::SetAttr { ino, set } => {
-                // Who writes past the node may be who loses set-id bits.
-                let drops = set == SetAttr { drop_set_id: true, ..SetAttr::default() };
-                let order = if drops && self.is_exposed(ino) { Order { caller: Caller::ROOT, ..order } } else { order };
                 if set.size_bytes.is_some_and(|size| size > self.max_file_bytes) {
                     self.file_size(ino)?;
                     return Err(FsError::TooLarge.into());

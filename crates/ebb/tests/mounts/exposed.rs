@@ -7,7 +7,8 @@ use crate::place::{Place, until};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 fn open_to_write(place: &Place, name: &str) -> File {
@@ -111,6 +112,25 @@ fn writable_mounts_read_past_the_daemon() {
     place.ebb(&["fsck", "mnt"]).good();
     place.umount();
     assert!(fs::read(place.path("mnt/new")).is_err());
+}
+
+/// Situation: somebody who is not the owner writes natively to a file with set-id bits, of which no write(2) comes. Expectation: they go.
+#[test]
+fn who_writes_past_the_daemon_takes_set_id_bits_away() {
+    let place = Place::new();
+    place.mount_with(&["-o", "allow_other"]);
+    let path = place.path("mnt/file");
+    fs::write(&path, content(LEN)).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
+    let reader = open_natively(&place, "file");
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(), 0o6777);
+    let script = "open F, '+<', $ARGV[0] or die $!; syswrite(F, 'x') == 1 or die $!";
+    let mut writer = std::process::Command::new("perl");
+    assert!(writer.args(["-e", script]).arg(&path).uid(2).gid(2).status().unwrap().success());
+    assert_eq!(mode(), 0o777);
+    drop(reader);
+    place.umount();
 }
 
 /// Every way to change a file that somebody reads natively: the reader sees it when the change returns,
