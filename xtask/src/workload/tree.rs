@@ -392,12 +392,16 @@ impl Tree {
         }
     }
 
-    /// The bytes that a write or a copy puts where it does.
+    /// The bytes that a write, a copy or a hole puts where it does.
     fn written(&self, operation: &Operation) -> Vec<u8> {
         match operation {
             Operation::Write { data, .. } => data.clone(),
             Operation::Copy { from, at, len, .. } => {
                 self.content(from).and_then(|content| content.get(*at..at + len)).unwrap_or_default().to_vec()
+            }
+            Operation::Punch { path, offset, len } => {
+                let there = self.content(path).and_then(|content| content.get(*offset..)).unwrap_or_default();
+                vec![0; there.len().min(*len)]
             }
             _ => Vec::new(),
         }
@@ -406,7 +410,9 @@ impl Tree {
     /// What an operation without an answer may have been.
     fn outcomes(&self, operation: &Operation, found: &Tree) -> Vec<Operation> {
         let mut possible = vec![operation.clone()];
-        if let Operation::Write { path, offset, .. } | Operation::Copy { to: path, offset, .. } = operation {
+        if let Operation::Write { path, offset, .. } | Operation::Copy { to: path, offset, .. } | Operation::Punch { path, offset, .. } =
+            operation
+        {
             // Some of it, as far as what is found agrees or reaches.
             let data = self.written(operation);
             let there = found.content(path).and_then(|content| content.get(*offset..)).unwrap_or_default();
@@ -496,6 +502,19 @@ mod tests {
         fs::remove_dir_all(&place).unwrap();
     }
 
+    impl Tree {
+        /// Whether an operation without an answer may have left this content.
+        fn explains(&self, operation: &Operation, path: &Path, content: &[u8]) -> bool {
+            let mut found = self.clone();
+            found.change_content(path, |old| *old = content.to_vec());
+            self.outcomes(operation, &found).iter().any(|outcome| {
+                let mut then = self.clone();
+                then.apply(outcome);
+                then.shown() == found.shown()
+            })
+        }
+    }
+
     /// Situation: a copy is under way when its daemon dies. Expectation: a beginning of it may be there, and nothing else.
     #[test]
     fn of_a_copy_a_beginning_may_be_there() {
@@ -506,16 +525,23 @@ mod tests {
             tree.apply(&Operation::Write { path: path.clone(), offset: 0, data: data.to_vec() });
         }
         let copy = Operation::Copy { from, at: 1, len: 4, to: to.clone(), offset: 2 };
-        let explains = |content: &[u8]| {
-            let mut found = tree.clone();
-            found.change_content(&to, |old| *old = content.to_vec());
-            tree.outcomes(&copy, &found).iter().any(|outcome| {
-                let mut then = tree.clone();
-                then.apply(outcome);
-                then.shown() == found.shown()
-            })
-        };
-        assert!(explains(b"..bcde") && explains(b"..b...") && explains(b"......"));
-        assert!(!explains(b"..b.d.") && !explains(b"x.bcde"));
+        assert!(tree.explains(&copy, &to, b"..bcde") && tree.explains(&copy, &to, b"..b...") && tree.explains(&copy, &to, b"......"));
+        assert!(!tree.explains(&copy, &to, b"..b.d.") && !tree.explains(&copy, &to, b"x.bcde"));
+    }
+
+    /// Situation: a hole is being made when its daemon dies, across a border of blocks. Expectation: as with a copy.
+    #[test]
+    fn of_a_hole_a_beginning_may_be_there() {
+        let mut tree = Tree::default();
+        let path = PathBuf::from("a");
+        tree.apply(&Operation::Create { path: path.clone() });
+        tree.apply(&Operation::Write { path: path.clone(), offset: 0, data: b"abcdef".to_vec() });
+        let punch = Operation::Punch { path: path.clone(), offset: 2, len: 9 };
+        for content in [&b"abcdef"[..], b"ab\0def", b"ab\0\0\0\0"] {
+            assert!(tree.explains(&punch, &path, content), "{content:?}");
+        }
+        for content in [&b"ab\0d\0f"[..], b"ab\0\0\0\0\0", b"\0bcdef"] {
+            assert!(!tree.explains(&punch, &path, content), "{content:?}");
+        }
     }
 }
