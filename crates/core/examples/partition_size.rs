@@ -50,7 +50,7 @@ fn main() {
                 dirs.push(volume.make(Ino::ROOT, number, Make::Directory));
             }
             let ino = volume.make(dirs[dirs.len() - 1], number, Make::Regular);
-            volume.run(Mutation::Write { ino, offset: 0, len_bytes: 4096, sums: vec![], drop_set_id: false });
+            volume.run(Mutation::Write { ino, offset: 0, len_bytes: 4096, sums: vec![Some(number as u32)], drop_set_id: false });
         }
     });
     let held = ALLOCATED_BYTES.load(Relaxed) - start;

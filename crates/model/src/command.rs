@@ -101,10 +101,8 @@ pub enum Mutation {
         ino: Ino,
         name: Bytes,
     },
-    /// Bytes that are in the store file already. `sums` are the checksums of the blocks
-    /// that are covered whole, in order; a block covered in part has a void checksum
-    /// until it is next read whole.
-    Write {
+    /// As `Write`, in logs of older versions: `sums` are of the blocks that are covered whole.
+    WriteWhole {
         ino: Ino,
         offset: u64,
         len_bytes: u64,
@@ -137,6 +135,15 @@ pub enum Mutation {
         value: Bytes,
         drop_set_gid: bool,
     },
+    /// Bytes that are in the store file already. `sums`: the checksums of the blocks that are touched, in
+    /// order, of those that are known as a whole.
+    Write {
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+        sums: Vec<Option<u32>>,
+        drop_set_id: bool,
+    },
 }
 
 impl Mutation {
@@ -145,7 +152,9 @@ impl Mutation {
         let (ino, offset, len_bytes) = match *self {
             Mutation::Make { ino, .. } | Mutation::Tmpfile { ino, .. } => (Some(ino), None, None),
             Mutation::Rename { mode: RenameMode::Whiteout { ino, .. }, .. } => (ino, None, None),
-            Mutation::Write { offset, len_bytes, .. } => (None, Some(offset), Some(len_bytes)),
+            Mutation::Write { offset, len_bytes, .. } | Mutation::WriteWhole { offset, len_bytes, .. } => {
+                (None, Some(offset), Some(len_bytes))
+            }
             _ => (None, None, None),
         };
         Replay { stamp, ino, offset, len_bytes }

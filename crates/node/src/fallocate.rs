@@ -69,7 +69,7 @@ impl Node {
             }
             for (part, _) in &parts {
                 let part = part.start..part.end.min(size);
-                self.void_sums(ino, part.start, part.end - part.start).await?;
+                self.void_sums(&place, part.clone()).await?;
                 let zeros = Bytes::from(vec![0; (part.end - part.start) as usize]);
                 self.store.write(&place, part.start, zeros).await.map_err(|error| self.disk_failed(ino, error))?;
             }

@@ -68,13 +68,13 @@ impl Loans {
     }
 
     /// Runs of blocks that nothing is known of.
-    fn unverified(&self, ino: Ino, blocks: u64) -> Vec<Range<u64>> {
+    fn unverified(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
         let verified = self.verified.borrow();
-        let (mut at, mut unknown) = (0, Vec::new());
-        while at < blocks {
-            let run = verified.next(ino, at).unwrap_or(blocks..blocks);
+        let (mut at, mut unknown) = (blocks.start, Vec::new());
+        while at < blocks.end {
+            let run = verified.next(ino, at).unwrap_or(blocks.end..blocks.end);
             if run.start > at {
-                unknown.push(at..run.start.min(blocks));
+                unknown.push(at..run.start.min(blocks.end));
             }
             at = run.end;
         }
@@ -268,7 +268,13 @@ impl Node {
             return false;
         }
         let is_unknown = |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
-        !self.loans.unverified(ino, blocks).into_iter().flatten().any(is_unknown)
+        self.damaged_blocks(ino).is_empty()
+            && (self.store.is_young(ino) || !self.loans.unverified(ino, 0..blocks).into_iter().flatten().any(is_unknown))
+    }
+
+    /// A block is as it was written, as far as this run knows: it has put it there itself, or compared it.
+    pub(crate) fn is_verified(&self, ino: Ino, block: u64) -> bool {
+        self.store.is_young(ino) || self.loans.unverified(ino, block..block + 1).is_empty()
     }
 
     /// Its bytes are in a store file of its own.
@@ -279,7 +285,11 @@ impl Node {
     /// A file that is whole gets a store file of its own, however small it is.
     async fn set_apart(&self, ino: Ino) -> Result<(), RpcError> {
         let _guard = self.locks.lock(ino, Mode::Exclusive).await;
-        if self.is_apart(ino) || !self.is_whole(ino, self.file_size(ino)?) {
+        let size = self.file_size(ino)?;
+        let is_packed = self.place(ino).packed.is_some();
+        // What is moved is read anyway. Who reads it through the node is told of damage.
+        let is_sound = !is_packed || matches!(self.read_local(ino, &(0..size)).await, Ok(Some(_)));
+        if self.is_apart(ino) || !is_sound || !self.is_whole(ino, size) {
             return Ok(());
         }
         match self.place(ino).packed {

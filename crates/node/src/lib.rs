@@ -57,6 +57,7 @@ mod signal;
 mod stats;
 mod store;
 mod streams;
+mod sums;
 mod trash;
 mod traversals;
 mod tree;

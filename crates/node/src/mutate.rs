@@ -228,6 +228,7 @@ impl Node {
                     let place = self.place(ino);
                     self.clear_behind(&place, place.size_bytes, size).await?;
                     self.force_rest(ino, size..u64::MAX).await?;
+                    self.void_cut(&place, size).await?;
                 }
                 let size = set.size_bytes;
                 let done = self.order(&order, |_| Mutation::SetAttr { ino, set }).await?;
@@ -332,6 +333,9 @@ impl Node {
         if !remote.is_empty() {
             return Ok(Written::Missing(remote));
         }
+        if let Some(dropped) = self.verify_rest(&self.place(ino), &(offset..offset + len_bytes)).await? {
+            return Ok(Written::Missing(vec![dropped]));
+        }
         // What would be refused with its bytes in place is refused now.
         let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
         if len_bytes > 0 {
@@ -353,12 +357,8 @@ impl Node {
         }
         self.preserve(ino, offset..offset + len_bytes).await?;
         self.force_rest(ino, offset..offset + len_bytes).await?;
-        self.void_sums(ino, offset, len_bytes).await?;
-        let sums = extent::whole_blocks(offset, len_bytes).map(|block| {
-            let start = (block * BLOCK_BYTES - offset) as usize;
-            ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize])
-        });
-        let sums = sums.collect();
+        self.void_sums(&place, offset..size.min(offset + len_bytes)).await?;
+        let sums = self.sums_of_write(&place, offset, &data);
         let stored = self.store.write(&place, offset, data).await.map_err(|error| self.disk_failed(ino, error));
         self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
         if stored.is_ok() {
@@ -373,7 +373,9 @@ impl Node {
             Err(error) => Err(error),
         };
         if written.is_ok() {
-            self.loans.verified(ino, extent::whole_blocks(offset, len_bytes));
+            // Of small files that were never read nothing more is remembered.
+            let blocks = if place.packed.is_some() { extent::whole_blocks } else { extent::touched_blocks };
+            self.loans.verified(ino, blocks(offset, len_bytes));
             if offset + len_bytes > size {
                 self.has_grown(ino, size, offset + len_bytes);
                 self.show_length(ino).await?;
@@ -425,55 +427,6 @@ impl Node {
             self.fsync(ino).await?;
         }
         Ok(())
-    }
-
-    /// Dirty blocks lose their checksums before they are overwritten in place: a crash
-    /// before the command is safe would leave the sum of what is no longer there, and what
-    /// was forced long ago could not be read any more. Clean blocks would be fetched anew: that
-    /// they are clean is forced, or a power cut would make them dirty again. The whole chunk
-    /// is taken at once, so that a file rewritten in small pieces forces the log once per chunk.
-    pub(crate) async fn void_sums(&self, ino: Ino, offset: u64, len_bytes: u64) -> Result<(), RpcError> {
-        if self.is_exposed(ino) {
-            return Ok(());
-        }
-        let touched = extent::touched_blocks(offset, len_bytes);
-        let is_clean =
-            |block: u64| self.replica.view().extents().block(ino, block).is_some_and(|block| !block.dirty && block.sum.is_some());
-        if self.flusher.may_be_dirty_again(ino, self.replica.log().durable()) && touched.clone().any(is_clean) {
-            self.force_log().await?;
-        }
-        let summed = |block: extent::Block| block.dirty && block.sum.is_some();
-        // What is damaged beside stays known as that.
-        let damaged = self.damaged_blocks(ino);
-        let runs = {
-            let state = self.replica.view();
-            let stays = |block: u64| damaged.contains(&block) && !touched.contains(&block);
-            if !touched.clone().any(|block| state.extents().block(ino, block).is_some_and(summed)) {
-                return Ok(());
-            }
-            let per_chunk = CHUNK_BYTES / BLOCK_BYTES;
-            let mut runs = Vec::<Range<u64>>::new();
-            for chunk in touched.start / per_chunk..touched.end.div_ceil(per_chunk) {
-                for (block, _) in state.extents().chunk_blocks(ino, chunk).filter(|(block, known)| summed(*known) && !stays(*block)) {
-                    match runs.last_mut() {
-                        Some(run) if run.end == block => run.end += 1,
-                        _ => runs.push(block..block + 1),
-                    }
-                }
-            }
-            runs
-        };
-        // What is damaged of a block must not come to count as whole with what is written beside it.
-        let whole = extent::whole_blocks(offset, len_bytes);
-        for block in touched.filter(|block| !whole.contains(block)) {
-            if self.replica.view().extents().block(ino, block).is_some_and(summed) {
-                self.read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES)).await?;
-            }
-        }
-        for run in runs {
-            self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: run.start, count: run.end - run.start })).await?;
-        }
-        self.force_log().await.map(drop)
     }
 
     /// Proposes one mutation of a client and carries out what follows from it.

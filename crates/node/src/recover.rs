@@ -707,8 +707,14 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
         let is_doubtful = !recovery.commands.is_of_this_boot();
         let written = |blocks| Unsynced { index, blocks, is_fetched: false, is_doubtful };
         match &command {
-            Command::Client { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. }
-            | Command::Repeated { mutation: Mutation::Write { ino, offset, len_bytes, .. }, .. } => {
+            Command::Client {
+                mutation: Mutation::Write { ino, offset, len_bytes, .. } | Mutation::WriteWhole { ino, offset, len_bytes, .. },
+                ..
+            }
+            | Command::Repeated {
+                mutation: Mutation::Write { ino, offset, len_bytes, .. } | Mutation::WriteWhole { ino, offset, len_bytes, .. },
+                ..
+            } => {
                 unsynced.entry(*ino).or_default().push(written(touched_blocks(*offset, *len_bytes)));
             }
             Command::Client { mutation: Mutation::Fallocate { ino, edges, .. }, .. }

@@ -297,7 +297,7 @@ impl Store {
 
     /// Reads `len` bytes; what is beyond the end of the file reads as zeros.
     pub async fn read(&self, place: &Place, offset: u64, len: usize) -> Result<Bytes, DiskError> {
-        let at = place.at(offset, (len as u64).min(place.end().saturating_sub(offset)));
+        let at = place.at(offset, (len as u64).min(place.size_bytes.saturating_sub(offset)));
         let data = match self.existing(place.file()).await? {
             Some(file) if !at.is_empty() => file.read_at(at.start, (at.end - at.start) as usize).await?,
             _ => Bytes::new(),

@@ -374,6 +374,7 @@ impl Backing {
             | Mutation::SetAcl { ino, .. }
             | Mutation::RemoveXattr { ino, .. }
             | Mutation::Write { ino, .. }
+            | Mutation::WriteWhole { ino, .. }
             | Mutation::Fallocate { ino, .. } => self.admit_change(*ino),
         }
     }

@@ -28,16 +28,17 @@ mod snapshot;
 mod unforced;
 
 use packs::Packs;
-pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, touched_blocks, whole_blocks};
+pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, sums_of_touched, touched_blocks, whole_blocks};
 pub use runs::BlockRuns;
 pub use snapshot::ExtentItem;
 pub use unforced::Unforced;
 
 use crate::namespace::Change;
-use crate::tree::{Tree, Value, pack, unpack, values};
+use crate::tree::{Tree, Value, pack, take, unpack};
 use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, PackRange, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::iter::repeat;
 use std::ops::Range;
 
 #[derive(Clone, Default)]
@@ -94,7 +95,22 @@ impl Value<Ino> for FileMap {
     }
 }
 
-values!(Block);
+const DIRTY: u8 = 1;
+const SUMMED: u8 = 2;
+
+impl Value<(Ino, u64)> for Block {
+    fn pack(&self, _: &(Ino, u64), out: &mut Vec<u8>) {
+        let flags = (u8::from(self.dirty) * DIRTY) | (u8::from(self.sum.is_some()) * SUMMED);
+        pack(&(flags, self.version), out);
+        out.extend(self.sum.into_iter().flat_map(u32::to_le_bytes));
+    }
+
+    fn unpack(_: &(Ino, u64), mut bytes: &[u8]) -> Block {
+        let (flags, version): (u8, Version) = take(&mut bytes);
+        let sum = (flags & SUMMED != 0).then(|| u32::from_le_bytes(take(&mut bytes)));
+        Block { version, dirty: flags & DIRTY != 0, sum }
+    }
+}
 
 /// The object that absent blocks are read from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -189,9 +205,7 @@ impl Extents {
     pub fn observe(&mut self, change: &Change) {
         match *change {
             Change::Written { ino, offset, len_bytes, ref sums, stamp } => {
-                let whole = whole_blocks(offset, len_bytes);
-                for block in touched_blocks(offset, len_bytes) {
-                    let sum = if whole.contains(&block) { sums.get((block - whole.start) as usize).copied() } else { None };
+                for (block, sum) in touched_blocks(offset, len_bytes).zip(sums.iter().copied().chain(repeat(None))) {
                     // A dirty block that has lost its checksum gets one when it is uploaded,
                     // so that its checksum has to be made void only once until then.
                     let rewritten = self.blocks.get(&(ino, block)).is_some_and(|block| block.dirty && block.sum.is_none());

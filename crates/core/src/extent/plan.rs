@@ -5,9 +5,7 @@ use super::{Block, Extents};
 use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino};
 use std::ops::Range;
 
-/// Blocks that a write covers in full: those whose checksums [`ebb_model::Mutation::Write`]
-/// carries. The last block of a file is covered only if all of its 64 KiB are, so that the
-/// writer, the log and the map agree without knowing the file's length.
+/// Blocks that a write covers in full. The last block of a file is covered only if all of its 64 KiB are.
 pub fn whole_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
     let first = offset.div_ceil(BLOCK_BYTES);
     let end = offset.saturating_add(len_bytes) / BLOCK_BYTES;
@@ -20,6 +18,13 @@ pub fn touched_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
         return 0..0;
     }
     offset / BLOCK_BYTES..offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES)
+}
+
+/// Of the blocks that a write touches the checksums, where there are only those of the blocks that it covers in full.
+pub fn sums_of_touched(offset: u64, len_bytes: u64, whole: &[u32]) -> Vec<Option<u32>> {
+    let is_whole = whole_blocks(offset, len_bytes);
+    let of = |block: u64| whole.get(block.checked_sub(is_whole.start)? as usize).copied().filter(|_| block < is_whole.end);
+    touched_blocks(offset, len_bytes).map(of).collect()
 }
 
 /// Where a run of bytes is.

@@ -115,6 +115,13 @@ impl World {
         }
     }
 
+    /// All of a block is known once this is written.
+    fn is_known_with(&self, offset: u64, len_bytes: u64, block: u64) -> bool {
+        let appends = offset.max(block * BLOCK_BYTES) >= self.size as u64 * CELL;
+        let has_sum = |state: Block| appends && state.sum.is_some();
+        whole_blocks(offset, len_bytes).contains(&block) || self.extents.block(INO, block).is_none_or(has_sum)
+    }
+
     /// The object's cells where it has any, zeros behind: what a fetch brings.
     fn fill(&mut self, fill: Fill) {
         let from_home = (fill.home_bytes / CELL) as usize;
@@ -155,10 +162,13 @@ impl World {
                     self.fill(fill);
                 }
                 let stamp = self.stamp();
+                let known: Vec<bool> =
+                    touched_blocks(offset, len_bytes).map(|block| self.is_known_with(offset, len_bytes, block)).collect();
                 self.store[at..at + len].fill(self.version);
                 self.truth[at..at + len].fill(self.version);
                 self.size = self.size.max(at + len);
-                let sums = whole_blocks(offset, len_bytes).map(|block| sum_of(&self.store[cells_of(block)])).collect();
+                let sums = touched_blocks(offset, len_bytes).zip(known);
+                let sums = sums.map(|(block, known)| known.then(|| sum_of(&self.store[cells_of(block)]))).collect();
                 self.extents.observe(&Change::Written { ino: INO, offset, len_bytes, sums, stamp });
             }
             Step::Resize(size) => {
@@ -493,7 +503,7 @@ fn of_an_exposed_file_nothing_is_let_go() {
     let states =
         |extents: &Extents| (0..3).map(|block| extents.block(INO, block).map(|block| (block.dirty, block.sum))).collect::<Vec<_>>();
     assert_eq!(states(&extents), [Some((false, Some(1))), Some((true, None)), Some((false, Some(3)))]);
-    extents.observe(&Change::Written { ino: INO, offset: 0, len_bytes: BLOCK_BYTES, sums: vec![7], stamp: stamp(6) });
+    extents.observe(&Change::Written { ino: INO, offset: 0, len_bytes: BLOCK_BYTES, sums: vec![Some(7)], stamp: stamp(6) });
     assert_eq!(states(&extents)[0], Some((true, Some(7))));
     extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: false });
     extents.apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });

@@ -54,6 +54,7 @@ pub use quota::{Count, QUOTA};
 pub use readdir::FIRST_COOKIE;
 pub use trash::{TRASHED, trash_name, trashed_name};
 
+use crate::extent::sums_of_touched;
 use crate::tree::Tree;
 use bytes::Bytes;
 use ebb_model::*;
@@ -250,6 +251,10 @@ impl Namespace {
             Mutation::Write { ino, offset, len_bytes, sums, drop_set_id } => {
                 self.write(caller, stamp, *ino, (*offset, *len_bytes), sums, *drop_set_id, changes).map(Some)
             }
+            Mutation::WriteWhole { ino, offset, len_bytes, sums, drop_set_id } => {
+                let sums = sums_of_touched(*offset, *len_bytes, sums);
+                self.write(caller, stamp, *ino, (*offset, *len_bytes), &sums, *drop_set_id, changes).map(Some)
+            }
             Mutation::Tmpfile { parent, ino, mode, holder } => {
                 self.tmpfile(caller, stamp, *parent, *ino, *mode, *holder, changes).map(Some)
             }
@@ -281,8 +286,8 @@ pub enum Change {
     Unlinked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
     /// Attributes or extended attributes other than the size changed.
     Touched { ino: Ino, stamp: Stamp },
-    /// Bytes were written; they are in the store file.
-    Written { ino: Ino, offset: u64, len_bytes: u64, sums: Vec<u32>, stamp: Stamp },
+    /// Bytes were written; they are in the store file. `sums` are of the blocks that were touched.
+    Written { ino: Ino, offset: u64, len_bytes: u64, sums: Vec<Option<u32>>, stamp: Stamp },
     /// A range became zeros: `edges` are blocks that the store file has so, whole blocks of
     /// the range become holes. One that reaches the end of the file takes all of its last
     /// block along.

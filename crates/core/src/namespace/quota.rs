@@ -144,7 +144,7 @@ impl Namespace {
         }
         match mutation {
             Mutation::Make { parent, .. } | Mutation::Tmpfile { parent, .. } => self.may_make_in(*parent),
-            Mutation::Write { ino, offset, len_bytes, .. } if *len_bytes > 0 => {
+            Mutation::Write { ino, offset, len_bytes, .. } | Mutation::WriteWhole { ino, offset, len_bytes, .. } if *len_bytes > 0 => {
                 self.may_be_as_long(*ino, offset.saturating_add(*len_bytes))
             }
             Mutation::Fallocate { ino, offset, len_bytes, keep_size: false, .. } => {

@@ -23,7 +23,7 @@ impl Namespace {
         stamp: Stamp,
         ino: Ino,
         span: (u64, u64),
-        sums: &[u32],
+        sums: &[Option<u32>],
         drop_set_id: bool,
         changes: &mut Vec<Change>,
     ) -> Result<Attr, FsError> {
@@ -60,7 +60,7 @@ impl Namespace {
         }
         self.change_inode(ino, |inode| inode.modified(stamp));
         let (offset, len_bytes) = (first.saturating_mul(BLOCK_BYTES), (sums.len() as u64).saturating_mul(BLOCK_BYTES));
-        changes.push(Change::Written { ino, offset, len_bytes, sums: sums.to_vec(), stamp });
+        changes.push(Change::Written { ino, offset, len_bytes, sums: sums.iter().copied().map(Some).collect(), stamp });
         true
     }
 }

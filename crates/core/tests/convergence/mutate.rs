@@ -179,7 +179,10 @@ impl World {
             Mutation::Link { ino, .. } => vec![Some(*ino)],
             Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => vec![find(parent, name)],
             Mutation::Rename { from, name, to, new_name, .. } => vec![find(from, name), find(to, new_name)],
-            Mutation::SetAttr { ino, .. } | Mutation::Write { ino, .. } | Mutation::Fallocate { ino, .. } => vec![Some(*ino)],
+            Mutation::SetAttr { ino, .. }
+            | Mutation::Write { ino, .. }
+            | Mutation::WriteWhole { ino, .. }
+            | Mutation::Fallocate { ino, .. } => vec![Some(*ino)],
             Mutation::SetXattr { ino, .. } | Mutation::SetAcl { ino, .. } | Mutation::RemoveXattr { ino, .. } => vec![Some(*ino)],
         };
         for ino in inos.into_iter().flatten() {

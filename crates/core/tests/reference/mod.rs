@@ -128,7 +128,8 @@ impl Reference {
                 self.set_xattr(caller, now, *ino, name, None)?;
                 self.attr(*ino).map(Some)
             }
-            Mutation::Write { ino, offset, len_bytes, drop_set_id, .. } => {
+            Mutation::Write { ino, offset, len_bytes, drop_set_id, .. }
+            | Mutation::WriteWhole { ino, offset, len_bytes, drop_set_id, .. } => {
                 self.write(caller, now, *ino, *offset, *len_bytes, *drop_set_id)?;
                 self.attr(*ino).map(Some)
             }

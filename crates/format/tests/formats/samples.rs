@@ -41,6 +41,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Client { mutation: Mutation::SetXattr { mode: XattrMode::Replace, .. }, .. }) => "set-xattr-replace",
     Payload::Command(Command::Client { mutation: Mutation::RemoveXattr { .. }, .. }) => "remove-xattr",
     Payload::Command(Command::Client { mutation: Mutation::Write { .. }, .. }) => "write",
+    Payload::Command(Command::Client { mutation: Mutation::WriteWhole { .. }, .. }) => "write-whole",
     Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Reserve, .. }, .. }) => "fallocate-reserve",
     Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Zero, .. }, .. }) => "fallocate-zero",
     Payload::Command(Command::Client { mutation: Mutation::Tmpfile { .. }, .. }) => "tmpfile",
@@ -475,7 +476,7 @@ impl Draw {
             Mutation::Rmdir { parent: self.ino(), name: self.name(), holders: self.sessions() },
             Mutation::SetAttr { ino: self.ino(), set: self.set_attr() },
             Mutation::RemoveXattr { ino: self.ino(), name: self.bytes() },
-            Mutation::Write {
+            Mutation::WriteWhole {
                 ino: self.ino(),
                 offset: self.u64(),
                 len_bytes: self.u64(),
@@ -498,6 +499,13 @@ impl Draw {
         for class in [AclClass::Access, AclClass::Default] {
             all.push(Mutation::SetAcl { ino: self.ino(), class, value: self.bytes(), drop_set_gid: self.flag() });
         }
+        all.push(Mutation::Write {
+            ino: self.ino(),
+            offset: self.u64(),
+            len_bytes: self.u64(),
+            sums: self.list(|draw| draw.flag().then(|| draw.u32())),
+            drop_set_id: self.flag(),
+        });
         all
     }
 

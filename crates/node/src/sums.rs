@@ -1,0 +1,133 @@
+//! Checksums of what is written: each block has one from its first write on, as long as it only grows, and
+//! loses it before anything of it is overwritten.
+
+use crate::Node;
+use crate::store::Place;
+use ebb_core::extent::{self, Block};
+use ebb_model::*;
+use std::ops::Range;
+
+impl Node {
+    /// Of the blocks that a write touches the checksums, as far as all of a block is known with it: what it covers,
+    /// and where the file ends in it what has nothing but zeros where it is written. One that lies within the file and
+    /// is written in pieces would have to lose it with the next one. The inode's lock is held exclusively.
+    pub(crate) fn sums_of_write(&self, place: &Place, offset: u64, data: &[u8]) -> Vec<Option<u32>> {
+        let (ino, len_bytes) = (place.ino, data.len() as u64);
+        let state = self.replica.view();
+        // An upload that has just ended may have let go of blocks whose bytes are here still.
+        let left = state.extents().missing_for_write(ino, offset, len_bytes);
+        let has_zeros = |block: u64| !left.iter().any(|fill| fill.block == block && fill.home_bytes > 0);
+        let sum_of = |block: u64| {
+            let start = block * BLOCK_BYTES;
+            let written = offset.max(start)..(offset + len_bytes).min(start + BLOCK_BYTES);
+            let (at, bytes) = ((written.start - start) as usize, &data[(written.start - offset) as usize..(written.end - offset) as usize]);
+            if bytes.len() as u64 == BLOCK_BYTES {
+                return Some(ebb_format::crc32c(bytes));
+            }
+            if written.end < place.size_bytes || self.is_exposed(ino) {
+                return None;
+            }
+            match state.extents().block(ino, block) {
+                None if has_zeros(block) => Some(ebb_format::crc32c_in_block(at, bytes)),
+                Some(_) if at == 0 => Some(ebb_format::crc32c_in_block(at, bytes)),
+                Some(Block { sum, .. }) if written.start >= place.size_bytes => Some(ebb_format::crc32c_with(sum?, at, bytes)),
+                _ => None,
+            }
+        };
+        extent::touched_blocks(offset, len_bytes).map(sum_of).collect()
+    }
+
+    /// Nothing is put beside what is damaged. What is clean of that is dropped, and given to be fetched.
+    pub(crate) async fn verify_rest(&self, place: &Place, written: &Range<u64>) -> Result<Option<Range<u64>>, RpcError> {
+        for block in rest(place, written) {
+            let has_sum = self.replica.view().extents().block(place.ino, block).is_some_and(|block| block.sum.is_some());
+            let is_sound = || self.is_verified(place.ino, block) && !self.damaged_blocks(place.ino).contains(&block);
+            let there = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
+            if has_sum && !self.is_exposed(place.ino) && !is_sound() && self.read_local(place.ino, &there).await?.is_none() {
+                return Ok(Some(there));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As both of them, of a file that is about to be cut. Of a store file that is longer the cut is forced before it is made;
+    /// any other is written over where it was cut as it is.
+    pub(crate) async fn void_cut(&self, place: &Place, size: u64) -> Result<(), RpcError> {
+        if size == 0 || size >= place.size_bytes {
+            return Ok(());
+        }
+        // What is clean and was dropped is the bucket's up to there.
+        self.verify_rest(place, &(size..place.size_bytes)).await?;
+        let end = match place.packed {
+            Some(_) => place.size_bytes,
+            None if self.store.is_longer(place, size).await.map_err(|error| self.disk_failed(place.ino, error))? => size,
+            None => place.size_bytes.min(size.next_multiple_of(BLOCK_BYTES)),
+        };
+        self.void_sums(place, size..end).await
+    }
+
+    /// Dirty blocks lose their checksums before they are overwritten in place: a crash
+    /// before the command is safe would leave the sum of what is no longer there, and what
+    /// was forced long ago could not be read any more. Clean blocks would be fetched anew: that
+    /// they are clean is forced, or a power cut would make them dirty again. The whole chunk
+    /// is taken at once, so that a file rewritten in small pieces forces the log once per chunk. Of a file of which
+    /// nobody was told that anything is forced the log has no such promise: that the sums are void comes before any.
+    pub(crate) async fn void_sums(&self, place: &Place, changed: Range<u64>) -> Result<(), RpcError> {
+        let ino = place.ino;
+        if self.is_exposed(ino) || changed.is_empty() {
+            return Ok(());
+        }
+        let touched = extent::touched_blocks(changed.start, changed.end - changed.start);
+        let is_clean =
+            |block: u64| self.replica.view().extents().block(ino, block).is_some_and(|block| !block.dirty && block.sum.is_some());
+        if self.flusher.may_be_dirty_again(ino, self.replica.log().durable()) && touched.clone().any(is_clean) {
+            self.force_log().await?;
+        }
+        let summed = |block: Block| block.dirty && block.sum.is_some();
+        // What is damaged beside stays known as that.
+        let damaged = self.damaged_blocks(ino);
+        let runs = {
+            let state = self.replica.view();
+            let stays = |block: u64| damaged.contains(&block) && !touched.contains(&block);
+            if !touched.clone().any(|block| state.extents().block(ino, block).is_some_and(summed)) {
+                return Ok(());
+            }
+            let per_chunk = CHUNK_BYTES / BLOCK_BYTES;
+            let mut runs = Vec::<Range<u64>>::new();
+            for chunk in touched.start / per_chunk..touched.end.div_ceil(per_chunk) {
+                for (block, _) in state.extents().chunk_blocks(ino, chunk).filter(|(block, known)| summed(*known) && !stays(*block)) {
+                    match runs.last_mut() {
+                        Some(run) if run.end == block => run.end += 1,
+                        _ => runs.push(block..block + 1),
+                    }
+                }
+            }
+            runs
+        };
+        // What is damaged of a block must not come to count as whole with what is written beside it.
+        for block in rest(place, &changed) {
+            if self.replica.view().extents().block(ino, block).is_some_and(summed) {
+                self.read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES)).await?;
+            }
+        }
+        for run in runs {
+            self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: run.start, count: run.end - run.start })).await?;
+        }
+        if self.store.is_young(ino) { Ok(()) } else { self.force_log().await.map(drop) }
+    }
+}
+
+/// Blocks of which something of the file is left where these bytes are written, at most two.
+fn rest(place: &Place, written: &Range<u64>) -> Vec<u64> {
+    if written.is_empty() {
+        return Vec::new();
+    }
+    let mut ends = vec![written.start / BLOCK_BYTES, (written.end - 1) / BLOCK_BYTES];
+    ends.dedup();
+    let is_left = |block: &u64| {
+        let there = block * BLOCK_BYTES..place.size_bytes.min((block + 1) * BLOCK_BYTES);
+        there.start < written.start.min(there.end) || written.end < there.end
+    };
+    ends.retain(is_left);
+    ends
+}

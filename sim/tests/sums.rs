@@ -1,0 +1,190 @@
+//! Checksums of files that grow, are cut and written over, while they are sent, and nodes die: nothing is called damaged
+//! that is not.
+
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::Options;
+use ebb_sim::volume::rig;
+use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Process, Rate, Rng, SimBucket, Slowness, World};
+use std::time::Duration;
+
+struct Mount {
+    process: Process,
+    client: Client,
+    file: Ino,
+}
+
+impl Mount {
+    async fn new(world: &World, bucket: &SimBucket, flush_interval: Duration) -> Mount {
+        let process = world.machine("a").process("node");
+        let options = Options { owner: "sums".into(), embedded: true, flush_interval, ..Options::default() };
+        let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
+        let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+        let name = Name::new(&b"file"[..]).unwrap();
+        let file = match client.lookup(Ino::ROOT, &name).await {
+            Ok(attr) => attr.ino,
+            Err(_) => client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, true).await.unwrap().ino,
+        };
+        Mount { process, client, file }
+    }
+
+    async fn write(&self, at: usize, data: &[u8]) {
+        self.client.write(&Caller::ROOT, self.file, at as u64, Bytes::copy_from_slice(data), false).await.unwrap();
+    }
+
+    async fn resize(&self, len: usize) {
+        let set = SetAttr { size_bytes: Some(len as u64), ..SetAttr::default() };
+        self.client.setattr(&Caller::ROOT, self.file, set).await.unwrap();
+    }
+
+    async fn zero(&self, at: usize, len: usize) {
+        let span = (at as u64, len as u64);
+        self.client.fallocate(&Caller::ROOT, self.file, span, Allocation::Zero, true, false).await.unwrap();
+    }
+
+    async fn read(&self) -> Vec<u8> {
+        let len = self.client.getattr(self.file).await.unwrap().size_bytes as usize;
+        let bytes = self.client.read(self.file, 0, len).await;
+        bytes.unwrap_or_else(|error| panic!("{len} bytes: {error:?}")).to_vec()
+    }
+}
+
+/// Situation: a file is appended to, written over, cut and made longer in pieces of all lengths while it is sent all the time,
+/// over a slow disk and a slow line; its node is killed at times, and its machine loses power.
+#[test]
+fn whatever_becomes_of_a_file_it_can_be_read() {
+    for seed in 0..30 {
+        let world = World::new(seed);
+        let scene = async {
+            let (bucket, rng) = (world.bucket(), world.rng("work"));
+            let slow = |limit| Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(limit) };
+            let disk = DiskFaults { slow: slow(1 + rng.below(10)), ..DiskFaults::default() };
+            let line = BucketFaults { slow: slow(1 + rng.below(50)), ..BucketFaults::default() };
+            world.set_faults(FaultPlan { disk, bucket: line, ..FaultPlan::default() });
+            let often = Duration::from_millis(rng.below(30));
+            let mut mount = Mount::new(&world, &bucket, often).await;
+            let most = [3_000, 70_000, 120_000, 300_000][rng.index(4)];
+            let mut model: Vec<u8> = Vec::new();
+            let mut is_forced = false;
+            for step in 0..150 {
+                let (at, len) = (rng.index(model.len() + 1), 1 + piece(&rng, most));
+                match rng.below(20) {
+                    0..6 if model.len() < most => write(&mount, &mut model, None, len, step).await,
+                    0..9 => write(&mount, &mut model, Some(at), len.min(most), step).await,
+                    9..12 => {
+                        // Over its end.
+                        let at = model.len().saturating_sub(1 + rng.index(len));
+                        write(&mount, &mut model, Some(at), len, step).await;
+                    }
+                    12 => {
+                        model.resize(rng.index(most), 0);
+                        mount.resize(model.len()).await;
+                    }
+                    13 => {
+                        let end = model.len().min(at + len);
+                        model[at..end].fill(0);
+                        mount.zero(at, len).await;
+                    }
+                    14..16 => mount.client.fsync(mount.file).await.unwrap(),
+                    16 => world.sleep(Duration::from_millis(rng.below(400))).await,
+                    17 => drop(mount.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await),
+                    18 => {
+                        mount.process.kill();
+                        mount = Mount::new(&world, &bucket, often).await;
+                    }
+                    _ => {
+                        world.machine("a").power_cut();
+                        mount = Mount::new(&world, &bucket, often).await;
+                        let left = mount.read().await;
+                        assert!(!is_forced || left == model, "step {step}: what was forced is lost");
+                        model = left;
+                    }
+                }
+                is_forced = is_forced_after(&rng, &mount).await;
+                assert!(mount.read().await == model, "step {step}: other bytes");
+            }
+            world.set_faults(FaultPlan::default());
+            mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![]);
+            if !model.is_empty() {
+                assert!(bucket.objects()["file"].body.to_vec() == model, "other bytes in the bucket");
+            }
+        };
+        world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+async fn is_forced_after(rng: &Rng, mount: &Mount) -> bool {
+    let forces = rng.below(4) == 0;
+    if forces {
+        mount.client.fsync(mount.file).await.unwrap();
+    }
+    forces
+}
+
+/// Short ones more often.
+fn piece(rng: &Rng, most: usize) -> usize {
+    let limit = [20, 5_000, most][rng.index(3)];
+    rng.index(limit)
+}
+
+/// At the end, if not anywhere else.
+async fn write(mount: &Mount, model: &mut Vec<u8>, at: Option<usize>, len: usize, step: u64) {
+    let at = at.unwrap_or(model.len());
+    let data: Vec<u8> = (0..len).map(|byte| (byte as u64 * 31 + step * 7 + 1) as u8).collect();
+    model.resize(model.len().max(at + len), 0);
+    model[at..at + len].copy_from_slice(&data);
+    mount.write(at, &data).await;
+}
+
+/// Situation: a file that is forced is cut and written over where it was cut, and the power fails. Danger: the disk has what was
+/// written, and the log of neither, but the checksum of what was forced, which cannot be read any more.
+#[test]
+fn what_is_cut_and_written_over_leaves_what_was_forced() {
+    // How many bytes are written, how long the file is, to where it is cut, and where it is written then.
+    let cuts =
+        [(1_000, 1_000, 500, 0), (100_000, 100_000, 65_536, 65_536), (100_000, 100_000, 500, 700), (140_000, 200_000, 140_000, 135_000)];
+    for (seed, (written, len, cut, at)) in (0..24).flat_map(|seed| cuts.map(|cut| (seed, cut))) {
+        let world = World::new(seed);
+        let scene = async {
+            let bucket = world.bucket();
+            let mount = Mount::new(&world, &bucket, Duration::from_secs(3600)).await;
+            // Of the second block zeros, so that nothing has to be cleared there.
+            let content: Vec<u8> = (0..len).map(|at| if at < written && at < 65_536 || at > 131_072 { 7 } else { 0 }).collect();
+            mount.write(0, &content[..written]).await;
+            mount.resize(len).await;
+            mount.client.fsync(mount.file).await.unwrap();
+            mount.resize(cut).await;
+            mount.write(at, b"over it").await;
+            world.machine("a").power_cut();
+            let mount = Mount::new(&world, &bucket, Duration::from_secs(3600)).await;
+            let left = mount.read().await;
+            assert!(left.len() >= cut, "{} bytes", left.len());
+            assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![]);
+        };
+        world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}, {written}, {len}, {cut}, {at}: {failure}"));
+    }
+}
+
+/// Situation: the end of a file is written over at every moment of its upload, also while the log hears that it has ended. Danger: the
+/// upload lets go of the block, and it is taken for zeros but for what is written.
+#[test]
+fn an_upload_that_ends_under_a_write_takes_no_checksum_along() {
+    let world = World::new(1);
+    let scene = async {
+        let bucket = world.bucket();
+        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(10) };
+        world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+        let mount = Mount::new(&world, &bucket, Duration::ZERO).await;
+        for moment in 0..400 {
+            let mut model = vec![moment as u8; 1000];
+            mount.write(0, &model).await;
+            mount.client.fsync(mount.file).await.unwrap();
+            world.sleep(Duration::from_micros(moment * 150)).await;
+            write(&mount, &mut model, Some(600), 400, moment).await;
+            assert!(mount.read().await == model, "moment {moment}: other bytes");
+        }
+    };
+    world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
+}
