@@ -121,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// Sends one transaction until its outcome is known. With `doubt` it was sent before.
+    /// Sends one transaction, under the same id, until its outcome is known (O-59, C-15). With `doubt` it was sent before.
     async fn drive(
         self: &Rc<Shared>,
         ticket: &Ticket,

@@ -3,7 +3,7 @@
 //! Laws:
 //! - [`Partition::apply`] is the only way to change it, and depends on nothing but the
 //!   state and the command.
-//! - A command that is refused changes nothing but the session table.
+//! - A command that is refused changes nothing but the session table (O-59).
 //! - `applied` is the index of the last command applied; indices have no gaps.
 //! - Every version in the state is at most `version`.
 

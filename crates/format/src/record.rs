@@ -1,4 +1,4 @@
-//! One record of a node's log (`docs/format/log.md`).
+//! One record of a node's log (`docs/format/log.md`): term, kind, length and checksums, then the payload of that kind (O-65).
 //!
 //! A record is made of lines of 64 bytes at multiples of 64. The first is the header with
 //! a checksum of its own; each other line is a tag and 63 bytes of payload. No line of a

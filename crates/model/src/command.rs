@@ -1,6 +1,7 @@
 //! Commands: the records of a partition's log. Applying the same commands to the same
 //! state gives the same state and the same answers on every replica and after every
 //! restart, so a command carries everything that is not in the state: time, identity, choice.
+//! The paper's prototype has 72 variants of them (O-66); `docs/format/log.md` numbers these.
 
 use crate::{
     AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, PackRange, QuotaLimits, RenameMode, Replay, SessionId, SetAttr,
@@ -9,6 +10,8 @@ use crate::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+/// One kind of transaction for all that changes: what clients ask for, what is cached, what is sent to the bucket (O-64).
+/// Of lists of nodes, and of data that moves between nodes, there is nothing to tell yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Command {
     /// A client attaches. `replaces` is its session of before a restart, which ends.
@@ -135,7 +138,7 @@ pub enum Mutation {
         value: Bytes,
         drop_set_gid: bool,
     },
-    /// Bytes that are in the store file already. `sums`: the checksums of the blocks that are touched, in
+    /// Bytes that are in the store file already: the log has only their place (O-67). `sums`: the checksums of the blocks that are touched, in
     /// order, of those that are known as a whole.
     Write {
         ino: Ino,
@@ -277,7 +280,7 @@ pub enum BackingCommand {
     /// As `PageWritten`, of the head of a page in pieces.
     PiecesWritten { dir: Ino, version: Version, etag: String },
     /// Whoever was writing the object of `ino` has ended and nothing of it is to be seen yet: it may still come. What
-    /// it brings makes nothing clean, for what is here has been read since.
+    /// it brings makes nothing clean, for what is here has been read since: it is sent once more (O-76).
     UploadLate { ino: Ino },
     /// As `Unredirect`; where the directory's own place is another's, its children are moved to one that nothing else is
     /// at, above or below.

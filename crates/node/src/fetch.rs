@@ -199,7 +199,8 @@ impl Node {
         (window / 8).next_power_of_two().clamp(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES)
     }
 
-    /// Starts downloads of the absent blocks of a range that are not under way.
+    /// Starts downloads of the absent blocks of a range that are not under way, piece by piece and side by side: by
+    /// the node alone, which owns all chunks (O-82).
     pub(crate) fn start_downloads(self: &Rc<Self>, ino: Ino, range: Range<u64>, request_bytes: u64) {
         if range.is_empty() {
             return;

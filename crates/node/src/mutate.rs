@@ -277,7 +277,8 @@ impl Node {
         }
     }
 
-    /// Puts the bytes in the store file, then commits that they are there (O-78). Bytes
+    /// Puts the bytes in the store file, then commits that they are there (O-78), by one record
+    /// for each write, of a small file or a large one (O-79; decision 17). Bytes
     /// whose commit fails are not seen: an absent block stays absent, and a present one
     /// is read up to the old size, or is the target of an overwrite that only a failing
     /// disk can refuse by then.

@@ -1,4 +1,4 @@
-//! Starting a node: whose volume it is, what the log says, what a power cut took back.
+//! Starting a node: whose volume it is, what the log says (O-70), what a power cut took back.
 
 use crate::bucket::{Answers, MAX_DAMAGED};
 use crate::cache::Cache;
@@ -368,7 +368,7 @@ impl Node {
     }
 
     /// Store files of inodes that are gone or elsewhere, and bytes beyond the end of a file, are
-    /// what a crash between a command and its effects leaves.
+    /// what a crash between a command and its effects leaves, or one between bytes and their command (O-80).
     async fn drop_strays(&self) -> Result<(), DiskError> {
         for ino in self.store.list() {
             let place = self.place(ino);

@@ -5,7 +5,7 @@ use futures_util::future::select;
 use std::pin::pin;
 
 /// Two clients write one file in turn, and connections break again and again: each sees
-/// what the other was last answered, and nothing happens twice.
+/// what the other was last answered (O-53), and nothing happens twice.
 #[test]
 fn clients_see_each_other_while_connections_break() {
     for seed in 0..SEEDS {
@@ -206,7 +206,7 @@ fn what_a_dead_client_had_asked_for_overwrites_nothing() {
 }
 
 /// Situation: a client dies, and its session runs out while the disk is slow with what it had asked for.
-/// Expectation: all of the write is there or nothing of it.
+/// Expectation: all of the write is there or nothing of it (O-80).
 #[test]
 fn a_session_outlives_what_is_half_done_for_it() {
     for seed in 0..40 {

@@ -4,7 +4,7 @@
 //! or an explicit one for as long as the object has not followed its file (`homes`). A
 //! directory's objects are below its *prefix*: the path's own, or an explicit one after a
 //! rename (`redirects`), so that renaming a directory touches no object. What is to be
-//! deleted waits in `deletes`, what is being written in `uploads`. Together these are the
+//! deleted waits in `deletes` (O-83), what is being written in `uploads`. Together these are the
 //! claim table of DESIGN §3.
 //!
 //! Laws:
@@ -13,7 +13,8 @@
 //!   claims; nothing is deleted that is a home or is being uploaded.
 //! - `homes` and `redirects` are exactly the explicit homes and prefixes; none of them is
 //!   what the path says anyway.
-//! - `queue` is exactly the files and pages that are dirty, by the time since when.
+//! - `queue` is exactly the files and pages that are dirty, by the time since when. Content is dirty with its file, attributes
+//!   with the page that they are in (O-37).
 //! - An object is always known: from before its first byte is sent (`uploads`), as a home,
 //!   or in `deletes`. A crash at any point leaks none.
 //! - A name that was removed from a directory that a listing may add names to stays in

@@ -55,11 +55,13 @@ pub struct Extents {
     dirty_bytes: u64,
 }
 
-/// A block that is in the store file.
+/// A block that is in the store file: what the paper's chunk record says (O-35), without a list of writes, which are made
+/// in place, and without a deleted flag: what is cut off is absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Block {
     /// Of the last write into it; 0 if it came from the bucket.
     pub version: Version,
+    /// Block by block, and apart from the page that has the file's attributes (O-37).
     pub dirty: bool,
     /// CRC-32C, or void.
     pub sum: Option<u32>,
@@ -112,7 +114,7 @@ impl Value<(Ino, u64)> for Block {
     }
 }
 
-/// The object that absent blocks are read from.
+/// The object that absent blocks are read from (O-36).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Home {
     pub etag: String,
@@ -240,6 +242,7 @@ impl Extents {
         self.dig(ino, whole.start..whole.end.min(self.home_blocks(ino)));
     }
 
+    /// What is cut off is absent from here on, and the home does not count for it: no flag is needed (O-83).
     fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
         self.drop_blocks(ino, len_bytes.div_ceil(BLOCK_BYTES));
         if !len_bytes.is_multiple_of(BLOCK_BYTES) {

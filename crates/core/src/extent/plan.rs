@@ -71,7 +71,8 @@ pub enum Edge {
 const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 
 impl Extents {
-    /// `range` of a file of `size_bytes`, in order and without gaps; cut at the end of the file.
+    /// `range` of a file of `size_bytes`, in order and without gaps; cut at the end of the file. What
+    /// was written lies over what the object has (O-81).
     pub fn plan_read(&self, ino: Ino, range: Range<u64>, size_bytes: u64) -> Vec<Segment> {
         let end = range.end.min(size_bytes);
         let valid_bytes = self.valid_bytes(ino);
@@ -104,8 +105,9 @@ impl Extents {
         absent.map(|block| Fill { block, home_bytes: self.home_bytes(ino, block) }).collect()
     }
 
-    /// Absent blocks that the write covers in part, at most two, to be filled before it. No
-    /// bytes are asked of the object that the write replaces anyway.
+    /// Absent blocks that the write covers in part, at most two, to be filled before it: bytes may be
+    /// written anywhere (O-40). The paper notes what is written beside the object and merges (O-81); here it
+    /// is written in place. No bytes are asked of the object that the write replaces anyway.
     pub fn missing_for_write(&self, ino: Ino, offset: u64, len_bytes: u64) -> Vec<Fill> {
         let touched = touched_blocks(offset, len_bytes);
         let whole = whole_blocks(offset, len_bytes);

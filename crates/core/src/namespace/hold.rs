@@ -1,4 +1,5 @@
-//! Open-but-unlinked inodes live as long as a session holds them.
+//! Open-but-unlinked inodes live as long as a session holds them, and go with the last that does: none is left for
+//! an administrator to free (C-16).
 
 use super::{Change, Namespace};
 use ebb_model::*;

@@ -1,4 +1,5 @@
-//! write: bytes have reached the store file; what `stat` says of them follows.
+//! write: bytes have reached the store file; what `stat` says of them follows, and by the same command which blocks
+//! have them, at which version (O-68).
 
 use super::access::is_privileged;
 use super::{Change, Namespace};

@@ -45,7 +45,7 @@ fn a_mount_says_how_consistent_it_is() {
     place.umount();
 }
 
-/// The mounts take turns to write a file and close it, in every way that there is, and the other
+/// The mounts take turns to write a file and close it, in every way that there is (O-40), and the other
 /// opens and reads it. Both also have it open all the time, so that there are always old pages.
 #[test]
 fn what_was_closed_is_seen_by_whoever_opens() {

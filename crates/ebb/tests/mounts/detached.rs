@@ -16,6 +16,7 @@ pub fn serve_with(place: &mut Place, more: &[&str]) -> (usize, String) {
     (child, address.to_owned())
 }
 
+/// Whoever waits on one mount for what is made, written or renamed on the other sees it at once, as on one machine (O-53).
 #[test]
 fn two_mounts_see_each_other_at_once() {
     let mut place = Place::new();
@@ -69,7 +70,7 @@ fn two_mounts_see_each_other_at_once() {
 }
 
 /// Situation: the node is killed and started again while a mount works. Expectation: the
-/// mount waits, then goes on; nothing is lost and nothing fails.
+/// mount waits, then goes on (O-59); nothing is lost and nothing fails.
 #[test]
 fn a_mount_outlives_its_node() {
     let mut place = Place::new();

@@ -2,7 +2,7 @@
 //!
 //! Each bucket of the volume has its own cycles, so that one that does not answer stops no
 //! other. A cycle writes the files that are due, then the pages of directories that speak of
-//! them, then carries out deletes. Whatever is sent to a key was logged before
+//! them, then carries out deletes (O-83). Whatever is sent to a key was logged before
 //! (`UploadBegun`), and nothing else is done to that key until its end is logged, so a
 //! crash at any point leaves a record from which the next start finds out what happened.
 

@@ -392,8 +392,8 @@ impl Node {
         Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
     }
 
-    /// Finds out how what was being written ended when the node last stopped. What the bucket does not show yet may
-    /// still come: it is given, for [`Node::settle_late`].
+    /// Finds out how what was being written ended when the node last stopped (O-70). What is there by now is not sent once
+    /// more, which the paper does (O-76). What the bucket does not show yet may still come: it is given, for [`Node::settle_late`].
     pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<Vec<(Ino, String)>, RpcError> {
         let under_way: Vec<(Ino, String, Option<String>)> = {
             let state = self.replica.view();

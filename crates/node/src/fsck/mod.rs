@@ -1,5 +1,5 @@
-//! Proving that what a node knows and holds is as it should be: of a node that runs, and of a data
-//! directory that none has open.
+//! Proving that what a node knows and holds is as it should be, and that nothing is left that nobody refers to (O-80, C-16):
+//! of a node that runs, and of a data directory that none has open.
 
 mod bucket;
 mod mend;

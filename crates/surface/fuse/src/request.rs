@@ -141,6 +141,8 @@ pub struct Request {
     pub operation: Operation,
 }
 
+/// What the kernel asks for. What the paper lacks is among it: extended attributes, locks of fcntl(2), flags by ioctl(2), mknod
+/// and readdirplus (C-61).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
     Lookup {
