@@ -118,6 +118,31 @@ fn a_large_directory_makes_way() {
     .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Situation: directories are put into each other, each with what is in it into the next one. Danger: each is moved once with every one
+/// that it is in, which takes for ever where trees are deep. Expectation: each object is copied once, each page written a few times.
+#[test]
+fn a_deep_tree_moves_once() {
+    run(async |world| {
+        let mount = mount(world, "one").await;
+        for number in 0..DEPTH {
+            mount.act(&format!("mkdir {number:02}; write {number:02}/file")).await;
+        }
+        mount.act("FLUSH").await;
+        let requests = |operation: &str| world.bucket().requests().get(operation).copied().unwrap_or_default();
+        let before = (requests("copy"), requests("put"));
+        for number in 1..DEPTH {
+            mount.act(&format!("mv {:02} {number:02}/in", number - 1)).await;
+        }
+        mount.act("FLUSH").await;
+        let (copies, puts) = (requests("copy") - before.0, requests("put") - before.1);
+        assert!(copies <= DEPTH as u64 && puts <= 6 * DEPTH as u64, "{copies} copies, {puts} puts");
+        mount.shown_by_the_bucket(world).await;
+    })
+    .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+const DEPTH: usize = 60;
+
 const MORE_THAN_MOVE_BY_THEMSELVES: u64 = 10_001;
 
 fn run(scene: impl AsyncFnOnce(&World)) -> Result<(), String> {

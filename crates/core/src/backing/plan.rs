@@ -185,6 +185,12 @@ impl Backing {
         self.redirects.iter().map(|(_, dir)| dir)
     }
 
+    /// The directory has a redirect, and what is in it is known and can be where its path says.
+    pub fn can_unredirect(&self, namespace: &Namespace, dir: Ino) -> bool {
+        let is_free = || self.own_prefix(namespace, dir).is_some_and(|own| !self.is_taken(namespace, &own));
+        self.dirs.get(&dir).is_some_and(|dir| dir.prefix.is_some()) && self.is_complete(dir) && is_free()
+    }
+
     pub fn flush_step(&self, namespace: &Namespace, ino: Ino) -> FlushStep {
         if self.uploads.contains_key(&ino) {
             return FlushStep::AwaitUpload { ino };

@@ -6,10 +6,13 @@ use crate::Node;
 use crate::troubles::Subject;
 use bytes::Bytes;
 use ebb_core::backing::{Drafted, PageStep, piece_key};
+use ebb_core::namespace::Namespace;
 use ebb_format::{FormatError, page};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag};
 use futures_util::future::join_all;
+use std::collections::BTreeSet;
+use std::iter::successors;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -182,21 +185,34 @@ impl Node {
         Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
     }
 
-    /// Directories that were renamed give up their redirects where that moves few objects.
+    /// Directories that were renamed give up their redirects where that moves few objects, those first that are above others: these
+    /// are then moved once, to where they are to be, and not along with each of them.
     pub(super) async fn move_renamed(self: &Rc<Self>) {
-        let renamed: Vec<Ino> = {
+        let mut renamed: BTreeSet<(usize, Ino)> = {
             let state = self.replica.view();
-            let redirects = state.backing().redirects();
-            let small = |dir: &Ino| {
-                state.backing().is_complete(*dir)
-                    && state.namespace().read_dir(*dir, Cookie::START, MAX_MOVED_ENTRIES).is_ok_and(|(_, end)| end)
-            };
-            redirects.filter(small).collect()
+            state.backing().redirects().map(|dir| (depth(state.namespace(), dir), dir)).collect()
         };
-        for dir in renamed {
+        let mut room = MAX_MOVED_ENTRIES;
+        while let Some((depth, dir)) = renamed.pop_first() {
+            let entries = {
+                let state = self.replica.view();
+                let can_move = state.backing().can_unredirect(state.namespace(), dir);
+                can_move.then(|| state.namespace().read_dir(dir, Cookie::START, MAX_MOVED_ENTRIES))
+            };
+            let Some(Ok((entries, true))) = entries else { continue };
+            let Some(left) = room.checked_sub(entries.len()) else { break };
+            room = left;
             if let Err(error) = self.commit(Command::Backing(BackingCommand::Unredirect { dir })).await {
                 tracing::warn!(%dir, %error, "a renamed directory keeps its redirect");
             }
+            // What is in these is where it was.
+            renamed.extend(entries.iter().filter(|(entry, _)| entry.kind == FileKind::Directory).map(|(entry, _)| (depth + 1, entry.ino)));
         }
     }
+}
+
+/// How many directories a directory is in.
+fn depth(namespace: &Namespace, dir: Ino) -> usize {
+    let above = |dir: &Ino| Some(*dir).filter(|dir| *dir != Ino::ROOT).and_then(|dir| namespace.parent_of(dir));
+    successors(Some(dir), above).count()
 }
