@@ -125,13 +125,13 @@ fn a_deep_tree_moves_once() {
     run(async |world| {
         let mount = mount(world, "one").await;
         for number in 0..DEPTH {
-            mount.act(&format!("mkdir {number:02}; write {number:02}/file")).await;
+            mount.act(&format!("mkdir {number:03}; write {number:03}/file")).await;
         }
         mount.act("FLUSH").await;
         let requests = |operation: &str| world.bucket().requests().get(operation).copied().unwrap_or_default();
         let before = (requests("copy"), requests("put"));
         for number in 1..DEPTH {
-            mount.act(&format!("mv {:02} {number:02}/in", number - 1)).await;
+            mount.act(&format!("mv {:03} {number:03}/in", number - 1)).await;
         }
         mount.act("FLUSH").await;
         let (copies, puts) = (requests("copy") - before.0, requests("put") - before.1);
@@ -141,7 +141,7 @@ fn a_deep_tree_moves_once() {
     .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-const DEPTH: usize = 60;
+const DEPTH: usize = 240;
 
 const MORE_THAN_MOVE_BY_THEMSELVES: u64 = 10_001;
 

@@ -281,14 +281,15 @@ impl Backing {
         if prefix.is_empty() {
             return Some(Ino::ROOT);
         }
-        let has_prefix = |dir: &Ino| self.prefix_of(namespace, *dir).as_deref() == Some(prefix);
-        let by_inode = || keys::private_of(prefix).filter(has_prefix);
+        let by_inode = || keys::private_of(prefix).filter(|dir| self.prefix_of(namespace, *dir).as_deref() == Some(prefix));
         if let Some(dir) = self.redirects.get(&prefix.to_string()).or_else(by_inode) {
             return Some(dir);
         }
         let (parent, segment) = keys::split(prefix);
-        let dir = namespace.dentry(self.dir_at(namespace, parent)?, &keys::name_of(segment)?)?.ino;
-        Some(dir).filter(has_prefix)
+        let name = keys::name_of(segment)?;
+        let dir = namespace.dentry(self.dir_at(namespace, parent)?, &name)?.ino;
+        let own = self.dirs.get(&dir)?.prefix.unwrap_or_else(|| keys::own_prefix(parent, &name, dir));
+        (own == prefix).then_some(dir)
     }
 
     pub fn files(&self) -> impl Iterator<Item = Ino> {

@@ -11,7 +11,7 @@ use ebb_format::{FormatError, page};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag};
 use futures_util::future::join_all;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 use std::rc::Rc;
 use std::time::Duration;
@@ -189,8 +189,8 @@ impl Node {
     /// are then moved once, to where they are to be, and not along with each of them.
     pub(super) async fn move_renamed(self: &Rc<Self>) {
         let mut renamed: BTreeSet<(usize, Ino)> = {
-            let state = self.replica.view();
-            state.backing().redirects().map(|dir| (depth(state.namespace(), dir), dir)).collect()
+            let (state, mut known) = (self.replica.view(), BTreeMap::from([(Ino::ROOT, 0)]));
+            state.backing().redirects().map(|dir| (depth(state.namespace(), dir, &mut known), dir)).collect()
         };
         let mut room = MAX_MOVED_ENTRIES;
         while let Some((depth, dir)) = renamed.pop_first() {
@@ -211,8 +211,13 @@ impl Node {
     }
 }
 
-/// How many directories a directory is in.
-fn depth(namespace: &Namespace, dir: Ino) -> usize {
-    let above = |dir: &Ino| Some(*dir).filter(|dir| *dir != Ino::ROOT).and_then(|dir| namespace.parent_of(dir));
-    successors(Some(dir), above).count()
+/// How many directories a directory is in. `known` are those of others.
+fn depth(namespace: &Namespace, dir: Ino, known: &mut BTreeMap<Ino, usize>) -> usize {
+    let above = successors(Some(dir), |dir| namespace.parent_of(*dir)).take_while(|dir| !known.contains_key(dir));
+    let unknown: Vec<Ino> = above.collect();
+    for dir in unknown.into_iter().rev() {
+        let above = namespace.parent_of(dir).and_then(|parent| known.get(&parent)).copied();
+        known.insert(dir, above.map_or(0, |above| above + 1));
+    }
+    known[&dir]
 }
