@@ -15,21 +15,52 @@ pub(crate) fn crc32c_of(parts: &[&[u8]]) -> u32 {
     digest.finalize() as u32
 }
 
-static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
-
 /// Of a block of zeros.
 const SUM_OF_ZEROS: u32 = 0x72C0_C4A4;
 
 /// CRC-32C of a block that has `bytes` at `at`, and zeros elsewhere.
 pub fn crc32c_in_block(at: usize, bytes: &[u8]) -> u32 {
-    let end = at + bytes.len();
-    crc32c_of(&[&ZEROS[..at], bytes, &ZEROS[end..]])
+    crc32c_with(SUM_OF_ZEROS, at, bytes)
 }
 
-/// What the CRC-32C of a block becomes when `bytes` are put to `at`, where it has zeros.
+/// What the CRC-32C of a block becomes when `bytes` are put to `at`, where it has zeros. What these are is not read.
 pub fn crc32c_with(sum: u32, at: usize, bytes: &[u8]) -> u32 {
     // It is linear but for what it begins with, which is all that there is of zeros.
-    sum ^ crc32c_in_block(at, bytes) ^ SUM_OF_ZEROS
+    let added = crc32c(bytes) ^ !followed_by(!0, bytes.len());
+    sum ^ followed_by(added, BLOCK_BYTES as usize - at - bytes.len())
+}
+
+/// What a remainder becomes by so many zeros behind.
+fn followed_by(remainder: u32, zeros: usize) -> u32 {
+    let powers = (0..).zip(SQUARES).filter(|(bit, _)| zeros >> bit & 1 == 1);
+    powers.fold(remainder, |remainder, (_, power)| times(power, remainder))
+}
+
+/// Castagnoli's polynomial, the highest power last.
+const POLYNOMIAL: u32 = 0x82F6_3B78;
+
+/// x to the power of 8, 16, 32 and so on: for any number of zeros that a block can have.
+const SQUARES: [u32; 17] = {
+    let mut squares = [1 << 23; 17];
+    let mut at = 1;
+    while at < squares.len() {
+        squares[at] = times(squares[at - 1], squares[at - 1]);
+        at += 1;
+    }
+    squares
+};
+
+/// The product of two remainders.
+const fn times(a: u32, mut b: u32) -> u32 {
+    let (mut product, mut power) = (0, 1 << 31);
+    while power != 0 {
+        if a & power != 0 {
+            product ^= b;
+        }
+        b = (b >> 1) ^ if b & 1 == 1 { POLYNOMIAL } else { 0 };
+        power >>= 1;
+    }
+    product
 }
 
 #[cfg(test)]
@@ -38,8 +69,8 @@ mod tests {
 
     #[test]
     fn what_comes_beside_zeros_changes_a_checksum_by_itself() {
-        assert_eq!(crc32c(&ZEROS), SUM_OF_ZEROS);
-        let mut block = ZEROS;
+        let mut block = [0; BLOCK_BYTES as usize];
+        assert_eq!(crc32c(&block), SUM_OF_ZEROS);
         let mut sum = SUM_OF_ZEROS;
         for (at, bytes) in [(0, &b"first"[..]), (5, b"second"), (4000, &[7; 5000]), (65_535, b"x"), (70, b"")] {
             block[at..at + bytes.len()].copy_from_slice(bytes);
