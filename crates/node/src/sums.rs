@@ -1,5 +1,5 @@
-//! Checksums of what is written: each block has one from its first write on, as long as it only grows, and
-//! loses it before anything of it is overwritten.
+//! Checksums of what is written: a block that grows with its file has one from its first write on, and loses it
+//! before anything of it is overwritten.
 
 use crate::Node;
 use crate::store::Place;
