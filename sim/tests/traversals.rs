@@ -5,6 +5,9 @@ use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig;
 use ebb_sim::{BucketFaults, FaultPlan, Rate, Rng, Slowness, World};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::future::ready;
 use std::time::Duration;
 
 /// What 200 listings take, one after the other.
@@ -103,6 +106,29 @@ fn who_looks_into_all_directories_again_does_not_wait_for_each() {
     });
     assert!(took < IN_TURN / 5 * 2, "{took:?}");
     assert!((402..=420).contains(&listings), "{listings}");
+}
+
+/// Situation: the memory of the node has room for a few directories at one time, and somebody looks into all of them. Danger: those that are
+/// listed ahead come in together, each of which had room. Expectation: the bound holds but for one part of a listing.
+#[test]
+fn what_is_listed_ahead_has_room() {
+    for limit in [700_000, 900_000, 1_300_000] {
+        let options = Options { metadata_bytes: limit, ..Options::default() };
+        let keys = (0..60).flat_map(|at| (0..300).map(move |file| format!("{at:02}/an object with a name {file}")));
+        let (most, ..) = with_keys_and(options, keys, async |_, client| {
+            let most = Cell::new(0);
+            let tops = client.readdir(Ino::ROOT, Cookie::START, 100).await.unwrap().entries;
+            let dirs: BTreeSet<Ino> = tops.into_iter().map(|(entry, _)| entry.ino).collect();
+            client.on_recall(move |inos| Box::pin(ready(inos.into_iter().filter(|ino| dirs.contains(ino)).collect())));
+            let found = go_through(client, Ino::ROOT, async |_| {
+                let Ok(AdminReply::Status(status)) = client.admin(AdminRequest::Status).await else { panic!("there is no status") };
+                most.set(most.get().max(status.metadata_bytes));
+            });
+            assert_eq!(found.await, 60 * 301);
+            most.get()
+        });
+        assert!(most > limit / 2 && most < limit + (64 << 10), "{most} of {limit}");
+    }
 }
 
 /// As git(1) and rsync(1) do, who know the names, and have other work with each.

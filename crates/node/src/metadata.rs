@@ -2,10 +2,11 @@
 //! before anything of it is done; a command that is in the log is applied whatever the bound is.
 //! Near the bound names are forgotten that the bucket has.
 //!
-//! What comes in at one time may go beyond the bound together: that is a page of a listing or an
-//! attribute for each request.
+//! What comes in at one time may go beyond the bound together: that is a part of a listing or an
+//! attribute for each request of a client. What nobody has asked for has room for all of it.
 
 use crate::Node;
+use crate::listings::LIST_LIMIT;
 use crate::signal::Signal;
 use ebb_model::*;
 use futures_util::future::select;
@@ -22,6 +23,9 @@ const LEAST: usize = 64;
 
 /// An inode, its name and its place in a directory, without the text of the name.
 const MOST_OF_INODE_BYTES: u64 = 1024;
+
+/// The same of one that the bucket lists, as a rule.
+const USUAL_INODE_BYTES: u64 = 256;
 
 /// How long nothing is tried then.
 const REST: Duration = Duration::from_secs(5);
@@ -65,9 +69,10 @@ impl Node {
         Err(FsError::NoMemory.into())
     }
 
-    /// Whether names may come in that nobody has asked for.
-    pub(crate) fn has_metadata_to_spare(&self) -> bool {
-        self.replica.view().memory_bytes() < self.options.metadata_bytes / 10 * TENTHS_FULL
+    /// How many parts of listings may come in together that nobody has asked for.
+    pub(crate) fn parts_to_spare(&self) -> usize {
+        let spare = (self.options.metadata_bytes / 10 * TENTHS_FULL).saturating_sub(self.replica.view().memory_bytes());
+        (spare / (LIST_LIMIT as u64 * USUAL_INODE_BYTES)) as usize
     }
 
     fn metadata_is_full(&self) -> bool {

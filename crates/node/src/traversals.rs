@@ -71,7 +71,8 @@ impl Traversals {
     }
 
     /// Notes a look into a directory that is due, or was; gives those that are to be listed, if it is time to.
-    fn look_into(&mut self, dir: Ino, look: Look, directories: &Directories) -> Vec<Ino> {
+    /// No more than `most` are listed at one time.
+    fn look_into(&mut self, dir: Ino, look: Look, directories: &Directories, most: usize) -> Vec<Ino> {
         self.looks += 1;
         let ahead = self.traversals.iter().position(|traversal| traversal.ahead.contains(&dir));
         let at = ahead.or_else(|| self.traversals.iter().position(|traversal| traversal.leads_to(dir, directories)));
@@ -81,7 +82,7 @@ impl Traversals {
             return Vec::new();
         };
         self.traversals[at].used = self.looks;
-        let wanted = self.traversals[at].go_on(dir, look, directories, MOST_UNDER_WAY.saturating_sub(self.under_way));
+        let wanted = self.traversals[at].go_on(dir, look, directories, most.saturating_sub(self.under_way));
         self.under_way += wanted.len();
         wanted
     }
@@ -162,7 +163,8 @@ impl Node {
         }
         let wanted = {
             let directories = Directories { tree: Tree { state: &self.replica.view() }, is_due: &is_due };
-            self.traversals.borrow_mut().look_into(dir, look, &directories)
+            // Nothing that is in use makes way for it.
+            self.traversals.borrow_mut().look_into(dir, look, &directories, MOST_UNDER_WAY.min(self.parts_to_spare()))
         };
         for dir in wanted {
             let node = self.clone();
@@ -176,8 +178,7 @@ impl Node {
     }
 
     async fn list_ahead(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
-        // Nothing that is in use makes way for it.
-        if !self.may_act_by_itself() || !self.has_metadata_to_spare() {
+        if !self.may_act_by_itself() {
             return Ok(());
         }
         self.forgetting.used(dir);
