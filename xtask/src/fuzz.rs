@@ -3,8 +3,11 @@
 
 use crate::{Outcome, tool};
 use std::fs;
+use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -31,9 +34,21 @@ pub fn run(named: &[String], time: Duration) -> Outcome<()> {
     build.args(["--target", HOST, "--target-dir"]).arg(&place).env("RUSTFLAGS", COVERAGE).current_dir(tool::root());
     tool::run(&mut build)?;
     let driver = place.join(HOST).join("fuzz/fuzz");
-    for target in ebb_fuzz::TARGETS.iter().filter(|target| named.is_empty() || named.iter().any(|name| name == target.name)) {
-        search(&driver, &place, target, time)?;
-    }
+    let is_named = |target: &&ebb_fuzz::Target| named.is_empty() || named.iter().any(|name| name == target.name);
+    let left = Mutex::new(ebb_fuzz::TARGETS.iter().filter(is_named));
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    // Each search takes one processor.
+    let worker = || {
+        while let Some(target) = next() {
+            search(&driver, &place, target, time).map_err(|error| error.to_string())?;
+        }
+        Ok::<(), String>(())
+    };
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..processors).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err("a search has panicked".into())))
+    })?;
     Ok(())
 }
 
