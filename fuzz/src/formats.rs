@@ -115,7 +115,7 @@ pub fn sums(bytes: &[u8]) {
     let others = vec![("mode".to_owned(), "33188".to_owned()), ("uid".to_owned(), "0".to_owned())];
     let value = String::from_utf8_lossy(bytes).into_owned();
     let tags = [&others[..], &[(sums::TAG.to_owned(), value.clone())]].concat();
-    for len_bytes in [9, u64::MAX] {
+    for len_bytes in [9, 1 << 30, u64::MAX] {
         if let Some(sums) = Sums::decode(&tags, len_bytes) {
             assert_eq!(sums.encode(&others), value);
         }

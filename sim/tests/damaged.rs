@@ -2,11 +2,13 @@
 
 use bytes::Bytes;
 use ebb_client::Client;
+use ebb_format::sums::Sums;
 use ebb_model::*;
 use ebb_node::{Node, Options};
-use ebb_ports::OpenMode;
+use ebb_ports::{Capabilities, OpenMode};
 use ebb_sim::volume::rig;
 use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Process, Rate, SimBucket, World};
+use futures_util::future::{Either, select};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -41,7 +43,10 @@ impl Mount {
     }
 
     async fn write(&self, ino: Ino, content: &Bytes) {
-        self.client.write(&Caller::ROOT, ino, 0, content.clone(), false).await.unwrap();
+        for at in (0..content.len().max(1)).step_by(MIB) {
+            let piece = content.slice(at..content.len().min(at + MIB));
+            self.client.write(&Caller::ROOT, ino, at as u64, piece, false).await.unwrap();
+        }
     }
 
     async fn flush_and_evict(&self) {
@@ -372,6 +377,183 @@ fn what_has_rotted_in_the_bucket_is_not_shown() {
         mount.flush_and_evict().await;
         assert_eq!(mount.troubles().await, Vec::<String>::new());
     });
+}
+
+/// Situation: a bit of an object of many spans has flipped in the store, and it is read in order. Danger: of an object that was sent in
+/// parts nobody knows what it was. Expectation: EIO for who reads that span, and the rest is read; what the store mends is read.
+#[test]
+fn what_has_rotted_of_a_large_object_is_not_shown() {
+    for (seed, mib) in [(1, 17), (2, 40), (3, 64)] {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let (ino, content) = large(&mount, mib).await;
+            let span = SPANS * (content.len() / SPANS).div_ceil(SPANS).next_power_of_two().max(BLOCK / SPANS);
+            let rotten = 5 * MIB + 7;
+            bucket.rot("large", rotten);
+            for at in (0..content.len()).step_by(BLOCK) {
+                let end = content.len().min(at + BLOCK);
+                let read = mount.read(ino, at, BLOCK).await;
+                match at / span == rotten / span {
+                    true => assert_eq!(read, Err(FsError::Io), "{at} of {mib} MiB"),
+                    false => assert!(read.is_ok_and(|read| read == content[at..end]), "{at} of {mib} MiB"),
+                }
+            }
+            assert!(mount.troubles().await.iter().any(|what| what.starts_with("large came from the bucket as it was not written")));
+
+            bucket.rot("large", rotten);
+            assert_eq!(mount.read(ino, rotten, 10).await.unwrap(), content[rotten..rotten + 10]);
+            assert_eq!(mount.troubles().await, Vec::<String>::new());
+        });
+    }
+}
+
+/// Situation: a large object is read in pieces shorter than what one checksum is of, and one of them came damaged. Danger: it
+/// stays in the cache for ever. Expectation: once all of it is here it is seen, named, dropped and fetched at one time: what was damaged on its way is
+/// right then, and what has rotted in the store is EIO.
+#[test]
+fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
+    for seed in 1..=6 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let (ino, content) = large(&mount, 40).await;
+            let rng = world.rng("order");
+            let span = 4 * BLOCK;
+            let rotten = span * rng.below(content.len() as u64 / span as u64) as usize + BLOCK * rng.below(4) as usize + 11;
+            let mends = seed % 2 == 0;
+            // From behind, or who reads in order would be run ahead of.
+            for at in (rotten / span * span..rotten / span * span + span).step_by(BLOCK).rev() {
+                if at == rotten / BLOCK * BLOCK {
+                    bucket.rot("large", rotten);
+                }
+                mount.read(ino, at, 10).await.unwrap();
+                if at == rotten / BLOCK * BLOCK && mends {
+                    bucket.rot("large", rotten);
+                }
+            }
+            let is_named = async || mount.troubles().await.iter().any(|what| what.contains("have another checksum"));
+            world.sleep(Duration::from_secs(1)).await;
+            assert!(is_named().await, "seed {seed}");
+            for block in [rotten / BLOCK, rotten / span * (span / BLOCK)] {
+                let read = mount.read(ino, block * BLOCK, BLOCK).await;
+                match mends {
+                    true => assert!(read.is_ok_and(|read| read == content[block * BLOCK..(block + 1) * BLOCK]), "seed {seed}"),
+                    false => assert_eq!(read, Err(FsError::Io), "seed {seed}"),
+                }
+            }
+            assert_eq!(is_named().await, !mends, "seed {seed}");
+        });
+    }
+}
+
+/// Situation: a large file is written to while it is sent. Expectation: whatever its object says of its content is true, which the
+/// bucket looks after; once nobody writes any more, it says something of it.
+#[test]
+fn what_a_large_object_says_of_itself_is_true() {
+    for seed in 0..12 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let (ino, content) = large(&mount, 17).await;
+            let rng = world.rng("writes");
+            let mut flushed = Box::pin(mount.client.admin(AdminRequest::Flush { path: vec![] }));
+            for _ in 0..40 {
+                let at = rng.below(content.len() as u64);
+                let some = Bytes::from(vec![rng.below(256) as u8; 1 + rng.below(200_000) as usize]);
+                mount.client.write(&Caller::ROOT, ino, at, some, false).await.unwrap();
+                flushed = match select(flushed, Box::pin(world.sleep(Duration::from_millis(rng.below(30))))).await {
+                    Either::Left(_) => Box::pin(mount.client.admin(AdminRequest::Flush { path: vec![] })),
+                    Either::Right((_, flushed)) => flushed,
+                };
+            }
+            flushed.await.unwrap();
+            mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            let object = &bucket.objects()["large"];
+            assert!(object.body == mount.read(ino, 0, object.body.len()).await.unwrap(), "seed {seed}");
+            mount.write(ino, &content).await;
+            mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            let object = &bucket.objects()["large"];
+            let says = Sums::decode(&object.meta.tags, object.meta.len_bytes).unwrap();
+            assert!(says.spans_of(0..object.meta.len_bytes).count() > 100, "seed {seed}");
+        });
+    }
+}
+
+/// Situation: an object that others wrote says nothing of itself; a block of it came damaged and is cached, which nobody can know, and
+/// something else of the file is changed. Danger: the new object says of that block what came, while the store copies what it has: EIO for ever.
+/// Expectation: of what came from the bucket it says nothing.
+#[test]
+fn what_was_never_checked_is_not_vouched_for() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let usual = mount.process.bucket(&bucket).capabilities();
+        bucket.set_capabilities(Capabilities { max_put_bytes: 64 << 20, ..usual });
+        let content: Bytes = vec![7; 40 * MIB].into();
+        bucket.put_as_outsider("theirs", content.clone(), vec![]).unwrap();
+        let ino = mount.client.lookup(Ino::ROOT, &Name::new(b"theirs").unwrap()).await.unwrap().ino;
+        bucket.rot("theirs", 5);
+        assert_eq!(mount.read(ino, 0, 8).await.unwrap()[..], [7, 7, 7, 7, 7, 6, 7, 7]);
+        bucket.rot("theirs", 5);
+        for block in 1..8 {
+            mount.read(ino, block * BLOCK, 8).await.unwrap();
+        }
+        mount.client.write(&Caller::ROOT, ino, 30 << 20, vec![8; 4 * BLOCK].into(), false).await.unwrap();
+        mount.flush_and_evict().await;
+        let object = &bucket.objects()["theirs"];
+        let says = Sums::decode(&object.meta.tags, object.meta.len_bytes).unwrap();
+        assert_eq!(says.spans_of(0..object.meta.len_bytes).map(|(span, _)| span.start).collect::<Vec<_>>(), [30 << 20]);
+        for at in (0..content.len()).step_by(MIB) {
+            let read = mount.read(ino, at, MIB).await;
+            assert!(read.is_ok_and(|read| read == object.body[at..at + MIB]), "{at}");
+        }
+        assert_eq!(object.body[..BLOCK], content[..BLOCK], "it was copied in the store");
+    });
+}
+
+/// Situation: of a file that was written here one block rots on the node's disk, and in the bucket too. Danger: with it all of its span goes that
+/// is whole here. Expectation: that block is EIO, and the others stay.
+#[test]
+fn what_was_written_here_does_not_go_with_what_is_damaged_in_the_bucket() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let (ino, content) = large(&mount, 17).await;
+        mount.write(ino, &content).await;
+        mount.client.fsync(ino).await.unwrap();
+        mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        assert_eq!(world.machine("a").disk("node").flip(&format!("store/{:016x}", ino.0), 2 * BLOCK_BYTES + 9, 4), Ok(true));
+        bucket.rot("large", 2 * BLOCK + 77);
+        // What came was given before it could be checked.
+        mount.read(ino, 2 * BLOCK, 10).await.unwrap();
+        world.sleep(Duration::from_secs(1)).await;
+        assert_eq!(mount.read(ino, 3 * BLOCK, BLOCK).await.unwrap(), content[3 * BLOCK..4 * BLOCK]);
+        assert_eq!(mount.read(ino, 2 * BLOCK, 10).await, Err(FsError::Io));
+        bucket.rot("large", 2 * BLOCK + 77);
+        assert_eq!(mount.read(ino, 2 * BLOCK, BLOCK).await.unwrap(), content[2 * BLOCK..3 * BLOCK]);
+        assert_eq!(mount.troubles().await, Vec::<String>::new());
+    });
+}
+
+const MIB: usize = 1 << 20;
+
+/// The most checksums that an object has.
+const SPANS: usize = 256;
+
+/// A file that only the bucket has, as an object that was sent in parts.
+async fn large(mount: &Mount, mib: usize) -> (Ino, Bytes) {
+    let content: Bytes = (0..(mib * MIB + 1000) as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect::<Vec<u8>>().into();
+    let name = Name::new(b"large").unwrap();
+    let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+    mount.write(ino, &content).await;
+    mount.flush_and_evict().await;
+    (ino, content)
 }
 
 /// Others replace an object and keep its tags, as some tools do: what it was says nothing of it.

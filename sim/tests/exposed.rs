@@ -415,6 +415,42 @@ fn what_could_not_be_moved_is_not_lent() {
     assert!(failed > 10, "{failed} attempts failed");
 }
 
+/// Situation: a file is mapped while it is sent in parts, and stored into. Danger: its object says what the content was when the upload
+/// began. Expectation: what the object says is true, which the bucket looks after.
+#[test]
+fn what_is_stored_while_it_is_sent_is_no_damage_of_the_object() {
+    for delay_ms in (0..800).step_by(40) {
+        let world = World::new(delay_ms);
+        let usual = world.machine("a").process("asks").bucket(&world.bucket()).capabilities();
+        world.bucket().set_capabilities(Capabilities { max_put_bytes: 100_000, ..usual });
+        world.bucket().set_uplink(10 << 20);
+        let scene = async {
+            let options = Options { part_bytes: 256 << 10, ..options(false) };
+            let mut life = Life::begin(&world, &options, 0).await;
+            let len = 6 << 20;
+            let made = life.call(move |client, _| async move {
+                let ino = client.make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false).await.unwrap().ino;
+                client.write(&Caller::ROOT, ino, 0, vec![1; len].into(), false).await.unwrap();
+                ino
+            });
+            life.ino = made.await;
+            let store = async {
+                world.sleep(Duration::from_millis(delay_ms)).await;
+                assert!(life.lend(Borrow::Begin).await && life.lend(Borrow::Expose).await);
+                let holder = world.machine("a").disk("data").hold(&format!("store/{:016x}", life.ino.0)).unwrap();
+                holder.store(len as u64 - 10, b"stored");
+                holder
+            };
+            let (flushed, holder) = futures_util::future::join(life.flush(), store).await;
+            flushed.unwrap();
+            life.flush().await.unwrap();
+            assert_eq!(&world.bucket().objects()["file"].body[len - 10..len - 4], b"stored");
+            drop(holder);
+        };
+        world.run(scene).unwrap();
+    }
+}
+
 /// Situation: many flush a file at one time that somebody has mapped, which takes a comparison of all of it. Danger: one comparison
 /// for each, one after the other. Expectation: they share one, after the one that is under way, and it finds what was stored before they asked.
 #[test]

@@ -15,8 +15,8 @@ pub(crate) fn crc32c_of(parts: &[&[u8]]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Of a block of zeros.
-const SUM_OF_ZEROS: u32 = 0x72C0_C4A4;
+/// CRC-32C of a block of zeros.
+pub const SUM_OF_ZEROS: u32 = 0x72C0_C4A4;
 
 /// CRC-32C of a block that has `bytes` at `at`, and zeros elsewhere.
 pub fn crc32c_in_block(at: usize, bytes: &[u8]) -> u32 {
@@ -25,13 +25,26 @@ pub fn crc32c_in_block(at: usize, bytes: &[u8]) -> u32 {
 
 /// What the CRC-32C of a block becomes when `bytes` are put to `at`, where it has zeros. What these are is not read.
 pub fn crc32c_with(sum: u32, at: usize, bytes: &[u8]) -> u32 {
+    if bytes.len() as u64 == BLOCK_BYTES {
+        return crc32c(bytes);
+    }
     // It is linear but for what it begins with, which is all that there is of zeros.
-    let added = crc32c(bytes) ^ !followed_by(!0, bytes.len());
-    sum ^ followed_by(added, BLOCK_BYTES as usize - at - bytes.len())
+    let added = crc32c(bytes) ^ !followed_by(!0, bytes.len() as u64);
+    sum ^ followed_by(added, BLOCK_BYTES - (at + bytes.len()) as u64)
 }
 
+/// CRC-32C of the bytes of blocks one after the other, from the blocks' own. In the last one they end before its zeros do.
+pub fn crc32c_of_blocks(len_bytes: u64, blocks: impl IntoIterator<Item = Option<u32>>) -> Option<u32> {
+    let all = blocks.into_iter().try_fold(0, |sum, block| Some(times(SQUARES[BLOCK_BYTES.ilog2() as usize], sum) ^ block?))?;
+    let zeros = len_bytes.next_multiple_of(BLOCK_BYTES) - len_bytes;
+    Some(!followed_by(!all, PERIOD - zeros))
+}
+
+/// So many zeros behind a remainder change nothing: all but some of them take those away.
+const PERIOD: u64 = (1 << 31) - 1;
+
 /// What a remainder becomes by so many zeros behind.
-fn followed_by(remainder: u32, zeros: usize) -> u32 {
+fn followed_by(remainder: u32, zeros: u64) -> u32 {
     let powers = (0..).zip(SQUARES).filter(|(bit, _)| zeros >> bit & 1 == 1);
     powers.fold(remainder, |remainder, (_, power)| times(power, remainder))
 }
@@ -39,9 +52,9 @@ fn followed_by(remainder: u32, zeros: usize) -> u32 {
 /// Castagnoli's polynomial, the highest power last.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// x to the power of 8, 16, 32 and so on: for any number of zeros that a block can have.
-const SQUARES: [u32; 17] = {
-    let mut squares = [1 << 23; 17];
+/// x to the power of 8, 16, 32 and so on: for any number of zeros up to the period.
+const SQUARES: [u32; 31] = {
+    let mut squares = [1 << 23; 31];
     let mut at = 1;
     while at < squares.len() {
         squares[at] = times(squares[at - 1], squares[at - 1]);
@@ -78,5 +91,15 @@ mod tests {
             assert_eq!(sum, crc32c(&block), "{at}");
         }
         assert_eq!(crc32c_in_block(3, b"abc"), crc32c_with(SUM_OF_ZEROS, 3, b"abc"));
+    }
+
+    #[test]
+    fn checksums_of_blocks_give_that_of_what_they_hold() {
+        let bytes: Vec<u8> = (0..3 * BLOCK_BYTES as u32 + 7).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for len in [0, 1, 65_535, 65_536, 65_537, 196_608, bytes.len()] {
+            let blocks = bytes[..len].chunks(BLOCK_BYTES as usize).map(|block| Some(crc32c_in_block(0, block)));
+            assert_eq!(crc32c_of_blocks(len as u64, blocks), Some(crc32c(&bytes[..len])), "{len}");
+        }
+        assert_eq!(crc32c_of_blocks(2 * BLOCK_BYTES, [Some(1), None]), None);
     }
 }

@@ -21,9 +21,9 @@ pub(crate) const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 16 << 10;
 /// What comes damaged so often in a row is so in the store.
 pub(crate) const MAX_DAMAGED: u32 = 4;
 
-/// What is wrong with bytes of an object, from which of them on.
+/// What is wrong with bytes of an object.
 pub struct Damage {
-    pub at: u64,
+    pub at: Range<u64>,
     pub what: String,
 }
 
@@ -150,38 +150,42 @@ impl Node {
     }
 
     /// Gets bytes of an object, and gets them again where they are not what was written: what was
-    /// damaged on its way comes whole the next time.
+    /// damaged on its way comes whole the next time. That it has come whole is for the caller to say.
     pub(crate) async fn get_sound<'a, T>(
         &'a self,
         key: &str,
-        range: &Range<u64>,
+        body_bytes: u64,
         get: impl Fn() -> PortFuture<'a, Result<Object, BucketError>>,
         sound: impl Fn(Object) -> Result<T, Damage>,
     ) -> Result<T, BucketError> {
         let mut attempt = 1;
         loop {
-            let Damage { at, what } = match sound(self.bucket_retry("get", key, range.end - range.start, &get).await?) {
-                Ok(value) => {
-                    self.is_sound(key, range);
-                    return Ok(value);
-                }
+            let damage = match sound(self.bucket_retry("get", key, body_bytes, &get).await?) {
+                Ok(value) => return Ok(value),
                 Err(damage) => damage,
             };
-            let what = format!("{key} came from the bucket as it was not written: {what}");
             if attempt == MAX_DAMAGED {
-                self.trouble(Subject::Content { key: key.into(), at }, Some(what.clone()));
-                return Err(BucketError::Corrupt { what });
+                return Err(BucketError::Corrupt { what: self.is_damaged(key, &damage) });
             }
-            tracing::warn!(attempt, "{what}");
+            let Damage { what, .. } = damage;
+            tracing::warn!(attempt, key, "damaged on its way: {what}");
             attempt += 1;
         }
     }
 
-    /// These bytes of an object were right just now, or there are none any more.
+    /// An object is not what was written: what is said of it.
+    pub(crate) fn is_damaged(&self, key: &str, Damage { at, what }: &Damage) -> String {
+        let what = format!("{key} came from the bucket as it was not written: {what}");
+        self.trouble(Subject::Content { key: key.into(), at: at.start, end: at.end }, Some(what.clone()));
+        what
+    }
+
+    /// These bytes of an object were right just now, or there are none any more. What was wrong with more than them may be still.
     pub(crate) fn is_sound(&self, key: &str, range: &Range<u64>) {
         if !self.troubles.is_empty() {
-            let content = |at| Subject::Content { key: key.into(), at };
-            self.troubles.end(content(range.start)..content(range.end), |_, _| true);
+            let content = |at| Subject::Content { key: key.into(), at, end: at };
+            let is_within = |subject: &Subject| matches!(subject, Subject::Content { end, .. } if *end <= range.end);
+            self.troubles.end(content(range.start)..content(range.end), |subject, _| is_within(subject));
         }
     }
 

@@ -7,12 +7,12 @@ use crate::buffers::Buffers;
 use crate::line::Line;
 use crate::load::bucket_refusal;
 use crate::locks::Mode;
-use crate::streams::Streams;
+use crate::streams::{MAX_REQUEST_BYTES, Streams};
 use crate::troubles::Subject;
 use crate::walks::Walks;
 use bytes::{Bytes, BytesMut};
-use ebb_core::extent::Fill;
-use ebb_format::sums::Sums;
+use ebb_core::extent::{self, Fill};
+use ebb_format::sums::{Sums, sums_of_blocks};
 use ebb_model::*;
 use ebb_ports::{BucketError, Clock, ETag, Object};
 use futures_channel::oneshot;
@@ -26,11 +26,6 @@ use std::time::Duration;
 
 /// Requests for the data of one bucket's objects under way at one time, as many as the paper's prefetch (O-84).
 const MAX_PARALLEL: usize = 64;
-
-/// The size of one request: small for the first bytes of a stream, so that they come
-/// soon, then as large as still spreads a window over several connections.
-const MIN_REQUEST_BYTES: u64 = 256 << 10;
-pub(crate) const MAX_REQUEST_BYTES: u64 = 8 << 20;
 
 /// Whoever needs absent bytes fetches them, looks again and starts over where they are not
 /// there: evicted since, or of an object that was replaced meanwhile. So often in a row that is
@@ -54,6 +49,13 @@ struct Download {
     /// What came, before it is in the store file. Nothing, where it did not come.
     arrival: Shared<oneshot::Receiver<Piece>>,
     outcome: Shared<oneshot::Receiver<Result<(), RpcError>>>,
+}
+
+/// What came of an object, with the checksums of its blocks, and what the object says.
+struct Summed {
+    body: Bytes,
+    blocks: Vec<u32>,
+    sums: Option<Sums>,
 }
 
 /// Bytes of an object, from a byte on.
@@ -195,8 +197,7 @@ impl Node {
     }
 
     fn request_bytes(&self, ino: Ino) -> u64 {
-        let window = self.downloads.streams.borrow().window_bytes(ino);
-        (window / 8).next_power_of_two().clamp(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES)
+        self.downloads.streams.borrow().request_bytes(ino)
     }
 
     /// Starts downloads of the absent blocks of a range that are not under way, piece by piece and side by side: by
@@ -205,25 +206,28 @@ impl Node {
         if range.is_empty() {
             return;
         }
-        let fills = self.replica.view().extents().fills(ino, range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
-        let mut run: Option<Range<u64>> = None;
-        for fill in fills {
-            if fill.home_bytes == 0 || self.downloads.pending.borrow().contains_key(&(ino, fill.block)) {
-                continue;
-            }
-            match &mut run {
-                Some(run) if run.end == fill.block && (run.end - run.start) * BLOCK_BYTES < request_bytes => run.end += 1,
-                _ => {
-                    let full = run.replace(fill.block..fill.block + 1);
-                    self.spawn_download(ino, full);
-                }
-            }
+        let wide = self.with_whole_spans(ino, &range);
+        let request_bytes = if wide == range { request_bytes } else { MAX_REQUEST_BYTES };
+        let fills = self.replica.view().extents().fills(ino, wide.start / BLOCK_BYTES..wide.end.div_ceil(BLOCK_BYTES));
+        let absent = {
+            let pending = self.downloads.pending.borrow();
+            let is_absent = |fill: &Fill| fill.home_bytes > 0 && !pending.contains_key(&(ino, fill.block));
+            extent::runs(fills.into_iter().filter(is_absent).map(|fill| fill.block))
+        };
+        for piece in absent.into_iter().flat_map(|run| pieces(run, request_bytes / BLOCK_BYTES)) {
+            self.spawn_download(ino, piece);
         }
-        self.spawn_download(ino, run);
     }
 
-    fn spawn_download(self: &Rc<Self>, ino: Ino, blocks: Option<Range<u64>>) {
-        let Some(blocks) = blocks else { return };
+    /// A range of a file with all of the spans of its object in it that were damaged when they were last looked at.
+    fn with_whole_spans(&self, ino: Ino, range: &Range<u64>) -> Range<u64> {
+        let key = if self.troubles.is_empty() { None } else { self.home_of(ino).map(|(key, ..)| key) };
+        let is_met = |span: &Range<u64>| span.start < range.end && range.start < span.end && span.end - span.start <= MAX_REQUEST_BYTES;
+        let met = key.into_iter().flat_map(|key| self.troubles.contents(&key)).filter(is_met);
+        met.fold(range.clone(), |all, span| all.start.min(span.start)..all.end.max(span.end))
+    }
+
+    fn spawn_download(self: &Rc<Self>, ino: Ino, blocks: Range<u64>) {
         let (arrived, arrival) = oneshot::channel();
         let (sender, outcome) = oneshot::channel();
         let download = Download { arrival: arrival.shared(), outcome: outcome.shared() };
@@ -242,20 +246,22 @@ impl Node {
     /// Downloads a run of absent blocks and fills those that are absent still.
     async fn download(self: &Rc<Self>, ino: Ino, blocks: Range<u64>, arrived: oneshot::Sender<Piece>) -> Result<(), RpcError> {
         let Some((key, ..)) = self.home_of(ino) else { return Ok(()) };
-        let room = self.downloads.buffers[self.side_of_key(&key).0].take((blocks.end - blocks.start) * BLOCK_BYTES).await;
+        // Also with what is here of a span, or it could not be checked.
+        let range = self.with_whole_spans(ino, &(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES));
+        let room = self.downloads.buffers[self.side_of_key(&key).0].take(range.end - range.start).await;
         let Some((key, etag, valid_bytes)) = self.home_of(ino) else { return Ok(()) };
-        let first_byte = blocks.start * BLOCK_BYTES;
-        let range = first_byte..(blocks.end * BLOCK_BYTES).min(valid_bytes);
+        let first_byte = range.start;
+        let range = first_byte..range.end.min(valid_bytes);
         if range.is_empty() {
             return Ok(());
         }
         let fetching = self.downloads.lines[self.side_of_key(&key).0].fetch();
-        let data = match self.get_range(&key, range.clone(), &etag).await {
-            Ok(data) => {
-                fetching.came(data.len() as u64);
+        let summed = match self.get_summed(&key, range.clone(), &etag).await {
+            Ok(summed) => {
+                fetching.came(summed.body.len() as u64);
                 drop(fetching);
                 self.trouble(Subject::NoObject { ino, etag: etag.0.clone() }, None);
-                data
+                summed
             }
             Err(error) => {
                 drop((arrived, room, fetching));
@@ -263,13 +269,18 @@ impl Node {
             }
         };
         // Nobody may be waiting for what was read ahead.
-        let (Ok(()) | Err(_)) = arrived.send(Piece { etag: etag.clone(), first_byte, data: data.clone() });
-        self.fill(ino, &etag, first_byte, data).await
+        let (Ok(()) | Err(_)) = arrived.send(Piece { etag: etag.clone(), first_byte, data: summed.body.clone() });
+        self.fill(ino, &etag, first_byte, &summed).await?;
+        match summed.sums {
+            Some(sums) => self.check_spans(ino, &key, &etag, &sums, range).await,
+            None => Ok(()),
+        }
     }
 
     /// Puts downloaded bytes into the blocks that are still absent. Nobody reads these, so others may
     /// read and fill what they want of the file meanwhile, unless it has to be moved.
-    async fn fill(self: &Rc<Self>, ino: Ino, etag: &ETag, first_byte: u64, data: Bytes) -> Result<(), RpcError> {
+    async fn fill(self: &Rc<Self>, ino: Ino, etag: &ETag, first_byte: u64, summed: &Summed) -> Result<(), RpcError> {
+        let Summed { body: data, blocks: known, .. } = summed;
         self.reserve_clean(data.len() as u64).await?;
         // All of it will come.
         let end = |node: &Node| node.home_of(ino).map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.place(ino).size_bytes));
@@ -296,8 +307,14 @@ impl Node {
         let mut at = 0;
         while at < fills.len() {
             let run = fills[at..].iter().zip(fills[at].block..).take_while(|(fill, block)| fill.block == *block).count();
-            let content = content_of(&data, first, &fills[at..at + run]);
-            let sums = content.chunks(BLOCK_BYTES as usize).map(ebb_format::crc32c).collect();
+            let content = content_of(data, first, &fills[at..at + run]);
+            // What came of a block is all of it that counts, or the rest is cut off.
+            let is_all = |fill: &Fill| fill.home_bytes == BLOCK_BYTES.min(came - fill.block * BLOCK_BYTES);
+            let sum = |(fill, content): (&Fill, &[u8])| match is_all(fill) {
+                true => known[(fill.block - first) as usize],
+                false => ebb_format::crc32c(content),
+            };
+            let sums = fills[at..at + run].iter().zip(content.chunks(BLOCK_BYTES as usize)).map(sum).collect();
             let start = fills[at].block;
             let content = content.slice(..self.visible_bytes(&place, start * BLOCK_BYTES, content.len()).await?);
             self.store.fill(&place, start * BLOCK_BYTES, content).await.map_err(|error| self.disk_failed(ino, error))?;
@@ -322,21 +339,32 @@ impl Node {
         Some((key, ETag(home.etag.clone()), home.valid_bytes))
     }
 
-    /// A range of an object, whole, of just this version, and as it was written where the object
+    /// A range of an object, whole, of just this version, and as it was written as far as the object
     /// says what that was.
     pub(crate) async fn get_range(&self, key: &str, range: Range<u64>, etag: &ETag) -> Result<Bytes, BucketError> {
+        self.get_summed(key, range, etag).await.map(|summed| summed.body)
+    }
+
+    /// The same with all checksums. The range begins with a block.
+    async fn get_summed(&self, key: &str, range: Range<u64>, etag: &ETag) -> Result<Summed, BucketError> {
+        debug_assert!(range.start.is_multiple_of(BLOCK_BYTES), "{range:?}");
         let len_bytes = range.end - range.start;
         let sound = |Object { meta, body }: Object| {
             if body.len() as u64 != len_bytes {
                 let what = format!("{} bytes came where {len_bytes} were asked for", body.len());
-                return Err(Damage { at: range.start, what });
+                // Whoever gets its first byte has it end.
+                return Err(Damage { at: range.start..range.start + 1, what });
             }
-            match Sums::decode(&meta.tags, meta.len_bytes).and_then(|sums| sums.damage(range.start, &body)) {
-                Some(at) => Err(Damage { at, what: format!("the block at byte {at} has another checksum") }),
-                None => Ok(body),
+            let sums = Sums::decode(&meta.tags, meta.len_bytes);
+            let blocks = sums_of_blocks(&body);
+            match sums.as_ref().and_then(|sums| sums.damage_of_blocks(range.start, len_bytes, &blocks)) {
+                Some(at) => Err(Damage { what: format!("bytes {} to {} have another checksum", at.start, at.end), at }),
+                None => Ok(Summed { body, blocks, sums }),
             }
         };
-        self.get_sound(key, &range, || self.bucket().get(key, Some(range.clone()), Some(etag)), sound).await
+        let summed = self.get_sound(key, len_bytes, || self.bucket().get(key, Some(range.clone()), Some(etag)), sound).await?;
+        self.is_sound(key, &range);
+        Ok(summed)
     }
 
     /// Waits for the end of the upload of a file, which says what the object is.
@@ -410,6 +438,7 @@ impl Node {
                 }))
             })
             .await?;
+        self.is_sound(key, &(0..u64::MAX));
         self.follow(applied, None).await?;
         self.hide_dropped(ino, before).await?;
         self.refresh_lent(ino);
@@ -419,6 +448,16 @@ impl Node {
 
 /// How often a read that found the object changed looks whether an upload has ended.
 const UPLOAD_POLL: Duration = Duration::from_millis(100);
+
+/// A run of blocks in requests of this many, which end where spans of an object do. What is no more than one stays one.
+fn pieces(run: Range<u64>, most: u64) -> Vec<Range<u64>> {
+    let step = if run.end - run.start > most { most } else { u64::MAX };
+    let mut pieces: Vec<Range<u64>> = Vec::new();
+    while let Some(start) = pieces.last().map_or(Some(run.start), |last| (last.end < run.end).then_some(last.end)) {
+        pieces.push(start..run.end.min((start / step + 1).saturating_mul(step)));
+    }
+    pieces
+}
 
 /// The bytes of a run of fills, each padded with zeros to a whole block.
 fn content_of(data: &Bytes, first: u64, fills: &[Fill]) -> Bytes {

@@ -105,8 +105,11 @@ impl Node {
 
     pub(crate) async fn read_head(&self, key: &str) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
         let decode = |object: Object| Ok((page::decode(&object.body).map_err(unknown)?, object.meta.etag));
-        match self.get_sound(key, &(0..LARGE_PAGE_BYTES), || self.bucket().get(key, None, None), decode).await {
-            Ok((head, etag)) => Ok(Some((Rc::new(head), etag))),
+        match self.get_sound(key, LARGE_PAGE_BYTES, || self.bucket().get(key, None, None), decode).await {
+            Ok((head, etag)) => {
+                self.is_sound(key, &(0..u64::MAX));
+                Ok(Some((Rc::new(head), etag)))
+            }
             Err(BucketError::NotFound { .. }) => Ok(None),
             Err(error) => Err(bucket_refusal(&error)),
         }
@@ -131,8 +134,9 @@ impl Node {
         }
         let key = piece_key(dir, piece.id);
         let decode = |object: Object| decode_piece(dir, piece, &object);
-        match self.get_sound(&key, &(0..LARGE_PAGE_BYTES), || self.bucket().get(&key, None, None), decode).await {
+        match self.get_sound(&key, LARGE_PAGE_BYTES, || self.bucket().get(&key, None, None), decode).await {
             Ok(entries) => {
+                self.is_sound(&key, &(0..u64::MAX));
                 let entries = Rc::new(entries);
                 self.pages.keep_piece(dir, piece.id, entries.clone());
                 self.trouble(Subject::Piece { dir, piece: piece.id }, None);
@@ -162,7 +166,7 @@ impl Node {
 pub(crate) fn decode_piece(dir: Ino, piece: &PagePiece, object: &Object) -> Result<Vec<Installed>, Damage> {
     let content = page::decode_piece(&object.body).map_err(unknown)?;
     if (content.dir, content.id) != (dir, piece.id) {
-        return Err(Damage { at: 0, what: format!("it is piece {:x} of {}", content.id, content.dir) });
+        return Err(Damage { at: 0..u64::MAX, what: format!("it is piece {:x} of {}", content.id, content.dir) });
     }
     Ok(content.entries)
 }
@@ -183,7 +187,7 @@ pub(crate) enum EntryError {
 }
 
 fn unknown(error: ebb_format::FormatError) -> Damage {
-    Damage { at: 0, what: format!("the attributes that it holds are unknown: {error}") }
+    Damage { at: 0..u64::MAX, what: format!("the attributes that it holds are unknown: {error}") }
 }
 
 #[cfg(test)]

@@ -268,6 +268,7 @@ impl Node {
             None => BackingCommand::Vanished { parent: dir, name: name.clone(), stamp },
         })
         .await?;
+        self.is_sound(key, &(0..u64::MAX));
         self.hide_dropped(ino, before).await?;
         self.refresh_lent(ino);
         Ok(())

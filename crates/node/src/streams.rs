@@ -6,6 +6,11 @@ use std::ops::Range;
 /// The kernel sends the reads of one stream slightly out of order.
 const SLACK_BYTES: u64 = 2 << 20;
 
+/// The size of one request: small for the first bytes of a stream, so that they come
+/// soon, then as large as still spreads a window over several connections.
+const MIN_REQUEST_BYTES: u64 = 256 << 10;
+pub const MAX_REQUEST_BYTES: u64 = 8 << 20;
+
 /// What a stream is run ahead by at first.
 const FIRST_WINDOW_BYTES: u64 = 1 << 20;
 
@@ -119,7 +124,11 @@ impl Streams {
         }
         stream.window_bytes = (stream.window_bytes * 2).max(FIRST_WINDOW_BYTES).min(most_bytes);
         let begin = stream.ahead.max(wanted.start);
-        stream.ahead = stream.next.saturating_add(stream.window_bytes);
+        let upto = stream.next.saturating_add(stream.window_bytes);
+        // Large requests end where an object's spans do; of a slow line's small ones that would be too much.
+        let step = request_bytes(stream.window_bytes);
+        let whole = upto - upto % step;
+        stream.ahead = if step > MIN_REQUEST_BYTES && whole > begin { whole } else { upto };
         Some(Some(begin..stream.ahead))
     }
 
@@ -139,8 +148,13 @@ impl Streams {
     }
 
     /// The furthest that anybody who reads the file is run ahead of.
-    pub fn window_bytes(&self, ino: Ino) -> u64 {
+    fn window_bytes(&self, ino: Ino) -> u64 {
         self.streams.iter().filter(|stream| stream.ino == ino).map(|stream| stream.window_bytes).max().unwrap_or(0)
+    }
+
+    /// How much of the file one request is for.
+    pub fn request_bytes(&self, ino: Ino) -> u64 {
+        request_bytes(self.window_bytes(ino))
     }
 
     pub fn forget(&mut self, ino: Ino) {
@@ -160,6 +174,10 @@ impl Streams {
             *oldest = stream;
         }
     }
+}
+
+fn request_bytes(window_bytes: u64) -> u64 {
+    (window_bytes / 8).next_power_of_two().clamp(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES)
 }
 
 #[cfg(test)]
@@ -186,7 +204,8 @@ mod tests {
         for at in (2..4000).map(|read| read * READ) {
             if let Some(range) = read(&mut streams, 1, at) {
                 assert_eq!(range.start, ahead, "nothing is left out and nothing asked for twice");
-                assert!(range.end <= at + READ + MOST);
+                let step = streams.request_bytes(Ino(1));
+                assert!(range.end <= at + READ + MOST && (step == MIN_REQUEST_BYTES || range.end.is_multiple_of(step)));
                 ahead = range.end;
             }
             assert!(ahead > at + READ, "{at}: the reader has caught up");

@@ -2,10 +2,16 @@
 //! before anything of it is overwritten.
 
 use crate::Node;
+use crate::bucket::Damage;
+use crate::locks::Mode;
 use crate::store::Place;
+use crate::streams::MAX_REQUEST_BYTES;
 use ebb_core::extent::{self, Block};
+use ebb_format::sums::Sums;
 use ebb_model::*;
+use ebb_ports::ETag;
 use std::ops::Range;
+use std::rc::Rc;
 
 impl Node {
     /// Of the blocks that a write touches the checksums, as far as all of a block is known with it: what it covers,
@@ -35,6 +41,79 @@ impl Node {
             }
         };
         extent::touched_blocks(offset, len_bytes).map(sum_of).collect()
+    }
+
+    /// The checksums of an object that is this file now, as far as they are known. What came from the bucket is not: where nothing
+    /// has checked it, it is not what the bucket has, which may copy that into the object.
+    pub(crate) fn sums_of_object(&self, ino: Ino, len_bytes: u64) -> Option<Sums> {
+        let state = self.replica.view();
+        let extents = state.extents();
+        let is_zero = |block: u64| extents.home(ino).is_none() || extents.is_zero(ino, block);
+        let blocks = (0..len_bytes.div_ceil(CHUNK_BYTES)).flat_map(|chunk| {
+            let first = chunk * (CHUNK_BYTES / BLOCK_BYTES);
+            let mut known = extents.chunk_blocks(ino, chunk).peekable();
+            (first..first + CHUNK_BYTES / BLOCK_BYTES).map(move |block| match known.next_if(|(next, _)| *next == block) {
+                Some((_, Block { version, sum, .. })) => sum.filter(|_| version > Version(0)),
+                None => is_zero(block).then_some(ebb_format::SUM_OF_ZEROS),
+            })
+        });
+        if extents.is_exposed(ino) { None } else { Sums::of_blocks(len_bytes, blocks) }
+    }
+
+    /// The checksum of bytes of an object, if all of them are here, and are the object's.
+    fn sum_of_cached(&self, ino: Ino, etag: &ETag, range: &Range<u64>) -> Option<u32> {
+        let state = self.replica.view();
+        state.extents().home(ino).filter(|home| home.etag == etag.0 && range.end <= home.valid_bytes)?;
+        let clean_sum = |block: u64| state.extents().block(ino, block).filter(|known| !known.dirty)?.sum;
+        let blocks = extent::touched_blocks(range.start, range.end - range.start);
+        // Who reads in order has the last one at last.
+        clean_sum(blocks.end - 1).filter(|_| !state.extents().is_exposed(ino))?;
+        ebb_format::crc32c_of_blocks(range.end - range.start, blocks.map(clean_sum))
+    }
+
+    /// What came in pieces was not to be checked before all of a span is here. Where that is not what was written, some of it was perhaps
+    /// read; what came from the bucket goes, and is fetched at one time. A span that is too long for that goes only once.
+    pub(crate) async fn check_spans(
+        self: &Rc<Self>,
+        ino: Ino,
+        key: &str,
+        etag: &ETag,
+        sums: &Sums,
+        range: Range<u64>,
+    ) -> Result<(), RpcError> {
+        for (span, sum) in sums.cut_spans(&range) {
+            match self.sum_of_cached(ino, etag, &span) {
+                None => continue,
+                Some(cached) if cached == sum => {
+                    self.is_sound(key, &span);
+                    continue;
+                }
+                Some(_) => {}
+            }
+            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            if self.sum_of_cached(ino, etag, &span).is_none_or(|cached| cached == sum) {
+                continue;
+            }
+            let is_known = self.troubles.contents(key).contains(&span);
+            let what = format!("bytes {} to {} have another checksum, and were perhaps read so", span.start, span.end);
+            self.is_damaged(key, &Damage { at: span.clone(), what });
+            if is_known && span.end - span.start > MAX_REQUEST_BYTES {
+                continue;
+            }
+            for run in self.fetched_runs(ino, &span) {
+                self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
+            }
+            self.refresh_lent(ino);
+        }
+        Ok(())
+    }
+
+    /// Of these bytes the blocks that came from the bucket, and are as they came.
+    fn fetched_runs(&self, ino: Ino, range: &Range<u64>) -> Vec<Range<u64>> {
+        let state = self.replica.view();
+        let blocks = extent::touched_blocks(range.start, range.end - range.start);
+        let is_fetched = |block: &u64| state.extents().block(ino, *block).is_some_and(|known| !known.dirty && known.version == Version(0));
+        extent::runs(blocks.filter(is_fetched))
     }
 
     /// Nothing is put beside what is damaged. What is clean of that is dropped, and given to be fetched.

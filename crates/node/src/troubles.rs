@@ -7,7 +7,7 @@ use ebb_model::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::mem::discriminant;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::time::Duration;
 
 /// So many of one kind are told one by one, the rest is counted: what fails a disk or a bucket does so for every file.
@@ -34,8 +34,8 @@ pub enum Subject {
     Fetched(Ino),
     /// A file whose object, of this tag, is not there.
     NoObject { ino: Ino, etag: String },
-    /// From this byte on an object is not what was written.
-    Content { key: String, at: u64 },
+    /// From one byte on up to another one an object is not what was written.
+    Content { key: String, at: u64, end: u64 },
     /// A directory that cannot be listed.
     Listing(Ino),
     /// A piece of a directory's page that is not there.
@@ -97,6 +97,17 @@ impl Troubles {
 
     pub fn has(&self, subject: &Subject) -> bool {
         self.table.borrow().contains_key(subject)
+    }
+
+    /// Ranges of an object that are not what was written.
+    pub fn contents(&self, key: &str) -> Vec<Range<u64>> {
+        let content = |at| Subject::Content { key: key.into(), at, end: at };
+        let table = self.table.borrow();
+        let contents = table.range(content(0)..=content(u64::MAX)).filter_map(|(subject, _)| match subject {
+            Subject::Content { at, end, .. } => Some(*at..*end),
+            _ => None,
+        });
+        contents.collect()
     }
 
     pub fn is_empty(&self) -> bool {

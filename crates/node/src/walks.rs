@@ -1,7 +1,7 @@
 //! Who reads the files of a directory one after the other, or those of a whole tree, and what of the next ones is fetched ahead (O-85).
 
 use crate::Node;
-use crate::fetch::MAX_REQUEST_BYTES;
+use crate::streams::MAX_REQUEST_BYTES;
 use crate::tree::{Step, Tree};
 use ebb_core::namespace::Link;
 use ebb_model::*;

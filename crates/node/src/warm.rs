@@ -3,7 +3,7 @@
 //! nothing is remembered here: what is done is not done again.
 
 use crate::Node;
-use crate::fetch::MAX_REQUEST_BYTES;
+use crate::streams::MAX_REQUEST_BYTES;
 use crate::troubles::Subject;
 use ebb_core::extent::Source;
 use ebb_model::*;

@@ -2,6 +2,7 @@
 
 use crate::trace::fingerprint;
 use bytes::{Bytes, BytesMut};
+use ebb_format::sums::Sums;
 use ebb_ports::{
     BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, UploadId,
 };
@@ -49,6 +50,8 @@ pub(crate) struct Store {
     pub(crate) refuses_part_copies: bool,
     /// Has no place for an object at a key and one below it, as a file system.
     pub(crate) excludes_nested: bool,
+    /// What is put together from here on may have something in it that nobody wrote.
+    is_rotten: bool,
     /// A listing has no more entries than these, however many are asked for.
     pub(crate) most_listed: usize,
     /// What listings show in place of what there is.
@@ -75,6 +78,7 @@ impl Store {
             keeps_parts: false,
             refuses_part_copies: false,
             excludes_nested: false,
+            is_rotten: false,
             most_listed: MAX_PAGE,
             listed: None,
             objects: BTreeMap::new(),
@@ -111,6 +115,7 @@ impl Store {
     }
 
     pub(crate) fn rot(&mut self, key: &str, damage: impl FnOnce(&Bytes) -> Bytes) {
+        self.is_rotten = true;
         let object = self.objects.get_mut(key).expect("what is to rot is there");
         object.body = damage(&object.body);
     }
@@ -270,6 +275,8 @@ impl Store {
     }
 
     fn insert(&mut self, request: &Request<'_>, key: &str, etag: ETag, body: Bytes, tags: ObjectTags) -> ETag {
+        let sums = Sums::decode(&tags, body.len() as u64).filter(|_| !self.is_rotten);
+        assert_eq!(sums.and_then(|sums| sums.damage(0, &body)), None, "{key} is not what its checksums say");
         let meta = ObjectMeta { etag: etag.clone(), len_bytes: body.len() as u64, modified_secs: request.wall_secs, tags };
         self.objects.insert(key.to_owned(), Object { meta, body });
         self.record(request, key, Some(etag.clone()));

@@ -31,7 +31,7 @@ impl Cold {
     pub fn make(rig: &Rig, rng: &mut Rng) -> Outcome<Cold> {
         let dir = rig.mountpoint().join("cold");
         fs::create_dir(&dir)?;
-        let contents: Vec<_> = (0..COLD_FILES).map(|_| rng.bytes(COLD_BYTES)).collect();
+        let contents: Vec<_> = (0..COLD_FILES).map(|at| rng.bytes(if at == 0 { LARGE_BYTES } else { COLD_BYTES })).collect();
         let cold = Cold { dir, contents: Arc::new(contents) };
         for (at, content) in cold.contents.iter().enumerate() {
             fs::write(cold.path(at), content)?;

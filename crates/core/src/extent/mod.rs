@@ -28,7 +28,7 @@ mod snapshot;
 mod unforced;
 
 use packs::Packs;
-pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, sums_of_touched, touched_blocks, whole_blocks};
+pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, runs, sums_of_touched, touched_blocks, whole_blocks};
 pub use runs::BlockRuns;
 pub use snapshot::ExtentItem;
 pub use unforced::Unforced;

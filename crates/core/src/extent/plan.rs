@@ -222,7 +222,7 @@ impl Extents {
 }
 
 /// Runs of numbers that come in order.
-fn runs(blocks: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+pub fn runs(blocks: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
     let mut runs = Vec::<Range<u64>>::new();
     for block in blocks {
         match runs.last_mut() {

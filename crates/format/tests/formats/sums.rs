@@ -1,6 +1,8 @@
+use ebb_format::crc32c_in_block;
 use ebb_format::sums::{Sums, TAG};
 use ebb_model::BLOCK_BYTES;
 use proptest::prelude::*;
+use std::iter::repeat;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -51,9 +53,43 @@ fn they_are_of_one_length_and_one_set_of_tags() {
 }
 
 #[test]
-fn what_is_longer_than_tags_can_say_has_none() {
-    assert!(Sums::of(&content(256 * BLOCK)).is_some());
-    assert_eq!(Sums::of(&content(256 * BLOCK + 1)), None);
+fn a_tag_has_room_for_256_and_the_spans_are_as_long_as_that_needs() {
+    for (len, spans, first) in [(BLOCK_BYTES, 1, 1), (256 * BLOCK_BYTES, 256, 1), (256 * BLOCK_BYTES + 1, 129, 2), (64 << 30, 256, 4096)] {
+        let sums = Sums::of_blocks(len, repeat(Some(7))).unwrap();
+        let all: Vec<_> = sums.spans_of(0..len).map(|(span, _)| span).collect();
+        assert_eq!((all.len(), all[0].clone(), all.last().unwrap().end), (spans, 0..first * BLOCK_BYTES, len));
+        assert!(all.windows(2).all(|two| two[0].end == two[1].start));
+        assert_eq!(sums.encode(&[]).len(), 6 * (1 + spans));
+        assert_eq!(Sums::decode(&tagged(&sums, &[]), len), Some(sums));
+    }
+    assert_eq!(Sums::of_blocks((64 << 30) + 1, repeat(Some(7))), None);
+}
+
+#[test]
+fn what_blocks_have_gives_what_the_content_has() {
+    for len in [0, 1, BLOCK, 2 * BLOCK + 5, 257 * BLOCK, 300 * BLOCK + 77] {
+        let bytes = content(len);
+        let blocks = bytes.chunks(BLOCK).map(|block| Some(crc32c_in_block(0, block)));
+        assert_eq!(Sums::of_blocks(len as u64, blocks), Sums::of(&bytes), "{len}");
+    }
+}
+
+/// A block of which nothing is known leaves its span without one.
+#[test]
+fn what_is_not_known_is_not_checked() {
+    let mut bytes = content(258 * BLOCK);
+    let blocks = (0..).zip(bytes.chunks(BLOCK)).map(|(at, block)| (at != 3).then(|| crc32c_in_block(0, block)));
+    let sums = Sums::of_blocks(258 * BLOCK_BYTES, blocks).unwrap();
+    let all = Sums::of(&bytes).unwrap();
+    assert!(sums.are_in(&all) && sums.are_in(&sums) && !all.are_in(&sums));
+    assert_eq!(sums.encode(&[])[12..18], *"______");
+    assert_eq!(Sums::decode(&tagged(&sums, &[("uid", "0")]), 258 * BLOCK_BYTES), Some(sums.clone()));
+    assert_eq!(sums.spans_of(0..5 * BLOCK_BYTES).map(|(span, _)| span.start).collect::<Vec<_>>(), [0, 4 * BLOCK_BYTES]);
+    bytes[2 * BLOCK] ^= 1;
+    assert_eq!(sums.damage(0, &bytes), None);
+    bytes[BLOCK] ^= 1;
+    assert_eq!(sums.damage(0, &bytes), Some(0..2 * BLOCK_BYTES));
+    assert_eq!(Sums::of_blocks(BLOCK_BYTES, repeat(None)), None);
 }
 
 /// Of a range that begins or ends within a block that block says nothing.
@@ -63,13 +99,13 @@ fn damage_is_found_in_whole_blocks() {
     let sums = Sums::of(&bytes).unwrap();
     assert_eq!(sums.damage(0, &bytes), None);
     bytes[BLOCK + 7] ^= 1;
-    assert_eq!(sums.damage(0, &bytes), Some(BLOCK_BYTES));
-    assert_eq!(sums.damage(BLOCK_BYTES, &bytes[BLOCK..]), Some(BLOCK_BYTES));
+    assert_eq!(sums.damage(0, &bytes), Some(BLOCK_BYTES..2 * BLOCK_BYTES));
+    assert_eq!(sums.damage(BLOCK_BYTES, &bytes[BLOCK..]), Some(BLOCK_BYTES..2 * BLOCK_BYTES));
     assert_eq!(sums.damage(BLOCK_BYTES + 1, &bytes[BLOCK + 1..]), None);
     assert_eq!(sums.damage(0, &bytes[..2 * BLOCK - 1]), None);
     assert_eq!(sums.damage(0, &bytes[..BLOCK]), None);
     bytes[2 * BLOCK + 99] ^= 0x80;
-    assert_eq!(sums.damage(2 * BLOCK_BYTES, &bytes[2 * BLOCK..]), Some(2 * BLOCK_BYTES));
+    assert_eq!(sums.damage(2 * BLOCK_BYTES, &bytes[2 * BLOCK..]), Some(2 * BLOCK_BYTES..2 * BLOCK_BYTES + 100));
     assert_eq!(sums.damage(2 * BLOCK_BYTES, &bytes[2 * BLOCK..2 * BLOCK + 99]), None);
     assert_eq!(sums.damage(u64::from(u32::MAX), b"beyond"), None);
 }

@@ -80,6 +80,7 @@ impl Node {
         match moved {
             Ok(etag) => {
                 self.end(BackingCommand::Moved { ino, key: to.into(), etag: etag.0 }).await?;
+                self.is_sound(to, &(0..u64::MAX));
                 self.flusher.count(0);
                 Ok(())
             }

@@ -26,6 +26,8 @@ struct Upload {
     /// Blocks below this one have been read.
     next: u64,
     blocks: BTreeMap<u64, Kept>,
+    /// The object says what its content is.
+    summed: bool,
     broken: bool,
 }
 
@@ -46,8 +48,8 @@ enum Room {
 }
 
 impl Preserved {
-    pub fn begin(&self, ino: Ino, size_bytes: u64) {
-        self.uploads.borrow_mut().insert(ino, Upload { size_bytes, next: 0, blocks: BTreeMap::new(), broken: false });
+    pub fn begin(&self, ino: Ino, size_bytes: u64, summed: bool) {
+        self.uploads.borrow_mut().insert(ino, Upload { size_bytes, next: 0, blocks: BTreeMap::new(), summed, broken: false });
     }
 
     pub fn end(&self, ino: Ino) {
@@ -87,6 +89,11 @@ impl Preserved {
             Some(upload) if (upload.blocks.len() as u64 + 1) * BLOCK_BYTES > MAX_PRESERVED_BYTES => Room::Full,
             _ => Room::Free,
         }
+    }
+
+    /// Whoever stores into the file from here on is not seen before what is stored is read.
+    pub fn exposed(&self, ino: Ino) {
+        self.uploads.borrow_mut().get_mut(&ino).into_iter().for_each(|upload| upload.broken |= upload.summed);
     }
 
     /// The upload cannot become whole.

@@ -47,6 +47,15 @@ enum Part<'a> {
     Stored(Piece),
 }
 
+/// How an attempt to send a file in parts has ended.
+enum Attempt {
+    Whole(Content, ETag),
+    /// The file has changed too much to be sent as it was.
+    Broken,
+    /// Nothing was sent: it is not any more what the object says.
+    Outdated,
+}
+
 /// How a guarded write is known to have been done.
 enum Sent {
     Answered(ETag),
@@ -60,6 +69,13 @@ impl Sent {
         match self {
             Sent::Answered(etag) | Sent::Found(etag) => etag,
         }
+    }
+}
+
+impl Content {
+    fn say(&mut self, sums: &Sums) {
+        let value = sums.encode(&self.tags);
+        self.tags.push((sums::TAG.into(), value));
     }
 }
 
@@ -139,8 +155,7 @@ impl Node {
             }
             let body = self.read_for_upload(ino, 0..content.size_bytes, content.size_bytes).await?;
             if let Some(sums) = Sums::of(&body) {
-                let value = sums.encode(&content.tags);
-                content.tags.push((sums::TAG.into(), value));
+                content.say(&sums);
             }
             (content, body)
         };
@@ -151,10 +166,16 @@ impl Node {
     }
 
     async fn put_parts(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
-        for attempt in 0.. {
+        let (mut broken, mut says) = (0, true);
+        loop {
             // Begun before its id is logged: as long as there is none in the log, uploads of the key are looked for.
-            let tags = self.content(ino)?.tags;
-            if attempt > 0 {
+            let mut content = self.content(ino)?;
+            let sums = if says { self.sums_of_object(ino, content.size_bytes) } else { None };
+            if let Some(sums) = &sums {
+                content.say(sums);
+            }
+            let tags = content.tags;
+            if broken > 0 || !says {
                 self.note_upload(ino, key, None).await?;
             }
             let doubt = Cell::new(false);
@@ -164,18 +185,18 @@ impl Node {
                 self.abort_unheard(key, begun.as_ref().ok()).await?;
             }
             let upload = begun?;
-            let sent = self.put_parts_of(ino, key, &replaces, &upload, tags, attempt >= ATTEMPTS_WITHOUT_WAITING).await;
-            match sent {
-                Ok(Some(done)) => return Ok(done),
+            match self.put_parts_of(ino, key, &replaces, &upload, (tags, sums), broken >= ATTEMPTS_WITHOUT_WAITING).await {
+                Ok(Attempt::Whole(content, etag)) => return Ok((content, etag)),
+                Ok(Attempt::Broken) => broken += 1,
+                Ok(Attempt::Outdated) => says = false,
                 Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => return Err(error),
-                Ok(None) => self.abort(key, &upload).await?,
                 Err(error) => {
                     self.abort(key, &upload).await?;
                     return Err(error);
                 }
             }
+            self.abort(key, &upload).await?;
         }
-        unreachable!("an attempt that makes writers wait is whole")
     }
 
     /// Parts that nobody aborts are paid for: a node that stops leaves it to the next start.
@@ -190,17 +211,16 @@ impl Node {
         self.force_log().await.map(drop)
     }
 
-    /// `None` where the file has changed too much to be sent as it was. `waits`: whoever wants
-    /// to write waits until everything is read.
+    /// `waits`: whoever wants to write waits until everything is read.
     async fn put_parts_of(
         self: &Rc<Self>,
         ino: Ino,
         key: &str,
         replaces: &Option<ETag>,
         upload: &UploadId,
-        tags: ObjectTags,
+        (tags, sums): (ObjectTags, Option<Sums>),
         waits: bool,
-    ) -> Result<Option<(Content, ETag)>, FlushError> {
+    ) -> Result<Attempt, FlushError> {
         self.note_upload(ino, key, Some(upload)).await?;
         // No write is half-way when the version is taken that is sent.
         let guard = self.locks.lock(ino, Mode::Shared).await;
@@ -208,7 +228,12 @@ impl Node {
         if content.size_bytes == 0 {
             return Err(FlushError::Later);
         }
-        self.flusher.preserved.begin(ino, content.size_bytes);
+        if let Some(sums) = &sums
+            && !self.sums_of_object(ino, content.size_bytes).is_some_and(|known| sums.are_in(&known))
+        {
+            return Ok(Attempt::Outdated);
+        }
+        self.flusher.preserved.begin(ino, content.size_bytes, sums.is_some());
         self.flusher.taken.borrow_mut().remove(&ino);
         let frozen = waits.then_some(guard);
         let sent = self.send_parts(ino, key, upload, &content, frozen.is_some()).await;
@@ -216,11 +241,11 @@ impl Node {
         let whole = !self.flusher.preserved.is_broken(ino);
         self.flusher.preserved.end(ino);
         let parts = match sent {
-            Err(FlushError::Later) if !whole => return Ok(None),
+            Err(FlushError::Later) if !whole => return Ok(Attempt::Broken),
             sent => sent?,
         };
         if !whole {
-            return Ok(None);
+            return Ok(Attempt::Broken);
         }
         self.force_for_upload(ino).await?;
         let complete = |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
@@ -231,7 +256,7 @@ impl Node {
             // Some stores sweep it up at a later opening, the others have nothing left of it.
             tracing::warn!(key, upload = upload.0, %error, "what a completed upload was put together from may be left behind");
         }
-        Ok(Some((content, sent.etag())))
+        Ok(Attempt::Whole(content, sent.etag()))
     }
 
     /// Parts are read one after the other and sent side by side. Those that are read are on
