@@ -318,10 +318,8 @@ impl Backing {
 
     /// `in_any_case`: a place of its own, where the path's is taken.
     pub(super) fn give_up_redirect(&mut self, namespace: &Namespace, dir: Ino, in_any_case: bool) {
-        let Some(prefix) = self.dirs.get(&dir).and_then(|dir| dir.prefix) else { return };
-        let Some(own) = self.own_prefix(namespace, dir) else { return };
-        let is_taken = self.is_taken(namespace, &own);
-        if !self.is_complete(dir) || is_taken && !in_any_case {
+        let Some((prefix, is_taken)) = self.redirect_to_give_up(namespace, dir) else { return };
+        if is_taken && !in_any_case {
             return;
         }
         let now = namespace.inode(dir).map_or(Time::default(), |inode| inode.attr.ctime);

@@ -187,8 +187,13 @@ impl Backing {
 
     /// The directory has a redirect, and what is in it is known and can be where its path says.
     pub fn can_unredirect(&self, namespace: &Namespace, dir: Ino) -> bool {
-        let is_free = || self.own_prefix(namespace, dir).is_some_and(|own| !self.is_taken(namespace, &own));
-        self.dirs.get(&dir).is_some_and(|dir| dir.prefix.is_some()) && self.is_complete(dir) && is_free()
+        self.redirect_to_give_up(namespace, dir).is_some_and(|(_, is_taken)| !is_taken)
+    }
+
+    /// The redirect of a directory that is known, and whether something else is where its path says.
+    pub(super) fn redirect_to_give_up(&self, namespace: &Namespace, dir: Ino) -> Option<(String, bool)> {
+        let prefix = self.dirs.get(&dir)?.prefix.filter(|_| self.is_complete(dir))?;
+        Some((prefix, self.is_taken(namespace, &self.own_prefix(namespace, dir)?)))
     }
 
     pub fn flush_step(&self, namespace: &Namespace, ino: Ino) -> FlushStep {
