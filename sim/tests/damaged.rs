@@ -256,6 +256,67 @@ fn a_rotten_log_that_cannot_be_replaced_is_named() {
     }
 }
 
+/// Situation: a bit of a file has rotted on the node's disk, whether the bucket has the file or not, and another part of the same block is written
+/// over, made a hole, or cut off; or all of the file is replaced. Danger: with what is new beside it what is damaged counts as whole.
+/// Expectation: what the bucket has comes from there first; what only the node had is EIO until all of it is replaced.
+#[test]
+fn nothing_is_changed_beside_what_is_damaged() {
+    for (is_sent, len, change) in [true, false].into_iter().flat_map(|is_sent| {
+        let lens = [50_000, 300_000].into_iter();
+        lens.flat_map(move |len| ["write", "append", "hole", "cut", "replace"].map(|change| (is_sent, len, change)))
+    }) {
+        let case = format!("{change} of {len}, {}", if is_sent { "sent" } else { "not sent" });
+        let world = World::new(len as u64);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let mut model: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            let name = Name::new(b"file").unwrap();
+            let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+            mount.write(ino, &model.clone().into()).await;
+            mount.client.fsync(ino).await.unwrap();
+            if is_sent {
+                mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            }
+            // This run has not compared it yet.
+            world.machine("a").power_cut();
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let last = (len - 1) / BLOCK * BLOCK;
+            let (path, start) = mount.find(&model).await;
+            assert_eq!(world.machine("a").disk("node").flip(&path, start + last as u64 + 100, 4), Ok(true), "{case}");
+
+            let client = &mount.client;
+            let (cut, hole) = (SetAttr { size_bytes: Some(last as u64 + 200), ..SetAttr::default() }, (last as u64 + 300, 400));
+            let write = async |at: usize, data: Vec<u8>| client.write(&Caller::ROOT, ino, at as u64, data.into(), false).await.map(drop);
+            let changed = match change {
+                "write" => write(last + 200, vec![1; 50]).await,
+                "append" => write(len, vec![1; 50]).await,
+                "hole" => client.fallocate(&Caller::ROOT, ino, hole, Allocation::Zero, true, false).await.map(drop),
+                "cut" => client.setattr(&Caller::ROOT, ino, cut).await.map(drop),
+                _ => write(0, vec![1; len]).await,
+            };
+            if !is_sent && change != "replace" {
+                assert_eq!(changed, Err(FsError::Io), "{case}");
+                assert_eq!(mount.read(ino, last, 10).await, Err(FsError::Io), "{case}");
+                assert!(mount.troubles().await.iter().any(|what| what.contains("is damaged on the node's disk")), "{case}");
+                return;
+            }
+            assert_eq!(changed, Ok(()), "{case}");
+            match change {
+                "write" => model[last + 200..last + 250].fill(1),
+                "append" => model.extend([1; 50]),
+                "hole" => model[last + 300..last + 700].fill(0),
+                "cut" => model.truncate(last + 200),
+                _ => model.fill(1),
+            }
+            assert!(mount.read(ino, 0, model.len()).await.is_ok_and(|read| read == model), "{case}");
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            assert!(bucket.objects()["file"].body == model, "{case}");
+            assert_eq!(mount.troubles().await, Vec::<String>::new(), "{case}");
+        });
+    }
+}
+
 /// Situation: a process dies with files that the bucket does not have, small ones in a pack and others. What held their
 /// bytes is taken away before the next start, or cut short, or a bit of it flips. Danger: zeros are read in their place,
 /// and put over what the bucket has. Expectation: whoever reads them gets an error, `status` and fsck name them, and the

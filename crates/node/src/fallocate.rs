@@ -32,7 +32,7 @@ impl Node {
             return Err(FsError::TooLarge.into());
         }
         let mut reserved = false;
-        for _ in 0..MAX_ATTEMPTS {
+        'attempts: for _ in 0..MAX_ATTEMPTS {
             let guard = self.locks.lock(ino, Mode::Exclusive).await;
             let size = self.file_size(ino)?;
             let span = zero_span(offset, len_bytes, size);
@@ -48,6 +48,14 @@ impl Node {
                 continue;
             }
             let parts: Vec<(Range<u64>, bool)> = edges.into_iter().filter_map(present).collect();
+            let place = self.place(ino);
+            for (part, _) in &parts {
+                if let Some(dropped) = self.verify_rest(&place, &(part.start..part.end.min(size))).await? {
+                    drop(guard);
+                    self.fetch(ino, &[dropped]).await?;
+                    continue 'attempts;
+                }
+            }
             if !reserved && parts.iter().any(|(_, dirty)| !dirty) {
                 drop(guard);
                 self.reserve_for(order, parts.len() as u64 * BLOCK_BYTES).await?;

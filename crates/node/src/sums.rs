@@ -116,20 +116,23 @@ impl Node {
         extent::runs(blocks.filter(is_fetched))
     }
 
-    /// Nothing is put beside what is damaged. What is clean of that is dropped, and given to be fetched.
+    /// Nothing is put beside what is damaged: what had been compared before is compared once more where it is about to lose
+    /// its checksum. What is clean of that is dropped, and given to be fetched.
     pub(crate) async fn verify_rest(&self, place: &Place, written: &Range<u64>) -> Result<Option<Range<u64>>, RpcError> {
         for block in rest(place, written) {
-            let has_sum = self.replica.view().extents().block(place.ino, block).is_some_and(|block| block.sum.is_some());
-            let is_sound = || self.is_verified(place.ino, block) && !self.damaged_blocks(place.ino).contains(&block);
+            let known = self.replica.view().extents().block(place.ino, block);
+            let Some(Block { dirty, sum: Some(_), .. }) = known.filter(|_| !self.is_exposed(place.ino)) else { continue };
             let there = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
-            if has_sum && !self.is_exposed(place.ino) && !is_sound() && self.read_local(place.ino, &there).await?.is_none() {
+            let is_voided = dirty && written.start.max(there.start) < written.end.min(there.end).min(place.size_bytes);
+            let is_sound = || self.is_verified(place.ino, block) && !self.damaged_blocks(place.ino).contains(&block);
+            if (is_voided || !is_sound()) && self.read_local(place.ino, &there).await?.is_none() {
                 return Ok(Some(there));
             }
         }
         Ok(None)
     }
 
-    /// As both of them, of a file that is about to be cut. Of a store file that is longer the cut is forced before it is made;
+    /// As [`Node::verify_rest`] and [`Node::void_sums`], of a file that is about to be cut. Of a store file that is longer the cut is forced before it is made;
     /// any other is written over where it was cut as it is.
     pub(crate) async fn void_cut(&self, place: &Place, size: u64) -> Result<(), RpcError> {
         if size == 0 || size >= place.size_bytes {
@@ -151,6 +154,7 @@ impl Node {
     /// they are clean is forced, or a power cut would make them dirty again. The whole chunk
     /// is taken at once, so that a file rewritten in small pieces forces the log once per chunk. Of a file of which
     /// nobody was told that anything is forced the log has no such promise: that the sums are void comes before any.
+    /// What is left of a block that is changed in part was verified before.
     pub(crate) async fn void_sums(&self, place: &Place, changed: Range<u64>) -> Result<(), RpcError> {
         let ino = place.ino;
         if self.is_exposed(ino) || changed.is_empty() {
@@ -183,12 +187,6 @@ impl Node {
             }
             runs
         };
-        // What is damaged of a block must not come to count as whole with what is written beside it.
-        for block in rest(place, &changed) {
-            if self.replica.view().extents().block(ino, block).is_some_and(summed) {
-                self.read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES)).await?;
-            }
-        }
         for run in runs {
             self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: run.start, count: run.end - run.start })).await?;
         }
