@@ -5,7 +5,7 @@ use ebb_client::Client;
 use ebb_format::sums::Sums;
 use ebb_model::*;
 use ebb_node::{Node, Options};
-use ebb_ports::{Capabilities, OpenMode};
+use ebb_ports::{Capabilities, Object, OpenMode};
 use ebb_sim::volume::rig;
 use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Process, Rate, SimBucket, World};
 use futures_util::future::{Either, select};
@@ -575,6 +575,44 @@ fn what_was_never_checked_is_not_vouched_for() {
         }
         assert_eq!(object.body[..BLOCK], content[..BLOCK], "it was copied in the store");
     });
+}
+
+/// Situation: of a large file that only the bucket has a little is written over. Danger: the new object, most of which the store copies, says
+/// nothing of the rest any more. Expectation: it says what the one before said, and damage that was copied is not read.
+#[test]
+fn what_is_copied_in_the_store_keeps_its_checksums() {
+    for copies_parts in [true, false] {
+        let world = World::new(1);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let usual = mount.process.bucket(&bucket).capabilities();
+            bucket.set_capabilities(Capabilities { copies_parts, ..usual });
+            let (ino, content) = large(&mount, 40).await;
+            let before = bucket.objects()["large"].clone();
+            let spans = |object: &Object| Sums::decode(&object.meta.tags, object.meta.len_bytes).unwrap().spans_of(0..u64::MAX).count();
+            // Some of it is here and right, of some only a part.
+            mount.read(ino, 0, MIB).await.unwrap();
+            mount.read(ino, 10 * MIB, 10).await.unwrap();
+            mount.client.write(&Caller::ROOT, ino, 30 << 20, vec![8; 10].into(), false).await.unwrap();
+            if copies_parts {
+                bucket.rot("large", 20 * MIB);
+            }
+            mount.flush_and_evict().await;
+            let after = bucket.objects()["large"].clone();
+            assert!(after.meta.etag != before.meta.etag);
+            assert_eq!(spans(&after), spans(&before) - 2);
+            if !copies_parts {
+                bucket.rot("large", 20 * MIB);
+            }
+            for at in (0..30 * MIB).step_by(MIB) {
+                match mount.read(ino, at, MIB).await {
+                    Ok(read) => assert!(at != 20 * MIB && read == content[at..at + MIB], "{at}"),
+                    failed => assert!(at == 20 * MIB && failed == Err(FsError::Io), "{at}: {failed:?}"),
+                }
+            }
+        });
+    }
 }
 
 /// Situation: of a file that was written here one block rots on the node's disk, and in the bucket too. Danger: with it all of its span goes that

@@ -46,11 +46,10 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Of an object of this length, whose content's checksums are asked for in order. `None` where it is too long, or nothing is known.
+    /// Of an object of this length, whose content's checksums are asked for in order. `None` where it is too long.
     fn new(len_bytes: u64, sum_of: impl FnMut(Range<u64>) -> Option<u32>) -> Option<Sums> {
         let span_bytes = span_bytes(len_bytes)?;
-        let spans: Vec<_> = ranges(len_bytes, span_bytes).map(sum_of).collect();
-        (spans.is_empty() || spans.iter().any(Option::is_some)).then_some(Sums { len_bytes, span_bytes, spans })
+        Some(Sums { len_bytes, span_bytes, spans: ranges(len_bytes, span_bytes).map(sum_of).collect() })
     }
 
     pub fn of(content: &[u8]) -> Option<Sums> {
@@ -66,6 +65,25 @@ impl Sums {
             span.extend(blocks.by_ref().take(span_bytes.div_ceil(BLOCK_BYTES) as usize));
             crc32c_of_blocks(span_bytes, span.iter().copied())
         })
+    }
+
+    /// Takes over what `other` says of spans that are the `same` in both contents.
+    pub fn take_over(&mut self, other: &Sums, same: impl Fn(&Range<u64>, u32) -> bool) {
+        if self.span_bytes != other.span_bytes {
+            return;
+        }
+        let spans = ranges(self.len_bytes, self.span_bytes).zip(&mut self.spans);
+        for ((span, sum), (known, other)) in spans.zip(ranges(other.len_bytes, other.span_bytes).zip(&other.spans)) {
+            *sum = sum.or_else(|| other.filter(|other| span == known && same(&span, *other)));
+        }
+    }
+
+    pub fn is_any_known(&self) -> bool {
+        self.spans.iter().any(Option::is_some)
+    }
+
+    pub fn are_all_known(&self) -> bool {
+        self.spans.iter().all(Option::is_some)
     }
 
     /// What these say is true of content of which those are all that is known.

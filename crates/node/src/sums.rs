@@ -43,9 +43,17 @@ impl Node {
         extent::touched_blocks(offset, len_bytes).map(sum_of).collect()
     }
 
-    /// The checksums of an object that is this file now, as far as they are known. What came from the bucket is not: where nothing
-    /// has checked it, it is not what the bucket has, which may copy that into the object.
-    pub(crate) fn sums_of_object(&self, ino: Ino, len_bytes: u64) -> Option<Sums> {
+    /// What the file's home says of itself.
+    pub(crate) async fn sums_of_home(&self, ino: Ino) -> Option<(ETag, Sums)> {
+        let (key, etag, _) = self.home_of(ino)?;
+        let meta = self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await.ok()?;
+        let sums = Sums::decode(&meta.tags, meta.len_bytes)?;
+        (meta.etag == etag).then_some((etag, sums))
+    }
+
+    /// The checksums of an object that is this file now, as far as they are known: of what was written here, and what the home says of
+    /// what is as there. What came from there and was not checked is not what the home has, which the bucket may copy into the object.
+    pub(crate) fn sums_of_object(&self, ino: Ino, len_bytes: u64, home: Option<&(ETag, Sums)>) -> Option<Sums> {
         let state = self.replica.view();
         let extents = state.extents();
         let is_zero = |block: u64| extents.home(ino).is_none() || extents.is_zero(ino, block);
@@ -57,7 +65,14 @@ impl Node {
                 None => is_zero(block).then_some(ebb_format::SUM_OF_ZEROS),
             })
         });
-        if extents.is_exposed(ino) { None } else { Sums::of_blocks(len_bytes, blocks) }
+        let mut sums = if extents.is_exposed(ino) { None } else { Sums::of_blocks(len_bytes, blocks) }?;
+        if let Some((etag, of_home)) = home.filter(|(etag, _)| extents.home(ino).is_some_and(|home| home.etag == etag.0)) {
+            let is_absent =
+                |span: &Range<u64>| extents.resident_runs(ino, span.start / BLOCK_BYTES..span.end.div_ceil(BLOCK_BYTES)).is_empty();
+            let is_right = |span: &Range<u64>, sum| is_absent(span) || self.sum_of_cached(ino, etag, span) == Some(sum);
+            sums.take_over(of_home, |span, sum| extents.is_as_in_home(ino, span.clone()) && is_right(span, sum));
+        }
+        Some(sums)
     }
 
     /// The checksum of bytes of an object, if all of them are here, and are the object's.

@@ -74,6 +74,21 @@ fn what_blocks_have_gives_what_the_content_has() {
     }
 }
 
+#[test]
+fn what_is_the_same_is_taken_over() {
+    let before = Sums::of(&content(258 * BLOCK)).unwrap();
+    let unknown = Sums::of_blocks(259 * BLOCK_BYTES + 5, repeat(None)).unwrap();
+    let span = 2 * BLOCK_BYTES;
+    let mut now = unknown.clone();
+    now.take_over(&before, |range, _| range.start != 3 * span && range.end <= 257 * BLOCK_BYTES);
+    let starts: Vec<u64> = now.spans_of(0..u64::MAX).map(|(range, _)| range.start / span).collect();
+    assert_eq!(starts, (0..128).filter(|at| *at != 3).collect::<Vec<_>>());
+    assert_eq!(now.damage(0, &content(256 * BLOCK)), None);
+    let mut longer = Sums::of_blocks(600 * BLOCK_BYTES, repeat(None)).unwrap();
+    longer.take_over(&before, |_, _| true);
+    assert!(!longer.is_any_known(), "its spans are others");
+}
+
 /// A block of which nothing is known leaves its span without one.
 #[test]
 fn what_is_not_known_is_not_checked() {
@@ -89,7 +104,7 @@ fn what_is_not_known_is_not_checked() {
     assert_eq!(sums.damage(0, &bytes), None);
     bytes[BLOCK] ^= 1;
     assert_eq!(sums.damage(0, &bytes), Some(0..2 * BLOCK_BYTES));
-    assert_eq!(Sums::of_blocks(BLOCK_BYTES, repeat(None)), None);
+    assert!(!sums.are_all_known() && all.are_all_known());
 }
 
 /// Of a range that begins or ends within a block that block says nothing.

@@ -47,6 +47,13 @@ enum Part<'a> {
     Stored(Piece),
 }
 
+/// What an object is to say of its content.
+struct Said {
+    sums: Sums,
+    /// What the file's home says of itself, which some of that is from.
+    home: Option<(ETag, Sums)>,
+}
+
 /// How an attempt to send a file in parts has ended.
 enum Attempt {
     Whole(Content, ETag),
@@ -170,8 +177,8 @@ impl Node {
         loop {
             // Begun before its id is logged: as long as there is none in the log, uploads of the key are looked for.
             let mut content = self.content(ino)?;
-            let sums = if says { self.sums_of_object(ino, content.size_bytes) } else { None };
-            if let Some(sums) = &sums {
+            let said = if says { self.to_be_said(ino, content.size_bytes).await } else { None };
+            if let Some(Said { sums, .. }) = &said {
                 content.say(sums);
             }
             let tags = content.tags;
@@ -185,7 +192,7 @@ impl Node {
                 self.abort_unheard(key, begun.as_ref().ok()).await?;
             }
             let upload = begun?;
-            match self.put_parts_of(ino, key, &replaces, &upload, (tags, sums), broken >= ATTEMPTS_WITHOUT_WAITING).await {
+            match self.put_parts_of(ino, key, &replaces, &upload, (tags, said), broken >= ATTEMPTS_WITHOUT_WAITING).await {
                 Ok(Attempt::Whole(content, etag)) => return Ok((content, etag)),
                 Ok(Attempt::Broken) => broken += 1,
                 Ok(Attempt::Outdated) => says = false,
@@ -197,6 +204,17 @@ impl Node {
             }
             self.abort(key, &upload).await?;
         }
+    }
+
+    /// What the object of a file of this length is to say.
+    async fn to_be_said(&self, ino: Ino, len_bytes: u64) -> Option<Said> {
+        let sums = self.sums_of_object(ino, len_bytes, None)?;
+        if sums.are_all_known() {
+            return Some(Said { sums, home: None });
+        }
+        let home = self.sums_of_home(ino).await;
+        let sums = self.sums_of_object(ino, len_bytes, home.as_ref()).filter(Sums::is_any_known)?;
+        Some(Said { sums, home })
     }
 
     /// Parts that nobody aborts are paid for: a node that stops leaves it to the next start.
@@ -218,7 +236,7 @@ impl Node {
         key: &str,
         replaces: &Option<ETag>,
         upload: &UploadId,
-        (tags, sums): (ObjectTags, Option<Sums>),
+        (tags, said): (ObjectTags, Option<Said>),
         waits: bool,
     ) -> Result<Attempt, FlushError> {
         self.note_upload(ino, key, Some(upload)).await?;
@@ -228,12 +246,12 @@ impl Node {
         if content.size_bytes == 0 {
             return Err(FlushError::Later);
         }
-        if let Some(sums) = &sums
-            && !self.sums_of_object(ino, content.size_bytes).is_some_and(|known| sums.are_in(&known))
+        if let Some(Said { sums, home }) = &said
+            && !self.sums_of_object(ino, content.size_bytes, home.as_ref()).is_some_and(|known| sums.are_in(&known))
         {
             return Ok(Attempt::Outdated);
         }
-        self.flusher.preserved.begin(ino, content.size_bytes, sums.is_some());
+        self.flusher.preserved.begin(ino, content.size_bytes, said.is_some());
         self.flusher.taken.borrow_mut().remove(&ino);
         let frozen = waits.then_some(guard);
         let sent = self.send_parts(ino, key, upload, &content, frozen.is_some()).await;
