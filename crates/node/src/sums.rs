@@ -43,40 +43,8 @@ impl Node {
         extent::touched_blocks(offset, len_bytes).map(sum_of).collect()
     }
 
-    /// What the file's home says of itself.
-    pub(crate) async fn sums_of_home(&self, ino: Ino) -> Option<(ETag, Sums)> {
-        let (key, etag, _) = self.home_of(ino)?;
-        let meta = self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await.ok()?;
-        let sums = Sums::decode(&meta.tags, meta.len_bytes)?;
-        (meta.etag == etag).then_some((etag, sums))
-    }
-
-    /// The checksums of an object that is this file now, as far as they are known: of what was written here, and what the home says of
-    /// what is as there. What came from there and was not checked is not what the home has, which the bucket may copy into the object.
-    pub(crate) fn sums_of_object(&self, ino: Ino, len_bytes: u64, home: Option<&(ETag, Sums)>) -> Option<Sums> {
-        let state = self.replica.view();
-        let extents = state.extents();
-        let is_zero = |block: u64| extents.home(ino).is_none() || extents.is_zero(ino, block);
-        let blocks = (0..len_bytes.div_ceil(CHUNK_BYTES)).flat_map(|chunk| {
-            let first = chunk * (CHUNK_BYTES / BLOCK_BYTES);
-            let mut known = extents.chunk_blocks(ino, chunk).peekable();
-            (first..first + CHUNK_BYTES / BLOCK_BYTES).map(move |block| match known.next_if(|(next, _)| *next == block) {
-                Some((_, Block { version, sum, .. })) => sum.filter(|_| version > Version(0)),
-                None => is_zero(block).then_some(ebb_format::SUM_OF_ZEROS),
-            })
-        });
-        let mut sums = if extents.is_exposed(ino) { None } else { Sums::of_blocks(len_bytes, blocks) }?;
-        if let Some((etag, of_home)) = home.filter(|(etag, _)| extents.home(ino).is_some_and(|home| home.etag == etag.0)) {
-            let is_absent =
-                |span: &Range<u64>| extents.resident_runs(ino, span.start / BLOCK_BYTES..span.end.div_ceil(BLOCK_BYTES)).is_empty();
-            let is_right = |span: &Range<u64>, sum| is_absent(span) || self.sum_of_cached(ino, etag, span) == Some(sum);
-            sums.take_over(of_home, |span, sum| extents.is_as_in_home(ino, span.clone()) && is_right(span, sum));
-        }
-        Some(sums)
-    }
-
     /// The checksum of bytes of an object, if all of them are here, and are the object's.
-    fn sum_of_cached(&self, ino: Ino, etag: &ETag, range: &Range<u64>) -> Option<u32> {
+    pub(crate) fn sum_of_cached(&self, ino: Ino, etag: &ETag, range: &Range<u64>) -> Option<u32> {
         let state = self.replica.view();
         state.extents().home(ino).filter(|home| home.etag == etag.0 && range.end <= home.valid_bytes)?;
         let clean_sum = |block: u64| state.extents().block(ino, block).filter(|known| !known.dirty)?.sum;
@@ -105,7 +73,8 @@ impl Node {
                 }
                 Some(_) => {}
             }
-            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            // Whoever lends the file meanwhile takes it for whole.
+            let _guard = self.locks.lock(ino, Mode::Exclusive).await;
             if self.sum_of_cached(ino, etag, &span).is_none_or(|cached| cached == sum) {
                 continue;
             }
@@ -115,32 +84,36 @@ impl Node {
             if is_known && span.end - span.start > MAX_REQUEST_BYTES {
                 continue;
             }
-            for run in self.fetched_runs(ino, &span) {
-                self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
-            }
+            self.drop_fetched(ino, &span).await?;
             self.refresh_lent(ino);
         }
         Ok(())
     }
 
-    /// Of these bytes the blocks that came from the bucket, and are as they came.
-    fn fetched_runs(&self, ino: Ino, range: &Range<u64>) -> Vec<Range<u64>> {
-        let state = self.replica.view();
-        let blocks = extent::touched_blocks(range.start, range.end - range.start);
-        let is_fetched = |block: &u64| state.extents().block(ino, *block).is_some_and(|known| !known.dirty && known.version == Version(0));
-        extent::runs(blocks.filter(is_fetched))
+    /// Lets go of what came from the bucket of these bytes, and is as it came.
+    pub(crate) async fn drop_fetched(&self, ino: Ino, range: &Range<u64>) -> Result<(), RpcError> {
+        let runs = {
+            let state = self.replica.view();
+            let is_fetched =
+                |block: &u64| state.extents().block(ino, *block).is_some_and(|known| !known.dirty && known.version == Version(0));
+            extent::runs(extent::touched_blocks(range.start, range.end - range.start).filter(is_fetched))
+        };
+        for run in runs {
+            self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
+        }
+        Ok(())
     }
 
     /// Nothing is put beside what is damaged: what had been compared before is compared once more where it is about to lose
-    /// its checksum. What is clean of that is dropped, and given to be fetched.
+    /// its checksum, or its copy in the bucket. What is clean of that is dropped, and given to be fetched.
     pub(crate) async fn verify_rest(&self, place: &Place, written: &Range<u64>) -> Result<Option<Range<u64>>, RpcError> {
         for block in rest(place, written) {
             let known = self.replica.view().extents().block(place.ino, block);
             let Some(Block { dirty, sum: Some(_), .. }) = known.filter(|_| !self.is_exposed(place.ino)) else { continue };
             let there = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
-            let is_voided = dirty && written.start.max(there.start) < written.end.min(there.end).min(place.size_bytes);
+            let is_last_time = !dirty || written.start.max(there.start) < written.end.min(there.end).min(place.size_bytes);
             let is_sound = || self.is_verified(place.ino, block) && !self.damaged_blocks(place.ino).contains(&block);
-            if (is_voided || !is_sound()) && self.read_local(place.ino, &there).await?.is_none() {
+            if (is_last_time || !is_sound()) && self.read_local(place.ino, &there).await?.is_none() {
                 return Ok(Some(there));
             }
         }

@@ -119,7 +119,7 @@ impl Traversal {
         }
         // No more than it has come by so far, and topped up by halves.
         let window = self.run.min(MOST_AHEAD);
-        if self.run < LEAST_RUN || self.ahead.len() > window / 2 {
+        if room == 0 || self.run < LEAST_RUN || self.ahead.len() > window / 2 {
             return Vec::new();
         }
         let mut wanted = directories.next_after(dir, self.top, window);

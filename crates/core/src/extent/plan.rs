@@ -181,6 +181,11 @@ impl Extents {
         !self.blocks.contains_key(&(ino, block)) && self.home_bytes(ino, block) == 0
     }
 
+    /// Whether the block is absent and zeros, whatever the object has there.
+    pub fn is_hole(&self, ino: Ino, block: u64) -> bool {
+        self.holes.contains(ino, block)
+    }
+
     /// Blocks of one chunk that are present, for verification.
     pub fn chunk_blocks(&self, ino: Ino, chunk: u64) -> impl Iterator<Item = (u64, Block)> {
         let first = chunk.saturating_mul(BLOCKS_PER_CHUNK);

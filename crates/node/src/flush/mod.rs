@@ -12,6 +12,7 @@ mod page;
 mod preserve;
 mod refused;
 mod rests;
+mod said;
 mod transact;
 mod upload;
 

@@ -1,6 +1,7 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
 use super::preserve::Kept;
+use super::said::{Proof, Said, Untrue};
 use super::transact::FlushError;
 use crate::borders::Side;
 use crate::bucket::Backoff;
@@ -17,7 +18,7 @@ use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag, ObjectMeta, ObjectTags, PartTag, Piece, UploadId};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
@@ -47,13 +48,6 @@ enum Part<'a> {
     Stored(Piece),
 }
 
-/// What an object is to say of its content.
-struct Said {
-    sums: Sums,
-    /// What the file's home says of itself, which some of that is from.
-    home: Option<(ETag, Sums)>,
-}
-
 /// How an attempt to send a file in parts has ended.
 enum Attempt {
     Whole(Content, ETag),
@@ -61,6 +55,8 @@ enum Attempt {
     Broken,
     /// Nothing was sent: it is not any more what the object says.
     Outdated,
+    /// Something of what was to be sent is not what the object says.
+    Untrue(Range<u64>),
 }
 
 /// How a guarded write is known to have been done.
@@ -173,7 +169,7 @@ impl Node {
     }
 
     async fn put_parts(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
-        let (mut broken, mut says) = (0, true);
+        let (mut broken, mut says, mut untrue) = (0, true, false);
         loop {
             // Begun before its id is logged: as long as there is none in the log, uploads of the key are looked for.
             let mut content = self.content(ino)?;
@@ -182,7 +178,7 @@ impl Node {
                 content.say(sums);
             }
             let tags = content.tags;
-            if broken > 0 || !says {
+            if broken > 0 || !says || untrue {
                 self.note_upload(ino, key, None).await?;
             }
             let doubt = Cell::new(false);
@@ -196,6 +192,12 @@ impl Node {
                 Ok(Attempt::Whole(content, etag)) => return Ok((content, etag)),
                 Ok(Attempt::Broken) => broken += 1,
                 Ok(Attempt::Outdated) => says = false,
+                Ok(Attempt::Untrue(_)) if !untrue => untrue = true,
+                Ok(Attempt::Untrue(span)) => {
+                    self.abort(key, &upload).await?;
+                    let what = format!("bytes {} to {} of what is to be {key} are not what was written", span.start, span.end);
+                    return Err(BucketError::Corrupt { what }.into());
+                }
                 Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => return Err(error),
                 Err(error) => {
                     self.abort(key, &upload).await?;
@@ -204,17 +206,6 @@ impl Node {
             }
             self.abort(key, &upload).await?;
         }
-    }
-
-    /// What the object of a file of this length is to say.
-    async fn to_be_said(&self, ino: Ino, len_bytes: u64) -> Option<Said> {
-        let sums = self.sums_of_object(ino, len_bytes, None)?;
-        if sums.are_all_known() {
-            return Some(Said { sums, home: None });
-        }
-        let home = self.sums_of_home(ino).await;
-        let sums = self.sums_of_object(ino, len_bytes, home.as_ref()).filter(Sums::is_any_known)?;
-        Some(Said { sums, home })
     }
 
     /// Parts that nobody aborts are paid for: a node that stops leaves it to the next start.
@@ -246,18 +237,21 @@ impl Node {
         if content.size_bytes == 0 {
             return Err(FlushError::Later);
         }
-        if let Some(Said { sums, home }) = &said
-            && !self.sums_of_object(ino, content.size_bytes, home.as_ref()).is_some_and(|known| sums.are_in(&known))
-        {
-            return Ok(Attempt::Outdated);
-        }
+        let said = match said.map(|said| self.said_still(ino, content.size_bytes, said)) {
+            Some(None) => return Ok(Attempt::Outdated),
+            said => said.flatten(),
+        };
         self.flusher.preserved.begin(ino, content.size_bytes, said.is_some());
         self.flusher.taken.borrow_mut().remove(&ino);
         let frozen = waits.then_some(guard);
-        let sent = self.send_parts(ino, key, upload, &content, frozen.is_some()).await;
+        let untrue = RefCell::default();
+        let sent = self.send_parts(ino, key, upload, &content, (said.as_ref(), &untrue), frozen.is_some()).await;
         drop(frozen);
         let whole = !self.flusher.preserved.is_broken(ino);
         self.flusher.preserved.end(ino);
+        if let Some(span) = untrue.take() {
+            return Ok(Attempt::Untrue(span));
+        }
         let parts = match sent {
             Err(FlushError::Later) if !whole => return Ok(Attempt::Broken),
             sent => sent?,
@@ -286,16 +280,23 @@ impl Node {
         key: &str,
         upload: &UploadId,
         content: &Content,
+        (said, untrue): (Option<&Said>, &RefCell<Option<Range<u64>>>),
         frozen: bool,
     ) -> Result<Vec<PartTag>, FlushError> {
         let size = content.size_bytes;
         let part_bytes = self.part_bytes(size);
         let numbers = 1..=size.div_ceil(part_bytes) as u32;
+        let proof = RefCell::new(Proof::of(said));
+        let proof = &proof;
         let read = stream::iter(numbers).take_while(|_| ready(!self.flusher.preserved.is_broken(ino))).then(|number| async move {
             let start = u64::from(number - 1) * part_bytes;
             let range = start..(start + part_bytes).min(size);
             let bytes = range.end - range.start;
             if let Some(piece) = self.stored(ino, key, &range).await {
+                if proof.borrow_mut().stored(&range).is_err() {
+                    self.flusher.preserved.break_off(ino);
+                    return Err(FlushError::Later);
+                }
                 self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
                 return Ok((number, range, Part::Stored(piece)));
             }
@@ -307,6 +308,16 @@ impl Node {
                 false => Some(self.locks.lock(ino, Mode::Shared).await),
             };
             let body = self.read_for_upload(ino, range.clone(), size).await?;
+            let proven = proof.borrow_mut().read(&range, &body);
+            if let Err(cause) = proven {
+                self.flusher.preserved.break_off(ino);
+                if let Untrue::Other(span) = cause {
+                    tracing::warn!(key, ?span, "what was read to be sent is not what the object says, and is read once more");
+                    self.drop_fetched(ino, &span).await?;
+                    untrue.replace(Some(span));
+                }
+                return Err(FlushError::Later);
+            }
             self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
             Ok::<_, FlushError>((number, range, Part::Read(body, room)))
         });

@@ -1,0 +1,123 @@
+//! What an object says of its content (`docs/format/bucket.md`), which is to be true: it is said before anything is sent, and what is
+//! read for that afterwards may have been damaged on the way or on the disk. So all that is sent is compared with it.
+
+use crate::Node;
+use ebb_core::extent::Block;
+use ebb_format::sums::{Sums, sums_of_blocks};
+use ebb_format::{SUM_OF_ZEROS, crc32c_of_blocks};
+use ebb_model::*;
+use ebb_ports::ETag;
+use std::ops::Range;
+
+pub(super) struct Said {
+    pub sums: Sums,
+    /// What the file's home says of itself, which some of that is from.
+    home: Option<(ETag, Sums)>,
+    /// Of the blocks that were written here.
+    known: Vec<Option<u32>>,
+}
+
+/// What is sent of a file, part after part.
+pub(super) struct Proof<'a> {
+    said: Option<&'a Said>,
+    /// The blocks' checksums, as far as anybody here knows.
+    sent: Vec<Option<u32>>,
+}
+
+/// What is sent is not what the object says.
+pub(super) enum Untrue {
+    /// Something else was read.
+    Other(Range<u64>),
+    /// Of this the store has some, and some was read: what the store has nobody here knows.
+    Mixed,
+}
+
+impl<'a> Proof<'a> {
+    pub fn of(said: Option<&'a Said>) -> Proof<'a> {
+        Proof { said, sent: Vec::new() }
+    }
+
+    /// The next part goes from here.
+    pub fn read(&mut self, part: &Range<u64>, bytes: &[u8]) -> Result<(), Untrue> {
+        let Some(said) = self.said else { return Ok(()) };
+        self.sent.extend(sums_of_blocks(bytes).into_iter().map(Some));
+        self.check(said, part)
+    }
+
+    /// The store has the next part.
+    pub fn stored(&mut self, part: &Range<u64>) -> Result<(), Untrue> {
+        let Some(said) = self.said else { return Ok(()) };
+        self.sent.extend(said.known.iter().skip(self.sent.len()).take((part.end - part.start).div_ceil(BLOCK_BYTES) as usize));
+        self.check(said, part)
+    }
+
+    fn check(&self, said: &Said, part: &Range<u64>) -> Result<(), Untrue> {
+        for (span, sum) in said.sums.spans_of(part.clone()).filter(|(span, _)| span.end <= part.end) {
+            let sent = &self.sent[(span.start / BLOCK_BYTES) as usize..span.end.div_ceil(BLOCK_BYTES) as usize];
+            match crc32c_of_blocks(span.end - span.start, sent.iter().copied()) {
+                Some(sent) if sent == sum => {}
+                Some(_) => return Err(Untrue::Other(span)),
+                // Then it is what the home says.
+                None if sent.iter().all(Option::is_none) => {}
+                None => return Err(Untrue::Mixed),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    /// What the object of a file of this length is to say.
+    pub(super) async fn to_be_said(&self, ino: Ino, len_bytes: u64) -> Option<Said> {
+        let said = self.said_of(ino, len_bytes, None)?;
+        if said.sums.are_all_known() {
+            return Some(said);
+        }
+        let home = self.sums_of_home(ino).await;
+        self.said_of(ino, len_bytes, home).filter(|said| said.sums.is_any_known())
+    }
+
+    /// The same with what is known now, if that has not become less.
+    pub(super) fn said_still(&self, ino: Ino, len_bytes: u64, said: Said) -> Option<Said> {
+        let Said { sums, home, .. } = said;
+        let now = self.said_of(ino, len_bytes, home).filter(|now| sums.are_in(&now.sums))?;
+        Some(Said { sums, ..now })
+    }
+
+    async fn sums_of_home(&self, ino: Ino) -> Option<(ETag, Sums)> {
+        let (key, etag, _) = self.home_of(ino)?;
+        let meta = self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await.ok()?;
+        let sums = Sums::decode(&meta.tags, meta.len_bytes)?;
+        (meta.etag == etag).then_some((etag, sums))
+    }
+
+    /// The checksums of an object that is this file now, as far as they are known: of what was written here, and what the home says of
+    /// what is as there. What came from there and was not checked is not what the home has, which the bucket may copy into the object.
+    fn said_of(&self, ino: Ino, len_bytes: u64, home: Option<(ETag, Sums)>) -> Option<Said> {
+        let state = self.replica.view();
+        let extents = state.extents();
+        if extents.is_exposed(ino) {
+            return None;
+        }
+        let now = extents.home(ino);
+        let valid_bytes = now.as_ref().map_or(0, |now| now.valid_bytes);
+        let is_zero = |block: u64| block * BLOCK_BYTES >= valid_bytes || extents.is_hole(ino, block);
+        let per_chunk = CHUNK_BYTES / BLOCK_BYTES;
+        let mut known: Vec<Option<u32>> = Vec::new();
+        for chunk in 0..len_bytes.div_ceil(CHUNK_BYTES) {
+            let mut there = extents.chunk_blocks(ino, chunk).peekable();
+            known.extend((chunk * per_chunk..(chunk + 1) * per_chunk).map(|block| match there.next_if(|(next, _)| *next == block) {
+                Some((_, Block { version, sum, .. })) => sum.filter(|_| version > Version(0)),
+                None => is_zero(block).then_some(SUM_OF_ZEROS),
+            }));
+        }
+        let mut sums = Sums::of_blocks(len_bytes, known.iter().copied())?;
+        if let Some((etag, of_home)) = home.as_ref().filter(|(etag, _)| now.is_some_and(|now| now.etag == etag.0)) {
+            let blocks = |span: &Range<u64>| span.start / BLOCK_BYTES..span.end.div_ceil(BLOCK_BYTES);
+            let is_absent = |span: &Range<u64>| extents.resident_runs(ino, blocks(span)).is_empty();
+            let is_right = |span: &Range<u64>, sum| is_absent(span) || self.sum_of_cached(ino, etag, span) == Some(sum);
+            sums.take_over(of_home, |span, sum| extents.is_as_in_home(ino, span.clone()) && is_right(span, sum));
+        }
+        Some(Said { sums, home, known })
+    }
+}
