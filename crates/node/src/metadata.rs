@@ -104,7 +104,7 @@ impl Node {
 
     fn tell_of_metadata(&self) {
         let (bytes, limit) = (self.replica.view().memory_bytes(), self.options.metadata_bytes);
-        let what = (bytes.saturating_add(MOST_OF_INODE_BYTES) >= limit).then(|| {
+        let what = (bytes.saturating_add(most_of_named_bytes(MAX_NAME_BYTES)) >= limit).then(|| {
             format!(
                 "metadata takes {bytes} of the {limit} bytes of memory that it may: nothing can be made and no names come \
                  from the bucket until something is removed, or the volume is mounted with more --metadata-memory"
@@ -114,9 +114,14 @@ impl Node {
     }
 }
 
+/// An inode with a name of this length.
+fn most_of_named_bytes(len: usize) -> u64 {
+    MOST_OF_INODE_BYTES + len as u64
+}
+
 /// What a mutation can add at most, if it adds anything.
 fn most_added_bytes(mutation: &ClientMutation) -> Option<u64> {
-    let named = |len: usize| Some(MOST_OF_INODE_BYTES + len as u64);
+    let named = |len: usize| Some(most_of_named_bytes(len));
     let len = |name: &Name| name.as_bytes().len();
     match mutation {
         ClientMutation::Make { name, what: Make::Symlink { target }, .. } => named(len(name) + target.len()),
