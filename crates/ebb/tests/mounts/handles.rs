@@ -27,7 +27,7 @@ fn handle(path: &Path) -> Handle {
 
 fn open(mount: &File, handle: &Handle) -> Result<String, i32> {
     // SAFETY: the descriptor is open, and the handle is one that the kernel gave.
-    let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), handle, libc::O_RDONLY) };
+    let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), handle, libc::O_RDONLY | libc::O_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error().raw_os_error().unwrap());
     }
