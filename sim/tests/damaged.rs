@@ -677,6 +677,35 @@ fn what_is_damaged_on_its_way_to_be_sent_again_is_not_vouched_for() {
     }
 }
 
+/// Situation: as before, but it has rotted in the bucket, and comes damaged each time. Danger: it is sent for ever, or replaces what is there.
+/// Expectation: the flush says what is wrong, and nothing is replaced; once the bucket is right again the file is sent.
+#[test]
+fn what_has_rotted_is_not_sent_again_in_pieces() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::sending(&world, "a", &bucket, 64 << 10).await;
+        let usual = mount.process.bucket(&bucket).capabilities();
+        bucket.set_capabilities(Capabilities { copies_parts: false, ..usual });
+        let (ino, content) = large(&mount, 17).await;
+        let before = bucket.objects()["large"].meta.etag.clone();
+        mount.client.write(&Caller::ROOT, ino, 3 << 20, b"new"[..].into(), false).await.unwrap();
+        bucket.rot("large", 9 * MIB);
+        let flushed = mount.client.admin(AdminRequest::Flush { path: vec![] }).await;
+        let troubles = mount.troubles().await;
+        assert!(
+            flushed.is_err() && troubles.iter().any(|what| what.contains("large") && what.contains("not what was written")),
+            "{troubles:?}"
+        );
+        assert_eq!(bucket.objects()["large"].meta.etag, before);
+        bucket.rot("large", 9 * MIB);
+        mount.flush_and_evict().await;
+        assert_eq!(bucket.unfinished_uploads(), []);
+        assert_eq!(mount.read(ino, 9 * MIB, MIB).await.unwrap(), content[9 * MIB..10 * MIB]);
+        assert_eq!(mount.troubles().await, Vec::<String>::new());
+    });
+}
+
 /// Situation: of a file that was written here one block rots on the node's disk, and in the bucket too. Danger: with it all of its span goes that
 /// is whole here. Expectation: that block is EIO, and the others stay.
 #[test]
