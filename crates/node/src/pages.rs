@@ -12,18 +12,20 @@ use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ETag, Object};
 use futures_util::future::try_join_all;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Pages of directories that are being loaded.
 #[derive(Default)]
 pub(crate) struct Pages {
-    read: RefCell<BTreeMap<Ino, Read>>,
+    /// The one that was needed last is the last one.
+    read: RefCell<VecDeque<Read>>,
     /// Held while a head is read and its pieces are told: what is told of two would be mixed.
     heads: Locks<Ino>,
 }
 
 struct Read {
+    dir: Ino,
     head: Rc<Head>,
     etag: ETag,
     /// Those that were needed last.
@@ -32,6 +34,9 @@ struct Read {
 
 /// About so many pieces are loaded in one part of a listing.
 pub(crate) const LOAD_PIECES: usize = 4;
+
+/// Directories whose pages are kept: memory that `--metadata-memory` does not count.
+const KEPT_HEADS: usize = 16;
 
 /// Pieces that are kept of one directory: those that the next part of a listing, or the next name, is likely in.
 const KEPT_PIECES: usize = LOAD_PIECES + 1;
@@ -43,24 +48,38 @@ pub(crate) const LARGE_PAGE_BYTES: u64 = 32 << 20;
 impl Pages {
     /// What is read from now on is read anew.
     pub fn forget(&self, dir: Ino) {
-        self.read.borrow_mut().remove(&dir);
+        self.take(dir);
     }
 
     fn head(&self, dir: Ino) -> Option<(Rc<Head>, ETag)> {
-        self.read.borrow().get(&dir).map(|read| (read.head.clone(), read.etag.clone()))
+        let read = self.take(dir)?;
+        let head = (read.head.clone(), read.etag.clone());
+        self.read.borrow_mut().push_back(read);
+        Some(head)
     }
 
     fn keep(&self, dir: Ino, head: Rc<Head>, etag: ETag) {
-        self.read.borrow_mut().insert(dir, Read { head, etag, pieces: VecDeque::new() });
+        self.take(dir);
+        let mut read = self.read.borrow_mut();
+        if read.len() == KEPT_HEADS {
+            read.pop_front();
+        }
+        read.push_back(Read { dir, head, etag, pieces: VecDeque::new() });
+    }
+
+    fn take(&self, dir: Ino) -> Option<Read> {
+        let mut read = self.read.borrow_mut();
+        let at = read.iter().position(|read| read.dir == dir)?;
+        read.remove(at)
     }
 
     fn piece(&self, dir: Ino, id: u64) -> Option<Rc<Vec<Installed>>> {
         let read = self.read.borrow();
-        read.get(&dir)?.pieces.iter().find(|(kept, _)| *kept == id).map(|(_, entries)| entries.clone())
+        read.iter().find(|read| read.dir == dir)?.pieces.iter().find(|(kept, _)| *kept == id).map(|(_, entries)| entries.clone())
     }
 
     fn keep_piece(&self, dir: Ino, id: u64, entries: Rc<Vec<Installed>>) {
-        if let Some(read) = self.read.borrow_mut().get_mut(&dir) {
+        if let Some(read) = self.read.borrow_mut().iter_mut().find(|read| read.dir == dir) {
             read.pieces.push_back((id, entries));
             if read.pieces.len() > KEPT_PIECES {
                 read.pieces.pop_front();
@@ -223,5 +242,22 @@ mod tests {
             let payload: Payload = Payload::Command(Command::Backing(command));
             assert!(record::encode(&header, &payload, &mut Vec::new()).is_ok());
         }
+    }
+
+    #[test]
+    fn pages_of_many_directories_are_not_kept() {
+        let pages = Pages::default();
+        let time = Time::from_secs(0);
+        let (atime, mtime, ctime, btime) = (time, time, time, time);
+        let record = InstalledRecord { mode: 0o755, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
+        let page = DirectoryPage { dir: Ino(0), parent: None, record, hidden: vec![], entries: vec![] };
+        let keep = |dir| pages.keep(Ino(dir), Rc::new(page.clone().into()), ETag("tag".into()));
+        (0..KEPT_HEADS as u64).for_each(keep);
+        assert!(pages.head(Ino(0)).is_some(), "all have room");
+        keep(KEPT_HEADS as u64);
+        assert!(pages.head(Ino(0)).is_some(), "it was needed last");
+        assert!(pages.head(Ino(1)).is_none());
+        keep(2);
+        assert_eq!(pages.read.borrow().len(), KEPT_HEADS);
     }
 }
