@@ -32,11 +32,7 @@ impl Operations for Gcs {
             Outcome::Refused(refusal) => return Err(self.error(&call, &refusal)),
         };
         let (body, len_bytes) = answer.content(key, range)?;
-        let meta = meta(key, &answer, len_bytes)?;
-        match if_match {
-            Some(tag) if *tag != meta.etag => Err(BucketError::Precondition { key: key.into() }),
-            _ => Ok(Got::Object(Object { meta, body })),
-        }
+        Ok(Got::Object(Object { meta: meta(key, &answer, len_bytes)?, body }))
     }
 
     async fn head(&self, key: &str) -> Result<ObjectMeta, BucketError> {

@@ -123,15 +123,18 @@ impl<O: Operations> Bucket for Remote<O> {
         let longest = self.capabilities.max_object_bytes;
         self.run(move |store| async move {
             let range = range.map(|range| range.start..range.end.min(longest));
-            if range.as_ref().is_none_or(|range| !range.is_empty())
-                && let Got::Object(object) = store.get(&key, range, if_match.as_ref()).await?
-            {
-                return Ok(object);
-            }
-            let meta = store.head(&key).await?;
+            let got = match range.as_ref().is_none_or(|range| !range.is_empty()) {
+                true => store.get(&key, range, if_match.as_ref()).await?,
+                false => Got::NothingThere,
+            };
+            let object = match got {
+                Got::Object(object) => object,
+                Got::NothingThere => Object { meta: store.head(&key).await?, body: Bytes::new() },
+            };
             match if_match {
-                Some(tag) if tag != meta.etag => Err(BucketError::Precondition { key }),
-                _ => Ok(Object { meta, body: Bytes::new() }),
+                // A store may not know the condition.
+                Some(tag) if tag != object.meta.etag => Err(BucketError::Precondition { key }),
+                _ => Ok(object),
             }
         })
     }
