@@ -52,9 +52,9 @@ fn conditions_and_ranges_mean_what_the_port_says() {
             assert!(matches!(bucket.get("none", None, None).await, Err(BucketError::NotFound { .. })));
             assert!(matches!(bucket.head("none").await, Err(BucketError::NotFound { .. })));
 
-            assert!(precondition(bucket.copy("k", "copy", other().as_ref()).await));
-            assert_eq!(bucket.copy("k", "copy", Some(&second)).await.unwrap(), second);
-            assert!(matches!(bucket.copy("none", "copy", None).await, Err(BucketError::NotFound { .. })));
+            assert!(precondition(bucket.copy("k", "copy", other().as_ref(), Condition::Always).await));
+            assert_eq!(bucket.copy("k", "copy", Some(&second), Condition::Always).await.unwrap(), second);
+            assert!(matches!(bucket.copy("none", "copy", None, Condition::Always).await, Err(BucketError::NotFound { .. })));
 
             assert!(precondition(bucket.delete("k", Some(&first)).await));
             bucket.delete("k", Some(&second)).await.unwrap();

@@ -298,6 +298,13 @@ impl Mount {
         self.call(move |client| async move { client.write(&Caller::ROOT, ino, at, Bytes::from_static(text), false).await }).await.unwrap();
     }
 
+    async fn rename(&self, from: &str, to: &str) {
+        let (from, to) = (name(from), name(to));
+        let renaming =
+            |client: Client| async move { client.rename(&Caller::ROOT, Ino::ROOT, &from, Ino::ROOT, &to, RenameMode::Replace).await };
+        self.call(renaming).await.unwrap();
+    }
+
     async fn make(&self, text: &str, content: &'static [u8]) {
         let name = name(text);
         self.call(|client| async move { client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await }).await.unwrap();
@@ -385,6 +392,69 @@ fn what_was_changed_in_part_does_not_take_the_place_of_theirs() {
         assert_eq!((&sent[70_000..70_004], sent.len()), (&b"here"[..], LEN_BYTES));
         assert_eq!(beside(&bucket, "file"), [theirs]);
     });
+}
+
+/// Situation: a file is renamed, and others put an object where it goes: while the answer of the copy is lost, or before the copy gets there.
+/// Danger: theirs is taken for the copy, and ours is deleted; or theirs is gone.
+#[test]
+fn a_rename_takes_nobody_elses_place() {
+    for (seed, (lost, own_tags)) in (12..).zip([(true, true), (true, false), (false, true), (false, false)]) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        if own_tags {
+            bucket.give_own_tags();
+        }
+        run(&world, async {
+            let mount = mount(&world, "a", &bucket).await;
+            mount.make("old", b"ours").await;
+            mount.flush().await;
+            let always = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) };
+            let faults = match lost {
+                true => BucketFaults { lost_answer: Rate::ALWAYS, ..BucketFaults::default() },
+                false => BucketFaults { slow: always, ..BucketFaults::default() },
+            };
+            world.set_faults(FaultPlan { bucket: faults, ..FaultPlan::default() });
+            mount.rename("old", "new").await;
+            while asked(&bucket, "copy") == 0 || lost && !bucket.objects().contains_key("new") {
+                world.sleep(Duration::from_micros(100)).await;
+            }
+            world.set_faults(FaultPlan::default());
+            if lost {
+                world.sleep(Duration::from_secs(5)).await;
+            }
+            put(&bucket, "new", "another's");
+            mount.flush().await;
+            assert_eq!(bucket.objects()["new"].body, "ours", "{lost}, {own_tags}");
+            assert_eq!(beside(&bucket, "new"), ["another's"], "{lost}, {own_tags}");
+            assert_eq!(mount.read("new").await.unwrap(), "ours");
+            assert!(!bucket.objects().contains_key("old"));
+        });
+    }
+}
+
+/// Situation: a bucket whose copies have tags of their own refuses every other request, while others replace what was changed here.
+/// Expectation: theirs is kept once.
+#[test]
+fn a_conflict_is_kept_once() {
+    for seed in 20..30 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.give_own_tags();
+        run(&world, async {
+            let mount = mount(&world, "a", &bucket).await;
+            mount.make("file", b"ours").await;
+            mount.flush().await;
+            put(&bucket, "file", "another's");
+            let faults = BucketFaults { unavailable: Rate::one_in(2), lost_answer: Rate::one_in(4), ..BucketFaults::default() };
+            world.set_faults(FaultPlan { bucket: faults, ..FaultPlan::default() });
+            mount.write("file", 0, b"OURS").await;
+            world.sleep(INTERVAL * 4).await;
+            world.set_faults(FaultPlan::default());
+            mount.flush().await;
+            assert_eq!(bucket.objects()["file"].body, "OURS");
+            assert_eq!(beside(&bucket, "file"), ["another's"], "seed {seed}");
+        });
+    }
 }
 
 /// Situation: beside a key there is another's object at every name that is looked at. Expectation: theirs stays where it is, and what was

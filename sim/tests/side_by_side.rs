@@ -315,3 +315,36 @@ fn a_bucket_that_is_away_does_not_keep_the_others_claimed() {
         }
     }
 }
+
+/// Situation: two files of one bucket change places, so that one of them makes way in another bucket, and that one is away when a part of
+/// it comes and when the upload is to be ended. Danger: the upload stays, and is paid for.
+#[test]
+fn a_copy_that_fails_leaves_no_upload() {
+    for seed in 0..4 {
+        let world = World::new(seed);
+        let buckets = ["root", "first", "second"].map(|name| world.bucket_named(name));
+        let root = buckets[0].clone();
+        let process = world.machine("a").process_on("node", "data");
+        let (node, client) = world.run(process.call(open(process.clone(), buckets.clone()))).unwrap().unwrap().unwrap();
+        let changing = process.call(async move {
+            for file in ["one", "other"] {
+                write(client.clone(), 0, file.into(), vec![file.len() as u8; 1 << 20]).await.unwrap();
+            }
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            let dir = dir_of(&client, 0).await.unwrap();
+            client.rename(&Caller::ROOT, dir, &name("one"), dir, &name("other"), RenameMode::Exchange).await.unwrap();
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            drop((node, client));
+        });
+        let failing = async {
+            while root.requests().get("upload_part").is_none() {
+                world.sleep(Duration::from_micros(100)).await;
+            }
+            root.vanish_for(Duration::from_secs(3));
+        };
+        world.run(futures_util::future::join(changing, failing)).unwrap().0.unwrap();
+        assert_eq!(root.unfinished_uploads(), vec![], "seed {seed}");
+        let objects = buckets[1].objects();
+        assert_eq!((objects["one"].body[0], objects["other"].body[0]), (5, 3), "seed {seed}");
+    }
+}

@@ -171,13 +171,20 @@ impl S3 for Server {
         let input = req.input;
         let CopySource::Bucket { key, .. } = &input.copy_source else { return Err(s3_error!(NotImplemented)) };
         let guard = input.copy_source_if_match.as_ref().and_then(wanted);
+        // What is asked of the target is not among what the library takes out of the request.
+        let header = |name: &str| req.headers.get(name).and_then(|value| value.to_str().ok());
+        let condition = match (header("if-match"), header("if-none-match")) {
+            (Some(tag), _) => Condition::Match(ebb_ports::ETag(tag.trim_matches('"').into())),
+            (None, Some(_)) => Condition::Absent,
+            (None, None) => Condition::Always,
+        };
         let copied = match input.metadata_directive.as_ref().map(MetadataDirective::as_str) {
             Some(MetadataDirective::REPLACE) => {
                 let object = self.ask(&input.bucket, |bucket| bucket.get(key, None, guard.as_ref()))?;
                 let tags = tags(input.metadata, input.content_type);
-                self.ask(&input.bucket, |bucket| bucket.put(&input.key, object.body, Condition::Always, tags))?
+                self.ask(&input.bucket, |bucket| bucket.put(&input.key, object.body, condition, tags))?
             }
-            _ => self.ask(&input.bucket, |bucket| bucket.copy(key, &input.key, guard.as_ref()))?,
+            _ => self.ask(&input.bucket, |bucket| bucket.copy(key, &input.key, guard.as_ref(), condition))?,
         };
         let result = CopyObjectResult { e_tag: etag(copied), ..CopyObjectResult::default() };
         Ok(S3Response::new(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() }))

@@ -176,9 +176,9 @@ impl Bucket for PacedBucket {
         Box::pin(self.write(0, move |inner| inner.delete(&key, if_match.as_ref())))
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (from, to, if_match) = (from.to_owned(), to.to_owned(), if_match.cloned());
-        Box::pin(self.write(0, move |inner| inner.copy(&from, &to, if_match.as_ref())))
+        Box::pin(self.write(0, move |inner| inner.copy(&from, &to, if_match.as_ref(), condition)))
     }
 
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {

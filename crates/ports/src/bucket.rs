@@ -26,8 +26,9 @@ pub trait Bucket {
     /// a store that cannot ([`Capabilities::conditional_delete`]) is asked with HEAD first.
     fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>>;
 
-    /// Server-side copy with the object's tags. `if_match` guards the source.
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>>;
+    /// Server-side copy with the object's tags. `if_match` guards the source, and `condition` what stands at `to`, where the
+    /// store guards that at all: several of S3 do not.
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>>;
 
     /// Keys that begin with `prefix`, in byte order, one page.
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>>;
@@ -204,4 +205,15 @@ pub enum BucketError {
     /// The request was sent and its answer lost: it may have taken effect, now or later.
     #[error("{what}: outcome unknown")]
     Unknown { what: String },
+}
+
+impl BucketError {
+    /// What it means that an upload could not be ended which nobody else has heard of. Who is told that an outcome is unknown
+    /// looks for uploads of the key; nothing is to be said of one that is gone, or that the store will not let anybody end.
+    pub fn leaves_upload(self) -> Option<BucketError> {
+        match self {
+            BucketError::NotFound { .. } | BucketError::Forbidden { .. } | BucketError::Refused { .. } => None,
+            error => Some(BucketError::Unknown { what: error.to_string() }),
+        }
+    }
 }

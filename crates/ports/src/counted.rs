@@ -85,8 +85,8 @@ impl Bucket for CountedBucket {
         self.count("delete", 0, self.inner.delete(key, if_match), nothing)
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
-        self.count("copy", 0, self.inner.copy(from, to, if_match), nothing)
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
+        self.count("copy", 0, self.inner.copy(from, to, if_match, condition), nothing)
     }
 
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {

@@ -103,6 +103,11 @@ impl SimBucket {
         self.shared.store.borrow_mut().weak_tags = weak;
     }
 
+    /// From here on no two objects have the same tag: a copy is not known by that of what it is a copy of.
+    pub fn give_own_tags(&self) {
+        self.shared.store.borrow_mut().own_tags = true;
+    }
+
     /// Uploads are put together from objects of their own, as in stores that know none: they go
     /// once whoever completes an upload has heard of it, or aborts it.
     pub fn keep_parts(&self) {
@@ -407,11 +412,12 @@ impl Bucket for ProcessBucket {
         })
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (from, to, if_match) = (from.to_owned(), to.to_owned(), if_match.cloned());
         Box::pin(async move {
             let what = format!("{from} to {to}");
-            self.request(Kind::Changes("copy"), &what, move |store, request| store.copy(request, &from, &to, if_match.as_ref())).await
+            self.request(Kind::Changes("copy"), &what, move |store, request| store.copy(request, &from, &to, if_match.as_ref(), &condition))
+                .await
         })
     }
 

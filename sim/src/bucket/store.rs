@@ -39,12 +39,14 @@ pub struct UnfinishedUpload {
 }
 
 /// Laws: one object per key; a tag is a function of the content, as in S3, so content that
-/// comes back brings its tag back; the history holds every change and nothing else.
+/// comes back brings its tag back, unless each object has its own; the history holds every change and nothing else.
 pub(crate) struct Store {
     pub(crate) capabilities: Capabilities,
     pub(crate) history: Vec<Mutation>,
     /// Conditions of reads never hold.
     pub(crate) weak_tags: bool,
+    /// No two objects ever have the same tag, as in other stores.
+    pub(crate) own_tags: bool,
     /// Completing an upload does not take its parts away.
     pub(crate) keeps_parts: bool,
     pub(crate) refuses_part_copies: bool,
@@ -75,6 +77,7 @@ impl Store {
             capabilities: CAPABILITIES,
             history: Vec::new(),
             weak_tags: false,
+            own_tags: false,
             keeps_parts: false,
             refuses_part_copies: false,
             excludes_nested: false,
@@ -151,9 +154,17 @@ impl Store {
         Ok(())
     }
 
-    pub(crate) fn copy(&mut self, request: &Request<'_>, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
+    pub(crate) fn copy(
+        &mut self,
+        request: &Request<'_>,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         self.check_key(to)?;
         let source = self.get(from, None, if_match)?;
+        self.check_condition(to, condition)?;
         self.check_nesting(to)?;
         Ok(self.insert(request, to, content_tag(&source.body), source.body, source.meta.tags))
     }
@@ -277,6 +288,7 @@ impl Store {
     fn insert(&mut self, request: &Request<'_>, key: &str, etag: ETag, body: Bytes, tags: ObjectTags) -> ETag {
         let sums = Sums::decode(&tags, body.len() as u64).filter(|_| !self.is_rotten);
         assert_eq!(sums.and_then(|sums| sums.damage(0, &body)), None, "{key} is not what its checksums say");
+        let etag = if self.own_tags { ETag(format!("{}-of-{}", etag.0, self.history.len())) } else { etag };
         let meta = ObjectMeta { etag: etag.clone(), len_bytes: body.len() as u64, modified_secs: request.wall_secs, tags };
         self.objects.insert(key.to_owned(), Object { meta, body });
         self.record(request, key, Some(etag.clone()));

@@ -25,6 +25,8 @@ pub struct Plan {
     keeps: bool,
     /// The bucket has a place for an object at a key and one below it.
     nests: bool,
+    /// No two objects of the bucket have the same tag.
+    own_tags: bool,
     /// Entries that the bucket lists at one time.
     most_listed: usize,
 }
@@ -85,6 +87,7 @@ impl Plan {
             found: rng.below(2) == 0,
             keeps: rng.split("trash").index(4) == 0,
             nests: rng.split("nested").index(3) != 0,
+            own_tags: rng.split("tags").index(3) == 0,
             most_listed: [1000, 1000, 3, 2][rng.split("listed").index(4)],
         }
     }
@@ -111,6 +114,9 @@ impl Plan {
     pub fn fill(&self, bucket: &SimBucket) -> Tree {
         if !self.nests {
             bucket.exclude_nested();
+        }
+        if self.own_tags {
+            bucket.give_own_tags();
         }
         bucket.list_at_most(self.most_listed);
         let found: &[(&str, &[u8])] = if self.found { &FOUND } else { &[] };

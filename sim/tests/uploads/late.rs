@@ -94,6 +94,9 @@ fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
     for (seed, removed) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
         let world = World::new(seed);
         let bucket = world.bucket();
+        if seed % 4 >= 2 {
+            bucket.give_own_tags();
+        }
         bucket.put_as_outsider("old", vec![7; 1000], vec![]).unwrap();
         let process = world.machine("a").process_on("node", "data");
         let (port, inner) = (process.bucket(&bucket), process.clone());

@@ -283,6 +283,9 @@ fn a_copy_that_a_dead_node_has_made_is_known() {
     for (seed, removed) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
         let world = World::new(seed);
         let bucket = world.bucket();
+        if seed % 2 == 1 {
+            bucket.give_own_tags();
+        }
         bucket.put_as_outsider("old", vec![7; 1000], vec![]).unwrap();
         let process = world.machine("a").process("node");
         let port = process.bucket(&bucket);

@@ -144,7 +144,7 @@ async fn ask(store: &impl Operations, operations: impl Iterator<Item = u8>) {
             },
             2 => store.head("k").await.ok().map(|meta| meta.etag),
             3 => store.put("k", body.clone(), &Condition::Match(etag.clone()), &tags).await.ok(),
-            4 => store.copy("k", "l", Some(&etag)).await.ok(),
+            4 => store.copy("k", "l", Some(&etag), &Condition::Always).await.ok(),
             5 => store.upload_begin("k", &tags).await.ok().map(|upload| ETag(upload.0)),
             6 => store.upload_part("k", &upload, 1, body.clone()).await.ok().map(|part| ETag(part.receipt)),
             7 => {

@@ -168,10 +168,10 @@ impl Bucket for Memory {
         })
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
         let mut state = self.state.borrow_mut();
         let source = state.find(from, if_match).cloned();
-        answer(source.and_then(|source| state.store(to, source.parts, &Condition::Always, source.meta.tags)))
+        answer(source.and_then(|source| state.store(to, source.parts, &condition, source.meta.tags)))
     }
 
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {

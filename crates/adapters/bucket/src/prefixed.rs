@@ -61,8 +61,8 @@ impl Bucket for Prefixed {
         self.stripped(self.inner.delete(&self.outer(key), if_match))
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
-        self.stripped(self.inner.copy(&self.outer(from), &self.outer(to), if_match))
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
+        self.stripped(self.inner.copy(&self.outer(from), &self.outer(to), if_match, condition))
     }
 
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {

@@ -164,10 +164,17 @@ impl Backing {
         self.queue.is_empty() && self.deletes.is_empty() && self.uploads.is_empty()
     }
 
+    /// The key of an object that is to be deleted, by its tag.
+    pub fn deleted_with(&self, tag: &str) -> Option<String> {
+        self.deletes.iter().find(|(_, deleted)| deleted.as_deref() == Some(tag)).map(|(key, _)| key)
+    }
+
     /// Objects to be deleted, with the tag that guards against another's hand. Those that a
-    /// write under way may still bring back wait for its end.
+    /// write under way may still bring back wait for its end, and so do those that what a run of before has written may be
+    /// known by.
     pub fn deletes(&self) -> impl Iterator<Item = (String, Option<String>)> {
-        self.deletes.iter().filter(|(key, _)| !self.uploads.values().any(|upload| upload.claims(key)))
+        let is_needed = |upload: &Upload, tag: &Option<String>| upload.late && tag.is_some() && upload.from == *tag;
+        self.deletes.iter().filter(move |(key, tag)| !self.uploads.values().any(|upload| upload.claims(key) || is_needed(upload, tag)))
     }
 
     /// Writes that had begun. A node that has just started finds out how each one ended

@@ -1,11 +1,12 @@
 //! What is done to the object of a file: written, moved, deleted.
 
 use super::transact::FlushError;
+use super::upload::tag;
 use crate::Node;
 use ebb_core::backing::{FlushStep, keys};
 use ebb_core::partition::Partition;
 use ebb_model::*;
-use ebb_ports::{BucketError, ETag};
+use ebb_ports::{BucketError, Condition, ETag, ObjectMeta};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -64,15 +65,12 @@ impl Node {
         self.begin(ino, to, planned).await?;
         // An earlier copy of the same may stand there.
         let moved = match self.keep_other(to, Some(etag)).await {
-            Ok(()) => {
+            Ok(there) => {
                 let doubt = Cell::new(false);
-                match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag))).await {
-                    Ok(_) if doubt.get() => {
-                        let moved = self.after_late_effects(to).await;
-                        // What is large is copied in parts.
-                        self.abort_unheard(to, None).await.and(moved)
-                    }
-                    moved => moved,
+                match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), there.clone())).await {
+                    Err(error @ BucketError::Unknown { .. }) => Err(error),
+                    heard if doubt.get() => self.seen_copy((from, etag), to, heard).await,
+                    heard => heard,
                 }
             }
             Err(error) => Err(error),
@@ -111,31 +109,101 @@ impl Node {
         Ok(())
     }
 
-    /// Somebody else's object stands where one of ours is to be: it is kept beside, under a
-    /// name that says so (O-55). `mine` may be replaced. What others have made of an object of ours has our tag still.
-    pub(crate) async fn keep_other(&self, key: &str, mine: Option<&ETag>) -> Result<(), BucketError> {
-        let head = |key: String| async move {
-            match self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await {
-                Ok(meta) => Ok(Some(meta.etag)),
-                Err(BucketError::NotFound { .. }) => Ok(None),
-                Err(error) => Err(error),
+    /// What a copy has come to of which not every answer was heard: an earlier attempt may have made it, and what stands there
+    /// may by now be somebody else's.
+    async fn seen_copy(&self, (from, etag): (&str, &ETag), to: &str, heard: Result<ETag, BucketError>) -> Result<ETag, BucketError> {
+        self.outlast_doubts(to).await;
+        // What is large is copied in parts.
+        self.abort_unheard(to, None).await?;
+        let there = self.persist(to, || self.bucket().head(to)).await?;
+        if heard.as_ref() == Ok(&there.etag) {
+            return heard;
+        }
+        match self.persist(from, || self.bucket().head(from)).await {
+            Ok(source) if source.etag == *etag && self.is_copy((from, &source), (to, &there)).await? => Ok(there.etag),
+            Ok(_) | Err(BucketError::NotFound { .. }) => Err(heard.err().unwrap_or(BucketError::Precondition { key: to.into() })),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether an object is what the store has made of another one. On some stores a copy has the tag of what it is a copy of,
+    /// on others one of its own.
+    pub(super) async fn is_copy(&self, (from, source): (&str, &ObjectMeta), (to, there): (&str, &ObjectMeta)) -> Result<bool, BucketError> {
+        if source.etag == there.etag {
+            return Ok(true);
+        }
+        if source.len_bytes != there.len_bytes || tag(&source.tags) != tag(&there.tags) {
+            return Ok(false);
+        }
+        if tag(&there.tags).is_some() {
+            return Ok(true);
+        }
+        // Others wrote it. What is too long to be looked at is copied once more.
+        if there.len_bytes > MAX_COMPARED_BYTES {
+            return Ok(false);
+        }
+        let mut at = 0;
+        while at < there.len_bytes {
+            let range = at..there.len_bytes.min(at + COMPARED_BYTES);
+            let bytes_of = |key: String, etag: ETag| {
+                let range = range.clone();
+                async move {
+                    let ask = || self.bucket().get(&key, Some(range.clone()), Some(&etag));
+                    self.bucket_retry("get", &key, range.end - range.start, ask).await.map(|object| object.body)
+                }
+            };
+            if bytes_of(from.into(), source.etag.clone()).await? != bytes_of(to.into(), there.etag.clone()).await? {
+                return Ok(false);
             }
-        };
-        let Some(found) = head(key.to_owned()).await?.filter(|found| Some(found) != mine) else { return Ok(()) };
+            at = range.end;
+        }
+        Ok(true)
+    }
+
+    /// Where one of ours is to be, somebody else's object may stand: it is kept beside, under a name that says so (O-55).
+    /// `mine` may be replaced. What is told is what stands there then, and guards what is written that nobody else's has come
+    /// since. What others have made of an object of ours has our tag still.
+    pub(crate) async fn keep_other(&self, key: &str, mine: Option<&ETag>) -> Result<Condition, BucketError> {
+        let Some(found) = self.there(key).await? else { return Ok(Condition::Absent) };
+        if Some(&found.etag) != mine {
+            self.keep_beside(key, &found).await?;
+        }
+        Ok(Condition::Match(found.etag))
+    }
+
+    async fn keep_beside(&self, key: &str, found: &ObjectMeta) -> Result<(), BucketError> {
         for number in 1..=MAX_ASIDE {
-            let aside = keys::aside(key, ebb_format::crc32c(found.0.as_bytes()), number);
-            match head(aside.clone()).await? {
-                Some(there) if there == found => return Ok(()),
+            let aside = &keys::aside(key, ebb_format::crc32c(found.etag.0.as_bytes()), number);
+            if let Some(there) = self.there(aside).await? {
+                if self.is_copy((key, found), (aside, &there)).await? {
+                    return Ok(());
+                }
                 // Of another conflict, or others have changed it.
-                Some(_) => continue,
-                None => {}
+                continue;
             }
             tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
-            return self.insist(&aside, || self.bucket().copy(key, &aside, Some(&found))).await.map(drop);
+            let copied = self.insist(aside, || self.bucket().copy(key, aside, Some(&found.etag), Condition::Absent)).await;
+            return match (copied, self.there(aside).await?) {
+                // An attempt whose answer was lost has made it.
+                (Err(BucketError::Precondition { .. }), Some(there)) if self.is_copy((key, found), (aside, &there)).await? => Ok(()),
+                (copied, _) => copied.map(drop),
+            };
         }
         Err(BucketError::Unavailable { what: format!("{key} has {MAX_ASIDE} versions of others beside it"), retry_after: None })
     }
+
+    async fn there(&self, key: &str) -> Result<Option<ObjectMeta>, BucketError> {
+        match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
+            Ok(meta) => Ok(Some(meta)),
+            Err(BucketError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
+
+/// The longest objects of others that are compared byte for byte, and how much of them at one time.
+const MAX_COMPARED_BYTES: u64 = 64 << 20;
+const COMPARED_BYTES: u64 = 4 << 20;
 
 /// Versions of others with one tag that are kept beside one key.
 const MAX_ASIDE: u32 = 100;

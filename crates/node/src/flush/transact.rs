@@ -7,7 +7,7 @@ use crate::head::{LATE_EFFECT, Tenure};
 use crate::side_by_side::Member;
 use ebb_core::partition::Partition;
 use ebb_model::*;
-use ebb_ports::{BucketError, ETag, PortFuture, UploadId};
+use ebb_ports::{BucketError, PortFuture, UploadId};
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -182,13 +182,6 @@ impl Node {
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
         self.ask_until_clear(key, &Cell::new(false), ask).await
-    }
-
-    /// The tag of an object that was made by a request that no condition guards, after another
-    /// one of which nobody heard: that may come late, and make the object anew.
-    pub(super) async fn after_late_effects(&self, key: &str) -> Result<ETag, BucketError> {
-        self.outlast_doubts(key).await;
-        self.persist(key, || self.bucket().head(key)).await.map(|meta| meta.etag)
     }
 
     /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever complete them. Where they may

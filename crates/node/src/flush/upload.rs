@@ -412,13 +412,14 @@ impl Node {
         content: &Content,
         send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
     ) -> Result<Sent, BucketError> {
-        let mut condition = match replaces {
-            _ if !self.bucket().capabilities().conditional_put => {
+        let is_guarded = self.bucket().capabilities().conditional_put;
+        let mut condition = match &replaces {
+            _ if !is_guarded => {
                 // Nothing guards the put: what it would replace is at least looked at.
                 self.keep_other(key, replaces.as_ref()).await?;
                 Condition::Always
             }
-            Some(etag) => Condition::Match(etag),
+            Some(etag) => Condition::Match(etag.clone()),
             None => Condition::Absent,
         };
         // An attempt whose outcome nobody knows.
@@ -428,20 +429,19 @@ impl Node {
                 Err(BucketError::Precondition { .. }) => {}
                 // The object to be replaced is gone, or the upload: it may have been completed.
                 Err(BucketError::NotFound { .. }) if doubt.get() || matches!(condition, Condition::Match(_)) => {}
-                Ok(_) if condition == Condition::Always && doubt.get() => return self.after_late_effects(key).await.map(Sent::Answered),
+                // An attempt whose answer was lost may come late, and make the object anew.
+                Ok(_) if condition == Condition::Always && doubt.get() => self.outlast_doubts(key).await,
                 ended => return ended.map(Sent::Answered),
             }
-            condition = match self.ask_until_clear(key, &doubt, || self.bucket().head(key)).await {
+            let there = match self.ask_until_clear(key, &doubt, || self.bucket().head(key)).await {
                 Ok(meta) if doubt.get() && meta.len_bytes == content.size_bytes && tag(&meta.tags) == tag(&content.tags) => {
                     return Ok(Sent::Found(meta.etag));
                 }
-                Ok(meta) => {
-                    self.keep_other(key, None).await?;
-                    Condition::Match(meta.etag)
-                }
+                Ok(_) => self.keep_other(key, replaces.as_ref()).await?,
                 Err(BucketError::NotFound { .. }) => Condition::Absent,
                 Err(error) => return Err(error),
             };
+            condition = if is_guarded { there } else { Condition::Always };
         }
         Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
     }
@@ -513,15 +513,33 @@ impl Node {
             Err(error) => return Err(bucket_refusal(&error)),
         };
         let version = self.version_in(&meta, ino);
-        // A copy of what others wrote has no tag of ours, and theirs.
-        let from = self.replica.view().backing().upload(ino).and_then(|upload| upload.from.clone());
+        // A copy of what others wrote has no tag of ours.
+        let is_copy = version.is_none() && self.is_copy_of_home(ino, (key, &meta)).await?;
         let ObjectMeta { etag: ETag(etag), len_bytes, .. } = meta;
         let key = key.into();
         Ok(match version {
             Some(version) => Some(BackingCommand::Uploaded { ino, key, etag, len_bytes, version }),
-            None if from.as_ref() == Some(&etag) => Some(BackingCommand::Moved { ino, key, etag }),
+            None if is_copy => Some(BackingCommand::Moved { ino, key, etag }),
             None => None,
         })
+    }
+
+    /// Of a file that is being moved. What has to be read for it waits until the node serves.
+    async fn is_copy_of_home(&self, ino: Ino, (key, there): (&str, &ObjectMeta)) -> Result<bool, RpcError> {
+        let moved = self.replica.view().backing().upload(ino).and_then(|upload| Some((upload.from.clone()?, upload.late)));
+        let Some((from, late)) = moved else { return Ok(false) };
+        if from == there.etag.0 || !late {
+            return Ok(from == there.etag.0);
+        }
+        let home = self.home_of(ino).filter(|(_, etag, _)| etag.0 == from).map(|(home, ..)| home);
+        // Of a file that has been removed since.
+        let Some(home) = home.or_else(|| self.replica.view().backing().deleted_with(&from)) else { return Ok(false) };
+        let compared = match self.bucket_retry("head", &home, 0, || self.bucket().head(&home)).await {
+            Ok(source) if source.etag.0 == from => self.is_copy((&home, &source), (key, there)).await,
+            Ok(_) | Err(BucketError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        };
+        compared.map_err(|error| bucket_refusal(&error))
     }
 
     /// The object is not the one that was there before what has ended so.
@@ -657,6 +675,6 @@ pub(crate) fn tag_of(meta: &ObjectMeta) -> Option<(&str, &str)> {
     tag(&meta.tags)?.rsplit_once('/')
 }
 
-fn tag(tags: &ObjectTags) -> Option<&str> {
+pub(super) fn tag(tags: &ObjectTags) -> Option<&str> {
     tags.iter().find(|(name, _)| name == TAG).map(|(_, value)| value.as_str())
 }

@@ -8,7 +8,13 @@ use ebb_ports::{Bucket, BucketError, Condition, ETag, ObjectMeta, PartTag};
 const PIECE_BYTES: u64 = 8 << 20;
 
 /// `if_match` guards the source, and the tag found there what is read of it.
-pub(super) async fn copy(bucket: &dyn Bucket, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
+pub(super) async fn copy(
+    bucket: &dyn Bucket,
+    from: &str,
+    to: &str,
+    if_match: Option<&ETag>,
+    condition: Condition,
+) -> Result<ETag, BucketError> {
     let source = bucket.head(from).await?;
     if if_match.is_some_and(|tag| *tag != source.etag) {
         return Err(BucketError::Precondition { key: from.into() });
@@ -16,7 +22,7 @@ pub(super) async fn copy(bucket: &dyn Bucket, from: &str, to: &str, if_match: Op
     let limits = bucket.capabilities();
     if source.len_bytes <= PIECE_BYTES.min(limits.max_put_bytes) {
         let body = piece(bucket, from, &source, 0, source.len_bytes).await?;
-        return bucket.put(to, body, Condition::Always, source.tags).await;
+        return bucket.put(to, body, condition, source.tags).await;
     }
     let even = source.len_bytes.div_ceil(u64::from(limits.max_parts));
     let piece_bytes = PIECE_BYTES.max(limits.min_part_bytes).max(even);
@@ -34,15 +40,17 @@ pub(super) async fn copy(bucket: &dyn Bucket, from: &str, to: &str, if_match: Op
         Ok(parts)
     };
     let completed = match sent.await {
-        Ok(parts) => bucket.upload_complete(to, &upload, parts, Condition::Always).await.map_err(|error| gone(error, to)),
+        Ok(parts) => bucket.upload_complete(to, &upload, parts, condition).await.map_err(|error| gone(error, to)),
         Err(error) => Err(error),
     };
-    if completed.is_err()
-        && let Err(error) = bucket.upload_abort(to, &upload).await
-    {
-        tracing::warn!(key = to, upload = upload.0, %error, "an upload of a failed copy is left behind");
+    let Err(error) = completed else { return completed };
+    match bucket.upload_abort(to, &upload).await {
+        Ok(()) => Err(error),
+        Err(left) => {
+            tracing::warn!(key = to, upload = upload.0, error = %left, "the upload of a failed copy could not be ended");
+            Err(left.leaves_upload().unwrap_or(error))
+        }
     }
-    completed
 }
 
 async fn piece(bucket: &dyn Bucket, from: &str, source: &ObjectMeta, start: u64, end: u64) -> Result<Bytes, BucketError> {

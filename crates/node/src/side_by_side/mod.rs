@@ -189,17 +189,17 @@ impl Bucket for SideBySide {
     }
 
     /// Between two buckets the bytes go through this node.
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
         let side = |key: &str| member_of(&self.members, key).map(|member| member.dir.clone());
         let (from, if_match) = (from.to_owned(), if_match.cloned());
         if side(&from) != side(to) {
             let to = to.to_owned();
-            return Box::pin(async move { across::copy(self, &from, &to, if_match.as_ref()).await });
+            return Box::pin(async move { across::copy(self, &from, &to, if_match.as_ref(), condition).await });
         }
         match self.place(&from) {
             Place::Marker | Place::Hidden => Box::pin(ready(Err(not_to_be_written(&from)))),
-            Place::Root => self.write(to, |bucket, to| bucket.copy(&from, to, if_match.as_ref())),
-            Place::Member(_, inner) => self.write(to, |bucket, to| bucket.copy(inner, to, if_match.as_ref())),
+            Place::Root => self.write(to, |bucket, to| bucket.copy(&from, to, if_match.as_ref(), condition)),
+            Place::Member(_, inner) => self.write(to, |bucket, to| bucket.copy(inner, to, if_match.as_ref(), condition)),
         }
     }
 

@@ -11,7 +11,7 @@ fn a_copy_across_carries_content_and_tags() {
     for body in [vec![], b"small".to_vec(), large] {
         let tag = now(world.all.put("a/from", body.clone().into(), Condition::Always, tags.clone())).unwrap();
         for to in ["b/to", "to", "a/to"] {
-            let copied = now(world.all.copy("a/from", to, Some(&tag))).unwrap();
+            let copied = now(world.all.copy("a/from", to, Some(&tag), Condition::Always)).unwrap();
             let object = now(world.all.get(to, None, Some(&copied))).unwrap();
             assert!(object.body == body && object.meta.tags == tags);
         }
@@ -24,7 +24,7 @@ fn a_copy_across_is_guarded_by_its_source() {
     let world = world(&["a"]);
     put(&world.all, "x", "1");
     let other = ETag("other".into());
-    assert_eq!(now(world.all.copy("x", "a/x", Some(&other))), Err(BucketError::Precondition { key: "x".into() }));
-    assert_eq!(now(world.all.copy("none", "a/x", None)), Err(BucketError::NotFound { key: "none".into() }));
+    assert_eq!(now(world.all.copy("x", "a/x", Some(&other), Condition::Always)), Err(BucketError::Precondition { key: "x".into() }));
+    assert_eq!(now(world.all.copy("none", "a/x", None, Condition::Always)), Err(BucketError::NotFound { key: "none".into() }));
     assert_eq!(text(&world.all, "a/x"), None);
 }

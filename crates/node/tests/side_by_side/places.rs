@@ -64,8 +64,8 @@ fn assert_refused(bucket: &Rc<dyn Bucket>, key: &str) {
     refused(now(bucket.put(key, vec![].into(), Condition::Always, vec![])).map(drop));
     refused(now(bucket.put(key, vec![].into(), Condition::Absent, vec![])).map(drop));
     refused(now(bucket.delete(key, None)));
-    refused(now(bucket.copy("source", key, None)).map(drop));
-    refused(now(bucket.copy(key, "a/to", None)).map(drop));
+    refused(now(bucket.copy("source", key, None, Condition::Always)).map(drop));
+    refused(now(bucket.copy(key, "a/to", None, Condition::Always)).map(drop));
     refused(now(bucket.upload_begin(key, vec![])).map(drop));
     refused(now(bucket.upload_part(key, &upload, 1, vec![].into())).map(drop));
     refused(now(bucket.upload_complete(key, &upload, vec![], Condition::Always)).map(drop));

@@ -63,10 +63,10 @@ impl Operations for Blobs {
         self.call(&call).await.map(drop)
     }
 
-    async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
+    async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: &Condition) -> Result<ETag, BucketError> {
         self.service.check_key(from)?;
         self.service.check_key(to)?;
-        self.copy_blob(from, to, if_match, &Condition::Always).await
+        self.copy_blob(from, to, if_match, condition).await
     }
 
     async fn list(&self, request: &ListRequest, token: Option<&str>) -> Result<Listed, BucketError> {

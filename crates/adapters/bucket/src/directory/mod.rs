@@ -113,9 +113,9 @@ impl Bucket for Directory {
         self.run(move |store| store.delete(&key, if_match.as_ref()))
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (from, to, if_match) = (from.to_string(), to.to_string(), if_match.cloned());
-        self.run(move |store| store.copy(&from, &to, if_match.as_ref()))
+        self.run(move |store| store.copy(&from, &to, if_match.as_ref(), &condition))
     }
 
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {

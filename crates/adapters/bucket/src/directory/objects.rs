@@ -178,7 +178,7 @@ impl Store {
         self.prune(&path)
     }
 
-    pub fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
+    pub fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: &Condition) -> Result<ETag, BucketError> {
         let (source, target) = (KeyPath::parse(from)?, KeyPath::parse(to)?);
         self.writable()?;
         let (file, stat, meta) = self.find(&source)?;
@@ -189,10 +189,10 @@ impl Store {
             if meta.len_bytes > 0 {
                 return Err(BucketError::Refused { what: format!("{to:?}: a directory holds no bytes of its own") });
             }
-            return self.put(to, Bytes::new(), &Condition::Always, meta.tags);
+            return self.put(to, Bytes::new(), condition, meta.tags);
         }
         let mut changed = false;
-        let copied = self.put_file(&target, &Condition::Always, &meta.tags, |new| {
+        let copied = self.put_file(&target, condition, &meta.tags, |new| {
             let copied = sparse::copy(&file, 0..stat.len_bytes, new);
             changed = sys::stat(&file)? != stat;
             if changed { Err(Error::other("the source was changed while it was copied")) } else { copied }

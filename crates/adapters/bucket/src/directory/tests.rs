@@ -53,7 +53,7 @@ fn holes_take_no_room() {
     content[(3 << 20) + 5..][..5].copy_from_slice(b"bytes");
     let content = Bytes::from(content);
     store.put("put", content.clone(), &Condition::Always, vec![]).unwrap();
-    let etag = store.copy("put", "copied", None).unwrap();
+    let etag = store.copy("put", "copied", None, &Condition::Always).unwrap();
     let upload = store.upload_begin("parts", vec![]).unwrap();
     let first = store.upload_part("parts", &upload, 1, &content).unwrap();
     let piece = Piece { key: "copied".into(), etag, range: 1 << 20..content.len() as u64 };
@@ -279,7 +279,7 @@ fn read_only_leaves_no_trace() {
     for refused in [
         store.put("k", Bytes::new(), &Condition::Always, vec![]).map(drop),
         store.delete("k", None),
-        store.copy("k", "l", None).map(drop),
+        store.copy("k", "l", None, &Condition::Always).map(drop),
         store.upload_begin("k", vec![]).map(drop),
     ] {
         assert!(matches!(refused, Err(BucketError::Forbidden { .. })), "{refused:?}");

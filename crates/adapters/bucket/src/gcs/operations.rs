@@ -62,7 +62,7 @@ impl Operations for Gcs {
     }
 
     /// One call copies what stays in its place and class; others go on where the last one stopped.
-    async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
+    async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: &Condition) -> Result<ETag, BucketError> {
         self.service.check_key(from)?;
         self.service.check_key(to)?;
         if let Some(tag) = if_match.filter(|_| !self.service.guarded)
@@ -70,10 +70,12 @@ impl Operations for Gcs {
         {
             return Err(BucketError::Precondition { key: from.into() });
         }
+        self.check_unguarded(to, condition).await?;
         let path = format!("{}/rewriteTo/{}", self.service.object(from), self.service.resource(to));
         let mut token: Option<String> = None;
         for _ in 0..MAX_REWRITES {
-            let mut call = self.with_key(Call::mutation("POST", to, path.clone(), Bytes::new()).slow(), "destinationKmsKeyName");
+            let call = self.with_key(Call::mutation("POST", to, path.clone(), Bytes::new()).slow(), "destinationKmsKeyName");
+            let mut call = conditional(call, condition);
             if let Some(tag) = if_match {
                 call = call.query("ifSourceGenerationMatch", generation(tag).to_string());
             }

@@ -134,7 +134,7 @@ impl Gcs {
     }
 
     /// What the store would not look at itself.
-    async fn check_unguarded(&self, key: &str, condition: &Condition) -> Result<(), BucketError> {
+    pub(super) async fn check_unguarded(&self, key: &str, condition: &Condition) -> Result<(), BucketError> {
         if self.service.guarded || *condition == Condition::Always {
             return Ok(());
         }

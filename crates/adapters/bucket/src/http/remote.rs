@@ -35,7 +35,13 @@ pub(crate) trait Operations: Send + Sync + 'static {
 
     fn delete(&self, key: &str, if_match: Option<&ETag>) -> impl Future<Output = Result<(), BucketError>> + Send;
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> impl Future<Output = Result<ETag, BucketError>> + Send;
+    fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: &Condition,
+    ) -> impl Future<Output = Result<ETag, BucketError>> + Send;
 
     /// One page of the store's own, begun anew or at `token`. Entries in any order, and
     /// more of them than were asked for, do no harm.
@@ -175,10 +181,10 @@ impl<O: Operations> Bucket for Remote<O> {
         })
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (from, to, if_match) = (from.to_string(), to.to_string(), if_match.cloned());
         self.run(|store| async move {
-            store.copy(&from, &to, if_match.as_ref()).await.map_err(|error| match error {
+            store.copy(&from, &to, if_match.as_ref(), &condition).await.map_err(|error| match error {
                 BucketError::NotFound { .. } => BucketError::NotFound { key: from },
                 BucketError::Precondition { .. } => BucketError::Precondition { key: from },
                 other => other,

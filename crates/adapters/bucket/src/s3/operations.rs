@@ -58,24 +58,26 @@ impl Operations for S3 {
         self.call(&call).await.map(drop)
     }
 
-    async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>) -> Result<ETag, BucketError> {
+    async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: &Condition) -> Result<ETag, BucketError> {
         self.service.check_key(from)?;
         self.service.check_key(to)?;
         let mut call = self.making("PUT", to, Bytes::new()).slow().header("x-amz-copy-source", self.service.endpoint.copy_source(from));
         if let Some(tag) = if_match {
             call = call.header("x-amz-copy-source-if-match", quoted(tag));
         }
-        match self.call(&call).await {
+        match self.call(&conditional(call.clone(), condition)).await {
             Ok(answer) => result_etag(&answer, "COPY", to),
             Err(refused @ BucketError::Refused { .. }) => {
                 let source = self.head(from).await?;
-                if source.len_bytes <= MAX_PUT_BYTES {
-                    return Err(refused);
-                }
                 if if_match.is_some_and(|tag| *tag != source.etag) {
                     return Err(BucketError::Precondition { key: from.into() });
                 }
-                self.copy_by_parts(from, to, &source).await
+                match *condition {
+                    _ if source.len_bytes > MAX_PUT_BYTES => self.copy_by_parts(from, to, &source, condition).await,
+                    Condition::Always => Err(refused),
+                    // Some say that they do not know it.
+                    _ => result_etag(&self.call(&call).await?, "COPY", to),
+                }
             }
             Err(other) => Err(other),
         }
@@ -100,12 +102,8 @@ impl Operations for S3 {
                 }
                 false => {
                     self.service.checksums.leave_uploads();
-                    match self.upload_abort(key, &upload).await {
-                        Ok(()) | Err(BucketError::NotFound { .. }) => {}
-                        Err(error @ (BucketError::Forbidden { .. } | BucketError::Refused { .. })) => {
-                            tracing::warn!(key, upload = upload.0, %error, "an upload is left behind");
-                        }
-                        Err(error) => return Err(unheard(error)),
+                    if let Some(unheard) = self.give_up(key, &upload).await {
+                        return Err(unheard);
                     }
                 }
             },
@@ -185,20 +183,25 @@ impl Operations for S3 {
 
 impl S3 {
     /// What is too long for one copy goes through an upload whose parts the store copies.
-    async fn copy_by_parts(&self, from: &str, to: &str, source: &ObjectMeta) -> Result<ETag, BucketError> {
+    async fn copy_by_parts(&self, from: &str, to: &str, source: &ObjectMeta, condition: &Condition) -> Result<ETag, BucketError> {
         // Nothing of it passes through here: there is nothing to check.
         let (upload, _) = self.begin(to, &tagged(self.making("POST", to, Bytes::new()).query("uploads", ""), &source.tags)).await?;
         let copied = self.copy_parts(from, to, source, &upload).await;
         let completed = match copied {
-            Ok(parts) => self.upload_complete(to, &upload, &parts, &Condition::Always).await,
+            Ok(parts) => self.upload_complete(to, &upload, &parts, condition).await,
             Err(error) => Err(error),
         };
-        if completed.is_err()
-            && let Err(error) = self.upload_abort(to, &upload).await
-        {
-            tracing::warn!(key = to, upload = upload.0, %error, "an upload of a failed copy is left behind");
+        match completed {
+            Err(error) => Err(self.give_up(to, &upload).await.unwrap_or(error)),
+            copied => copied,
         }
-        completed
+    }
+
+    /// Ends an upload that nobody hears of; what is to be said where that fails.
+    async fn give_up(&self, key: &str, upload: &UploadId) -> Option<BucketError> {
+        let error = self.upload_abort(key, upload).await.err()?;
+        tracing::warn!(key, upload = upload.0, %error, "an upload that is of no use could not be ended");
+        error.leaves_upload()
     }
 
     async fn copy_parts(&self, from: &str, to: &str, source: &ObjectMeta, upload: &UploadId) -> Result<Vec<PartTag>, BucketError> {

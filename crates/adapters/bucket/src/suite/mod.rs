@@ -33,6 +33,7 @@ clauses![
     objects::every_put_has_a_tag_that_changes_with_content,
     objects::deletes_are_idempotent_and_guarded,
     objects::copies_carry_content_and_tags,
+    objects::a_copy_takes_nobody_elses_place,
     objects::bad_tags_are_refused,
     objects::many_at_once,
     odd_keys::odd_keys_are_kept_apart_or_refused,

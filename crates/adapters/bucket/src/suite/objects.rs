@@ -61,7 +61,7 @@ pub(super) async fn what_is_missing_is_not_found(bucket: &dyn Bucket) {
         assert!(is_missing(&bucket.get(key, None, None).await), "{key}");
         assert!(is_missing(&bucket.get(key, Some(0..1), None).await), "{key}");
         assert!(is_missing(&bucket.head(key).await), "{key}");
-        assert!(is_missing(&bucket.copy(key, "to", None).await), "{key}");
+        assert!(is_missing(&bucket.copy(key, "to", None, Condition::Always).await), "{key}");
         bucket.delete(key, None).await.unwrap();
     }
     assert!(is_missing(&bucket.head("to").await));
@@ -124,17 +124,31 @@ pub(super) async fn deletes_are_idempotent_and_guarded(bucket: &dyn Bucket) {
     bucket.delete("k", Some(&second)).await.unwrap();
 }
 
+/// Where the store looks at what a copy replaces.
+pub(super) async fn a_copy_takes_nobody_elses_place(bucket: &dyn Bucket) {
+    let source = bucket.put("from", bytes(10, 1), Condition::Always, vec![]).await.unwrap();
+    let first = bucket.copy("from", "to", Some(&source), Condition::Absent).await.unwrap();
+    let theirs = bucket.put("to", bytes(20, 2), Condition::Always, vec![]).await.unwrap();
+    for condition in [Condition::Absent, Condition::Match(first)] {
+        let refused = bucket.copy("from", "to", Some(&source), condition).await;
+        assert!(is_changed(&refused), "{refused:?}");
+        assert_eq!(bucket.get("to", None, Some(&theirs)).await.unwrap().body, bytes(20, 2));
+    }
+    bucket.copy("from", "to", Some(&source), Condition::Match(theirs)).await.unwrap();
+    assert_eq!(bucket.get("to", None, None).await.unwrap().body, bytes(10, 1));
+}
+
 pub(super) async fn copies_carry_content_and_tags(bucket: &dyn Bucket) {
     let etag = bucket.put("from x+é", bytes(5_000, 1), Condition::Always, some_tags()).await.unwrap();
-    let copied = bucket.copy("from x+é", "d/to", Some(&etag)).await.unwrap();
+    let copied = bucket.copy("from x+é", "d/to", Some(&etag), Condition::Always).await.unwrap();
     let object = bucket.get("d/to", None, Some(&copied)).await.unwrap();
     assert_eq!(object.body, bytes(5_000, 1));
     assert_eq!(object.meta.tags, some_tags());
-    let stale = bucket.copy("from x+é", "d/other", Some(&nobody())).await;
+    let stale = bucket.copy("from x+é", "d/other", Some(&nobody()), Condition::Always).await;
     assert!(is_changed(&stale), "{stale:?}");
     assert!(is_missing(&bucket.head("d/other").await));
     bucket.put("d/to", bytes(1, 1), Condition::Always, vec![]).await.unwrap();
-    bucket.copy("from x+é", "d/to", None).await.unwrap();
+    bucket.copy("from x+é", "d/to", None, Condition::Always).await.unwrap();
     assert_eq!(bucket.get("d/to", None, None).await.unwrap().body, bytes(5_000, 1), "a copy replaces what is there");
     assert_eq!(bucket.get("from x+é", None, Some(&etag)).await.unwrap().body, bytes(5_000, 1), "the source stays as it was");
 }

@@ -3,7 +3,7 @@
 use super::{error, head, last, open, store, wait};
 use crate::BucketSettings;
 use crate::http::script::{Script, answer, serve};
-use ebb_ports::Bucket;
+use ebb_ports::{Bucket, Condition};
 use std::time::Duration;
 
 fn plain() -> Script {
@@ -44,7 +44,7 @@ fn the_key_of_the_account_signs() {
 fn a_shared_access_signature_goes_along() {
     let store = store(|_| head("202 Accepted", "x-ms-copy-id: c\r\nx-ms-copy-status: success\r\n"));
     let bucket = open(&store.address, BucketSettings::default(), &[("AZURE_STORAGE_SAS_TOKEN", "?sv=1&sig=a%2Bb")]).unwrap();
-    wait(bucket.copy("a", "b", None)).unwrap();
+    wait(bucket.copy("a", "b", None, Condition::Always)).unwrap();
     let request = last(&store);
     assert!(
         request.starts_with("PUT /acc/container/b?sv=1&sig=a%2Bb ") && request.contains("/acc/container/a?sv=1&sig=a%2Bb\r\n"),

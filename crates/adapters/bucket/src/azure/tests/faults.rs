@@ -51,7 +51,7 @@ fn a_lost_reply_is_unknown_only_for_mutations() {
     let before = script.seen.lock().unwrap().len();
     assert!(unknown(&wait(bucket.put("k", Bytes::from_static(b"x"), Condition::Always, vec![]))));
     assert!(unknown(&wait(bucket.delete("k", None))));
-    assert!(unknown(&wait(bucket.copy("a", "b", None))));
+    assert!(unknown(&wait(bucket.copy("a", "b", None, Condition::Always))));
     assert!(unknown(&wait(bucket.upload_begin("k", vec![]))));
     assert!(unknown(&wait(bucket.upload_part("k", &upload(), 1, Bytes::from_static(b"x")))));
     assert!(unknown(&wait(bucket.upload_abort("k", &upload()))));
@@ -63,7 +63,7 @@ fn a_success_that_cannot_be_read_is_no_success() {
     let script = store(|_| answer("200 OK", "", "<a/>"));
     let bucket = open(&script.address, nobody(), &[]).unwrap();
     assert!(unknown(&wait(bucket.put("k", Bytes::new(), Condition::Always, vec![]))));
-    assert!(unknown(&wait(bucket.copy("a", "b", None))));
+    assert!(unknown(&wait(bucket.copy("a", "b", None, Condition::Always))));
     assert!(unavailable(&wait(bucket.get("k", None, None))));
     assert!(unavailable(&wait(bucket.list(every()))));
     let script = store(|_| listing("", "same"));
@@ -80,7 +80,7 @@ fn a_copy_is_waited_for() {
             false => head("200 OK", ends),
         });
         let bucket = open(&script.address, nobody(), &[]).unwrap();
-        wait(bucket.copy("a", "b", None))
+        wait(bucket.copy("a", "b", None, Condition::Always))
     };
     assert_eq!(play("x-ms-copy-id: c\r\nx-ms-copy-status: success\r\n").unwrap().0, "0x8D");
     assert!(unknown(&play("x-ms-copy-id: c\r\nx-ms-copy-status: failed\r\n")));
@@ -112,7 +112,7 @@ fn no_request_is_sent_for_what_is_no_key() {
     let before = script.seen.lock().unwrap().len();
     for key in ["", ".", "a/../b", "a./b", "end.", "back\\slash", "a\nb", "\u{7f}", &"x/".repeat(255), &"x".repeat(1025)] {
         assert!(matches!(wait(bucket.delete(key, None)), Err(BucketError::Refused { .. })), "{key:?}");
-        assert!(matches!(wait(bucket.copy("k", key, None)), Err(BucketError::Refused { .. })), "{key:?}");
+        assert!(matches!(wait(bucket.copy("k", key, None, Condition::Always)), Err(BucketError::Refused { .. })), "{key:?}");
     }
     assert_eq!(script.seen.lock().unwrap().len(), before);
 }

@@ -13,8 +13,9 @@ fn conditions_and_tags_are_headers() {
     assert!(put.starts_with("PUT /acc/container/a%2F%2Fb ") && put.contains("if-none-match: *\r\n"), "{put}");
     assert!(put.contains("x-ms-meta-ebb_txn: t\r\n") && put.contains("x-ms-blob-type: BlockBlob\r\n"), "{put}");
     assert_eq!(wait(bucket.head("k")).unwrap().tags, [("ebb-txn".to_string(), "t".to_string())]);
-    wait(bucket.copy("a", "b", Some(&ETag("0x1".into())))).unwrap();
-    assert!(last(&script).contains("x-ms-source-if-match: \"0x1\"\r\n"));
+    wait(bucket.copy("a", "b", Some(&ETag("0x1".into())), Condition::Match(ETag("0x2".into())))).unwrap();
+    let copied = last(&script);
+    assert!(copied.contains("x-ms-source-if-match: \"0x1\"\r\n") && copied.contains("\r\nif-match: \"0x2\"\r\n"), "{copied}");
 }
 
 /// Blocks are committed under the tag that the upload began with, and copied under the

@@ -34,7 +34,7 @@ fn a_lost_reply_is_unknown_only_for_mutations() {
     let before = script.seen.lock().unwrap().len();
     assert!(unknown(&wait(bucket.put("k", Bytes::from_static(b"x"), Condition::Always, vec![]))));
     assert!(unknown(&wait(bucket.delete("k", None))));
-    assert!(unknown(&wait(bucket.copy("a", "b", None))));
+    assert!(unknown(&wait(bucket.copy("a", "b", None, Condition::Always))));
     assert!(unknown(&wait(bucket.upload_begin("k", vec![]))));
     assert!(unknown(&wait(bucket.upload_part("k", &upload(), 1, Bytes::from_static(b"x")))));
     assert!(unknown(&wait(bucket.upload_abort("k", &upload()))));
@@ -47,7 +47,7 @@ fn a_success_that_cannot_be_read_is_no_success() {
         let script = store(move |_| answer("200 OK", "", body));
         let bucket = open(&script.address, nobody(), &[]).unwrap();
         assert!(unknown(&wait(bucket.put("k", Bytes::new(), Condition::Always, vec![]))), "{body}");
-        assert!(unknown(&wait(bucket.copy("a", "b", None))), "{body}");
+        assert!(unknown(&wait(bucket.copy("a", "b", None, Condition::Always))), "{body}");
         assert!(unavailable(&wait(bucket.get("k", None, None))), "no generation: {body}");
     }
     let script = store(|_| Reply::ThenClose("HTTP/1.1 200 OK\r\nx-goog-generation: 7\r\ncontent-length: 100\r\n\r\nshort".into()));
@@ -104,7 +104,7 @@ fn no_request_is_sent_for_what_is_no_key() {
     let before = script.seen.lock().unwrap().len();
     for key in ["", ".", "..", "a\nb", "a\rb", &"x".repeat(1025)] {
         assert!(matches!(wait(bucket.delete(key, None)), Err(BucketError::Refused { .. })), "{key:?}");
-        assert!(matches!(wait(bucket.copy("k", key, None)), Err(BucketError::Refused { .. })), "{key:?}");
+        assert!(matches!(wait(bucket.copy("k", key, None, Condition::Always)), Err(BucketError::Refused { .. })), "{key:?}");
     }
     assert_eq!(script.seen.lock().unwrap().len(), before);
 }

@@ -46,7 +46,7 @@ fn objects_are_made_with_the_key() {
     let encoded = "projects%2Fp%2Flocations%2Fl%2FkeyRings%2Fr%2FcryptoKeys%2Fk";
     wait(bucket.put("k", Bytes::new(), Condition::Always, vec![])).unwrap();
     assert!(last(&script).contains(&format!("?kmsKeyName={encoded}&")), "{}", last(&script));
-    wait(bucket.copy("a", "b", None)).unwrap();
+    wait(bucket.copy("a", "b", None, Condition::Always)).unwrap();
     assert!(last(&script).contains(&format!("destinationKmsKeyName={encoded}")), "{}", last(&script));
     let part = wait(bucket.upload_part("k", &upload(), 1, Bytes::from_static(b"x"))).unwrap();
     wait(bucket.upload_complete("k", &upload(), vec![part], Condition::Always)).unwrap();
@@ -97,8 +97,10 @@ fn a_guarded_store_is_trusted_with_every_condition() {
     assert!(bucket.capabilities().conditional_put && bucket.capabilities().conditional_delete);
     wait(bucket.delete("k", Some(&ETag("7".into())))).unwrap();
     assert!(last(&script).starts_with("DELETE /storage/v1/b/bucket/o/k?ifGenerationMatch=7 "));
-    wait(bucket.copy("a/b", "c/d", Some(&ETag("7".into())))).unwrap();
-    assert!(last(&script).starts_with("POST /storage/v1/b/bucket/o/a%2Fb/rewriteTo/b/bucket/o/c%2Fd?ifSourceGenerationMatch=7 "));
+    wait(bucket.copy("a/b", "c/d", Some(&ETag("7".into())), Condition::Absent)).unwrap();
+    let copied = last(&script);
+    let asked = "POST /storage/v1/b/bucket/o/a%2Fb/rewriteTo/b/bucket/o/c%2Fd?ifGenerationMatch=0&ifSourceGenerationMatch=7 ";
+    assert!(copied.starts_with(asked), "{copied}");
     let part = PartTag { number: 1, receipt: "7".into() };
     wait(bucket.upload_complete("k", &upload(), vec![part], Condition::Match(ETag("5".into())))).unwrap();
     let seen = script.seen.lock().unwrap();
@@ -115,7 +117,7 @@ fn a_long_copy_goes_on() {
         false => json(r#"{"done":false,"rewriteToken":"next"}"#),
     });
     let bucket = open(&script.address, nobody(), &[]).unwrap();
-    assert_eq!(wait(bucket.copy("a", "b", None)).unwrap(), ETag("8".into()));
+    assert_eq!(wait(bucket.copy("a", "b", None, Condition::Always)).unwrap(), ETag("8".into()));
 }
 
 /// A hundred parts are more than one request composes: they are joined in groups first.

@@ -31,7 +31,7 @@ fn requests(method: Option<ServerSideEncryption>, key: Option<&str>) -> (Vec<Str
     let opened = script.seen.lock().unwrap().len();
     wait(async {
         bucket.put("k", Bytes::from_static(b"x"), Condition::Always, vec![]).await.unwrap();
-        bucket.copy("a", "b", None).await.unwrap();
+        bucket.copy("a", "b", None, Condition::Always).await.unwrap();
         let upload = bucket.upload_begin("k", vec![]).await.unwrap();
         assert_eq!(upload, UploadId("u".into()));
         bucket.upload_part("k", &upload, 1, Bytes::from_static(b"x")).await.unwrap();

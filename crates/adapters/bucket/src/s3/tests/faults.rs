@@ -30,7 +30,7 @@ fn a_lost_reply_is_unknown_only_for_mutations() {
     let upload = UploadId("u".into());
     assert!(unknown(&wait(bucket.put("k", Bytes::from_static(b"x"), Condition::Always, vec![]))));
     assert!(unknown(&wait(bucket.delete("k", None))));
-    assert!(unknown(&wait(bucket.copy("a", "b", None))));
+    assert!(unknown(&wait(bucket.copy("a", "b", None, Condition::Always))));
     assert!(unknown(&wait(bucket.upload_begin("k", vec![]))));
     assert!(unknown(&wait(bucket.upload_part("k", &upload, 1, Bytes::from_static(b"x")))));
     let piece = Piece { key: "from".into(), etag: ETag("e".into()), range: 0..5 };
@@ -58,7 +58,7 @@ fn an_error_inside_a_success_is_an_error() {
         let bucket = open(&script.address, keys(), &[]).unwrap();
         let parts = vec![PartTag { number: 1, receipt: "e".into() }];
         let completed = wait(bucket.upload_complete("k", &UploadId("u".into()), parts, Condition::Always));
-        assert_eq!(completed.is_err(), wait(bucket.copy("a", "b", None)).is_err());
+        assert_eq!(completed.is_err(), wait(bucket.copy("a", "b", None, Condition::Always)).is_err());
         completed
     };
     assert!(unknown(&play("InternalError")));
@@ -107,7 +107,7 @@ fn no_request_reaches_the_bucket_itself() {
     let tag = ETag("e".into());
     assert!(matches!(wait(bucket.delete("", None)), Err(BucketError::Refused { .. })));
     assert!(matches!(wait(bucket.put("", Bytes::new(), Condition::Match(tag), vec![])), Err(BucketError::Refused { .. })));
-    assert!(matches!(wait(bucket.copy("k", &"x".repeat(1025), None)), Err(BucketError::Refused { .. })));
+    assert!(matches!(wait(bucket.copy("k", &"x".repeat(1025), None, Condition::Always)), Err(BucketError::Refused { .. })));
     assert_eq!(script.seen.lock().unwrap().len(), before);
 }
 
@@ -124,6 +124,7 @@ fn what_is_too_long_for_one_copy_goes_by_parts() {
             return answer("200 OK", "", "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>");
         }
         if request.starts_with("POST") {
+            assert!(request.contains("if-none-match: *\r\n"), "{request}");
             return answer("200 OK", "", "<CompleteMultipartUploadResult><ETag>\"done-6\"</ETag></CompleteMultipartUploadResult>");
         }
         if request.contains("partNumber=") {
@@ -133,10 +134,46 @@ fn what_is_too_long_for_one_copy_goes_by_parts() {
         answer("400 Bad Request", "", "<Error><Code>InvalidRequest</Code><Message>too large for one copy</Message></Error>")
     });
     let bucket = open(&script.address, keys(), &[]).unwrap();
-    assert_eq!(wait(bucket.copy("from", "to", None)).unwrap(), ETag("done-6".into()));
+    assert_eq!(wait(bucket.copy("from", "to", None, Condition::Absent)).unwrap(), ETag("done-6".into()));
     let seen = script.seen.lock().unwrap();
     assert_eq!(seen.iter().filter(|request| request.contains("x-amz-copy-source-range: bytes=")).count(), 6);
     assert!(seen.iter().any(|request| request.contains(&format!("bytes={}-{}", 5u64 << 30, long - 1))));
+}
+
+/// Situation: neither a copy by parts nor the end of its upload gets through. Expectation: it is said that nobody knows what has become of it, for
+/// whoever hears that looks for uploads.
+#[test]
+fn an_upload_that_a_failed_copy_leaves_is_said() {
+    let script = serve(false, |request| match request.split(' ').next().unwrap() {
+        "HEAD" => Reply::Answer(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\netag: \"src\"\r\n\r\n", 6u64 << 30)),
+        "POST" => answer("200 OK", "", "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"),
+        "PUT" if !request.contains("partNumber=") => answer("400 Bad Request", "", "<Error><Code>InvalidRequest</Code></Error>"),
+        _ => answer("503 Slow Down", "", "<Error><Code>SlowDown</Code></Error>"),
+    });
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    assert!(unknown(&wait(bucket.copy("from", "to", None, Condition::Always))));
+}
+
+/// Situation: a store that does not know what guards the target of a copy, and says so. Expectation: it copies without.
+#[test]
+fn a_store_that_guards_no_copies_copies() {
+    let script = serve(false, |request| match request {
+        request if request.starts_with("HEAD") => Reply::Answer("HTTP/1.1 200 OK\r\ncontent-length: 1\r\netag: \"src\"\r\n\r\n".into()),
+        request if request.contains("if-none-match: ") => answer("501 Not Implemented", "", "<Error><Code>NotImplemented</Code></Error>"),
+        _ => answer("200 OK", "", "<CopyObjectResult><ETag>\"done\"</ETag></CopyObjectResult>"),
+    });
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    assert_eq!(wait(bucket.copy("from", "to", None, Condition::Absent)).unwrap(), ETag("done".into()));
+}
+
+/// Situation: a store that does not know If-Match of a GET. Expectation: what came is not taken for the object that was asked for.
+#[test]
+fn another_object_than_was_asked_for_is_none() {
+    let script = serve(false, |_| answer("200 OK", "etag: \"new\"\r\n", "x"));
+    let bucket = open(&script.address, keys(), &[]).unwrap();
+    let got = wait(bucket.get("k", None, Some(&ETag("old".into()))));
+    assert!(matches!(got, Err(BucketError::Precondition { .. })), "{got:?}");
+    assert_eq!(wait(bucket.get("k", None, Some(&ETag("new".into())))).unwrap().body, "x");
 }
 
 /// Some stores do not know the header that says from where, and take the part for an empty one.
