@@ -379,3 +379,32 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
         assert_eq!(bucket.objects()["large"].body.len(), 17 << 20, "{case}");
     }
 }
+
+/// Situation: the deletion of a removed directory's marker gets no answer, is repeated, and has its effect once more later; meanwhile a
+/// directory of that name is made again. Danger: the marker of the new one goes, and with it the directory, for whoever sees keys only.
+#[test]
+fn a_late_deletion_takes_no_new_marker() {
+    for seed in 0..60 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let late = BucketFaults { late: Rate::one_in(3), late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+        world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            let make = async || client.make(&Caller::ROOT, Ino::ROOT, &name("dir"), 0o755, Make::Directory, false).await.unwrap();
+            let flush = async || client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            make().await;
+            flush().await;
+            client.rmdir(&Caller::ROOT, Ino::ROOT, &name("dir")).await.unwrap();
+            flush().await;
+            make().await;
+            flush().await;
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        assert!(bucket.objects().contains_key("dir/"), "seed {seed}");
+    }
+}

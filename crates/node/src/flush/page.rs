@@ -47,6 +47,8 @@ impl Node {
             true => Some(self.head_of(dir, Some(&key)).await?),
             false => None,
         };
+        // The marker of a directory of that name that was removed before.
+        marker.as_deref().map_or(Ok(()), |marker| self.await_late_effects(marker))?;
         let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
         self.begin(dir, &key, |state| state.backing().page_step(state.namespace(), dir) == step).await?;
         let written = self.put_page(dir, &key, marker.as_deref(), old.as_ref()).await;
