@@ -483,3 +483,62 @@ fn what_is_forgotten_comes_back_as_it_was() {
 fn what_is_held_elsewhere_is_not_forgotten() {
     run(2);
 }
+
+/// Situation: a node asks who holds a file of which the bucket says all, and before it is answered somebody opens the file, writes to it and
+/// closes it; nobody holds it then. Danger: it is taken for what it was, and what was written goes with its store file, or is forced no more.
+#[test]
+fn what_is_written_while_it_is_asked_for_stays() {
+    for (seed, len) in (0..8).flat_map(|seed| [(seed, 200_000), (seed, 5_000)]) {
+        let world = Rc::new(World::new(seed));
+        let told = write_while_asked(world.clone(), len);
+        world.run(told).unwrap_or_else(|failure| panic!("seed {seed}, {len} bytes: {failure}"));
+    }
+}
+
+async fn write_while_asked(world: Rc<World>, len: usize) {
+    for (dir, file) in (0..FOUND_DIRS).flat_map(|dir| (0..FOUND_FILES).map(move |file| (dir, file))) {
+        world.bucket().put_as_outsider(&format!("f/{dir}/{file}"), found_content(dir, file).to_vec(), vec![]).unwrap();
+    }
+    let open = async || {
+        let process = world.machine("node").process_on("node", "data");
+        let options = Options { commit_interval: Duration::from_secs(3600), ..options(true, LIMIT / 3) };
+        let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
+        rig::attach_embedded(&process, &node).await.unwrap().unwrap()
+    };
+    let client = open().await;
+    let dir = client.make(&ROOT, Ino::ROOT, &name("w"), 0o700, Make::Directory, false).await.unwrap().ino;
+    let big = client.make(&ROOT, dir, &name("big"), 0o644, Make::Regular, false).await.unwrap().ino;
+    client.write(&ROOT, big, 0, vec![b'a'; len].into(), false).await.unwrap();
+    client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+    let asked = Rc::<Cell<bool>>::default();
+    let (writer, heard) = (client.clone(), asked.clone());
+    client.on_recall(move |inos| {
+        let (writer, is_first) = (writer.clone(), inos.contains(&big) && !heard.replace(heard.get() || inos.contains(&big)));
+        Box::pin(async move {
+            if is_first {
+                writer.open(big).await.unwrap();
+                writer.write(&ROOT, big, 0, Bytes::from_static(b"new"), false).await.unwrap();
+                writer.close(big);
+            }
+            Vec::new()
+        })
+    });
+    while !asked.get() {
+        for (dir, file) in (0..FOUND_DIRS).flat_map(|dir| (0..FOUND_FILES).map(move |file| (dir, file))) {
+            // There may be no room for a while.
+            let Ok(found) = client.lookup(Ino::ROOT, &name("f")).await else { continue };
+            let Ok(found) = client.lookup(found.ino, &name(&dir.to_string())).await else { continue };
+            drop(client.lookup(found.ino, &name(&file.to_string())).await);
+        }
+        world.sleep(Duration::from_secs(2)).await;
+    }
+    client.fsync(big).await.unwrap();
+    let content = [b"new", &vec![b'a'; len - 3][..]].concat();
+    let read = async |client: &Client| client.read(client.lookup(dir, &name("big")).await.unwrap().ino, 0, len).await.unwrap();
+    assert!(read(&client).await == content, "other bytes");
+    world.machine("node").power_cut();
+    let client = open().await;
+    assert!(read(&client).await == content, "other bytes after a power cut");
+    client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+    assert!(world.bucket().objects()["w/big"].body == content, "other bytes in the bucket");
+}

@@ -250,7 +250,7 @@ impl Node {
     }
 
     /// Drops the bytes of files, which are all in the bucket, with their store files. Takes out those that
-    /// are read past the node.
+    /// are read past the node, and those that have been changed since they were chosen.
     async fn drop_clean(&self, files: &mut BTreeSet<Ino>) -> Result<(), RpcError> {
         let mut dropped = Vec::new();
         for ino in files.clone() {
@@ -264,6 +264,11 @@ impl Node {
             let runs = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
             for run in runs {
                 self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
+            }
+            // What is left is nowhere else.
+            if self.replica.view().extents().resident_bytes_of(ino) > 0 {
+                files.remove(&ino);
+                continue;
             }
             self.vacate(ino).await?;
             dropped.push(ino);
