@@ -8,6 +8,7 @@ use ebb_sim::volume::rig::{attach_embedded, open};
 use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World};
 use futures_util::future::{Either, join, select};
 use std::future::pending;
+use std::ops::Range;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -450,6 +451,62 @@ fn a_write_that_was_lost_does_not_come_back_under_another_one() {
     assert!(lost > SEEDS / 2, "{lost} writes were lost");
 }
 
+/// Situation: the disk fails once while a file is cut, or while what a write that failed has left is cut off: the file is as short as it
+/// was to be. Danger: its store file is longer, and what was cut off is the file's again when that grows, here and in the bucket.
+#[test]
+fn what_a_cut_that_failed_has_left_is_gone_before_the_file_grows() {
+    const LEN: u64 = 200_000;
+    const CUT: u64 = 131_172;
+    let mut cut = 0;
+    // What is cut, or how long it is before.
+    let operations = [(DiskOperation::Write, 3), (DiskOperation::Read, 3)];
+    for (seed, failing) in (0..SEEDS).flat_map(|seed| operations.map(|one| (seed, one))) {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::new(&world).await;
+            volume.client.write(&Caller::ROOT, volume.file, 0, vec![OLD; LEN as usize].into(), false).await.unwrap();
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.machine.disk("data").fail_nth(failing.0, failing.1);
+            let set = SetAttr { size_bytes: Some(CUT), ..SetAttr::default() };
+            let failed = volume.client.setattr(&Caller::ROOT, volume.file, set).await;
+            let size = volume.client.getattr(volume.file).await.unwrap().size_bytes;
+            if failed != Err(FsError::Io) || size != CUT {
+                return false;
+            }
+            volume.resize(LEN).await;
+            volume.expect_zeros(CUT..LEN, seed).await;
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.cut_power().await;
+            volume.expect_zeros(CUT..LEN, seed).await;
+            volume.client.admin(AdminRequest::Flush { path: Vec::new() }).await.unwrap();
+            assert!(volume.bucket.objects()["file"].body[CUT as usize..].iter().all(|byte| *byte == 0), "seed {seed}: in the bucket");
+            true
+        };
+        cut += u64::from(world.run(scenario).unwrap_or_else(|failure| panic!("seed {seed}, {failing:?}: {failure}")));
+    }
+    assert_eq!(cut, 2 * SEEDS, "cuts failed");
+}
+
+/// Situation: a write behind the end of a file fails, and so does cutting off what it has left.
+#[test]
+fn what_a_write_that_failed_has_left_is_gone_before_the_file_grows() {
+    for seed in 0..4 * SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let volume = Mounted::new(&world).await;
+            volume.client.write(&Caller::ROOT, volume.file, 0, vec![NEW; 200_000].into(), false).await.unwrap();
+            volume.client.fsync(volume.file).await.unwrap();
+            world.set_faults(FaultPlan { disk: DiskFaults { write_error: Rate::ALWAYS, ..DiskFaults::default() }, ..FaultPlan::default() });
+            let failed = volume.client.write(&Caller::ROOT, volume.file, 200_000, vec![OLD; 50_000].into(), false).await;
+            assert_eq!(failed.map(drop), Err(FsError::Io));
+            world.set_faults(FaultPlan::default());
+            volume.resize(300_000).await;
+            volume.expect_zeros(200_000..300_000, seed).await;
+        };
+        world.run(scenario).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
 /// A volume with a file of one block, and another by which the log alone can be forced.
 struct Mounted {
     machine: Machine,
@@ -533,6 +590,14 @@ impl Mounted {
     async fn expect_no_old_bytes(&self, seed: u64) {
         let bytes = self.client.read(self.file, 0, BLOCK_BYTES as usize).await.unwrap();
         assert!(!bytes.contains(&OLD), "seed {seed}: what a hole had replaced came back");
+    }
+
+    async fn expect_zeros(&self, range: Range<u64>, seed: u64) {
+        let bytes = self.client.read(self.file, range.start, (range.end - range.start) as usize).await.unwrap();
+        assert!(
+            bytes.len() as u64 == range.end - range.start && bytes.iter().all(|byte| *byte == 0),
+            "seed {seed}: other bytes than zeros"
+        );
     }
 
     async fn expect_beginning(&self, with: u8, seed: u64) {

@@ -234,12 +234,14 @@ impl Node {
                 Effect::Vacate { range } => self.store.vacate(range, self.replica.log().written()),
                 Effect::Cut { ino, len_bytes } => {
                     let place = self.place(ino);
+                    // Whatever fails from here on.
+                    self.store.is_to_be_cut(&place);
                     let longer = self.store.is_longer(&place, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
                     if longer {
                         // Or a power cut could bring back the length without the bytes.
                         self.force_log().await?;
-                        self.store.cut(&place, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
                     }
+                    self.store.cut(&place, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
                 }
                 Effect::Punch { ino, blocks } => {
                     // Or a power cut could bring back the blocks without their bytes.

@@ -391,10 +391,14 @@ impl Node {
         written.map(Written::Done)
     }
 
-    /// A file is about to reach from `from` to `to`. What was behind its end is not cut off in a pack file: it goes now,
-    /// before anything is written there.
+    /// A file is about to reach from `from` to `to`. What was behind its end is not cut off in a pack file, nor was it where that has
+    /// failed: it goes now, before anything is written there.
     pub(crate) async fn clear_behind(&self, place: &Place, from: u64, to: u64) -> Result<(), RpcError> {
-        if place.packed.is_some() && from < to { self.clear(place, from..to).await } else { Ok(()) }
+        match place.packed {
+            _ if from >= to => Ok(()),
+            Some(_) => self.clear(place, from..to).await,
+            None => self.store.cut_again(place, from).await.map_err(|error| self.disk_failed(place.ino, error)),
+        }
     }
 
     /// Makes a range that is not in use read as zeros, whatever an earlier use left there. That it is not in use is forced before, or

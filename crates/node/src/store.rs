@@ -5,8 +5,8 @@
 //!
 //! Laws:
 //! - What is in a store file counts only as far as the partition's extents say so.
-//! - Behind the end of a file there are zeros in its store file. In a pack file there may be
-//!   anything: it is not read, and a file that grows over it has it cleared before.
+//! - Behind the end of a file there are zeros in its store file. In a pack file, and where a cut has failed,
+//!   there may be anything: it is not read, and a file that grows over it has it cleared before.
 //! - No range of a pack file is used twice. What is let go is punched once the command that let
 //!   it go is forced, and a pack file of which nothing is left is removed.
 //! - Bytes are forced before a `Synced` record claims it; which files have bytes that are
@@ -139,6 +139,8 @@ struct State {
     has_fetched: bool,
     /// What of them was changed since they were last forced.
     unforced: BlockRuns,
+    /// Files that could not be cut: behind their end there may be anything.
+    uncut: BTreeSet<Ino>,
     /// Files among them that were cut: whatever is forced, their new length is forced
     /// before, or bytes that were cut off could come back under a later extension.
     cut: BTreeSet<Ino>,
@@ -343,16 +345,31 @@ impl Store {
         written
     }
 
-    /// Makes bytes from `len` on vanish, so that a later extension reads as zeros.
+    /// The file ends at a shorter length than it had, and is still to be cut there: until [`Store::cut`] has done that it does not grow.
+    pub fn is_to_be_cut(&self, place: &Place) {
+        if place.packed.is_none() {
+            self.state.borrow_mut().uncut.insert(place.ino);
+        }
+    }
+
+    /// Makes bytes from `len` on, the end of the file, vanish, so that a later extension reads as zeros.
     pub async fn cut(&self, place: &Place, len: u64) -> Result<(), DiskError> {
+        self.is_to_be_cut(place);
         if self.is_longer(place, len).await?
             && let Some(file) = self.existing(place.file()).await?
         {
             let cut = file.set_len(len).await;
             self.state.borrow_mut().was_cut(place, len);
-            return cut;
+            cut?;
         }
+        self.state.borrow_mut().uncut.remove(&place.ino);
         Ok(())
+    }
+
+    /// As [`Store::cut`], where that has failed before.
+    pub async fn cut_again(&self, place: &Place, len: u64) -> Result<(), DiskError> {
+        let is_uncut = self.state.borrow().uncut.contains(&place.ino);
+        if is_uncut { self.cut(place, len).await } else { Ok(()) }
     }
 
     /// Whether an earlier use of a range that is not in use has left anything there.
@@ -462,6 +479,7 @@ impl Store {
         let mut state = self.state.borrow_mut();
         // Its bytes are of use only if the command is lost, and then as they are.
         state.settled(ino);
+        state.uncut.remove(&ino);
         // Of one that could not be forced that is forgotten with it.
         if state.own.contains(&ino) || state.failed.contains_key(&ino) {
             state.doomed.push_back((index, Doomed::File(ino)));
@@ -551,6 +569,7 @@ impl Store {
             let mut state = self.state.borrow_mut();
             state.own.remove(&ino);
             state.earlier.remove(&ino);
+            state.uncut.remove(&ino);
             state.lent.remove(&ino);
             state.synced(ino, FileId::Own(ino));
         }
@@ -579,6 +598,7 @@ impl Store {
         if file.is_held().is_none() {
             return Ok(None);
         }
+        self.cut_again(&Place { ino, size_bytes: len, packed: None }, len).await?;
         if file.len().await? != len {
             file.set_len(len).await?;
         }
