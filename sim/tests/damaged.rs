@@ -29,10 +29,11 @@ impl Mount {
 
     /// In parts of so many bytes.
     async fn sending(world: &World, machine: &str, bucket: &SimBucket, part_bytes: u64) -> Mount {
+        Mount::with(world, machine, bucket, options(part_bytes)).await
+    }
+
+    async fn with(world: &World, machine: &str, bucket: &SimBucket, options: Options) -> Mount {
         let process = world.machine(machine).process("node");
-        let (flush_interval, scrub_interval) = (Duration::from_secs(3600), Some(SCRUB));
-        let (owner, embedded, segment_bytes) = ("damaged".into(), true, 1 << 20);
-        let options = Options { owner, embedded, flush_interval, scrub_interval, segment_bytes, part_bytes, ..Options::default() };
         let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         Mount { process, node, client }
@@ -93,6 +94,12 @@ impl Mount {
     async fn troubles(&self) -> Vec<String> {
         self.status().await.troubles.into_iter().map(|trouble| trouble.what).collect()
     }
+}
+
+fn options(part_bytes: u64) -> Options {
+    let (flush_interval, scrub_interval) = (Duration::from_secs(3600), Some(SCRUB));
+    let (owner, embedded, segment_bytes) = ("damaged".into(), true, 1 << 20);
+    Options { owner, embedded, flush_interval, scrub_interval, segment_bytes, part_bytes, ..Options::default() }
 }
 
 /// Situation: blocks rot on the node's disk that nobody reads. Expectation: the scrub finds them; what
@@ -389,6 +396,39 @@ fn what_is_missing_after_a_death_is_named() {
             assert_eq!(put, Vec::<String>::new(), "{what}");
         });
     }
+}
+
+/// Situation: as before, of a file that has so many blocks that what is to be logged of them is longer than a record can be. Danger: no start
+/// gets beyond that. Expectation: the volume starts, the file is EIO, and the others are what they were.
+#[test]
+fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
+    const BLOCKS: u64 = 3_000;
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let small = Options { segment_bytes: 16 << 10, ..options(Options::default().part_bytes) };
+        let mount = Mount::with(&world, "a", &bucket, small.clone()).await;
+        let make = async |name: &[u8]| {
+            let name = Name::new(name).unwrap();
+            mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino
+        };
+        let (sparse, other) = (make(b"sparse").await, make(b"other").await);
+        let set = SetAttr { size_bytes: Some(BLOCKS * BLOCK_BYTES), ..SetAttr::default() };
+        mount.client.setattr(&Caller::ROOT, sparse, set).await.unwrap();
+        for block in 0..BLOCKS {
+            mount.client.write(&Caller::ROOT, sparse, block * BLOCK_BYTES, Bytes::from_static(b"x"), false).await.unwrap();
+        }
+        mount.write(other, &content(0)).await;
+        mount.process.kill();
+        let vandal = world.machine("a").process_on("vandal", "node");
+        vandal.ports.disk.remove(&format!("store/{:016x}", sparse.0)).await.unwrap();
+
+        let mount = Mount::with(&world, "a", &bucket, small).await;
+        for block in [0, BLOCKS / 2, BLOCKS - 1] {
+            assert_eq!(mount.read(sparse, block as usize * BLOCK, 1).await, Err(FsError::Io), "block {block}");
+        }
+        assert_eq!(mount.read(other, 0, content(0).len()).await, Ok(content(0)));
+    });
 }
 
 /// It goes to the bucket with one request.

@@ -30,6 +30,9 @@ const COMPARED_SHARE: u32 = 20;
 /// Compared at one time, while the file's writers wait.
 const PIECE_BLOCKS: u64 = 16;
 
+/// Checksums in one record: any segment has room for it.
+const SUMS_AT_ONCE: usize = 512;
+
 #[derive(Default)]
 pub struct Exposures {
     /// Nobody had these files when their last comparison began, and none was lent since.
@@ -241,15 +244,18 @@ impl Node {
         }
     }
 
-    /// Logs checksums of blocks, unless their bytes may have changed since they were read.
-    pub(crate) async fn sum_unless_exposed(&self, ino: Ino, version: Version, sums: Vec<(u64, u32)>) -> Result<(), RpcError> {
-        let proposed = self.replica.propose(|state| match state.extents().is_exposed(ino) {
-            true => Err(FsError::Busy.into()),
-            false => Ok(Command::Extent(ExtentCommand::Summed { ino, version, sums })),
-        });
-        match proposed.await {
-            Ok(_) | Err(RpcError::Refused(FsError::Busy)) => Ok(()),
-            Err(error) => Err(error),
+    /// Logs checksums of blocks, unless their bytes may have changed since they were read. There may be more than fit into one record.
+    pub(crate) async fn sum_unless_exposed(&self, ino: Ino, version: Version, sums: &[(u64, u32)]) -> Result<(), RpcError> {
+        for sums in sums.chunks(SUMS_AT_ONCE) {
+            let proposed = self.replica.propose(|state| match state.extents().is_exposed(ino) {
+                true => Err(FsError::Busy.into()),
+                false => Ok(Command::Extent(ExtentCommand::Summed { ino, version, sums: sums.to_vec() })),
+            });
+            match proposed.await {
+                Ok(_) | Err(RpcError::Refused(FsError::Busy)) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
     }
 }

@@ -353,7 +353,7 @@ impl Node {
                 missing.map_err(|error| self.disk_failed(ino, error))?.into_iter().map(|block| (block, damaged)).collect();
             if !sums.is_empty() {
                 tracing::error!(%ino, blocks = sums.len(), "bytes that the bucket does not have are gone from the node's disk");
-                self.commit(Command::Extent(ExtentCommand::Summed { ino, version, sums })).await?;
+                self.sum_unless_exposed(ino, version, &sums).await?;
             }
         }
         Ok(())

@@ -652,10 +652,7 @@ impl Node {
                 }
             }
         }
-        if !sums.is_empty() {
-            self.sum_unless_exposed(ino, version, sums).await?;
-        }
-        Ok(())
+        self.sum_unless_exposed(ino, version, &sums).await
     }
 }
 
