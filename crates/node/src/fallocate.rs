@@ -40,14 +40,15 @@ impl Node {
             if zeroes {
                 self.find_stored(ino, &span).await?;
             }
-            let edges = if zeroes { self.replica.view().extents().edges(ino, &span) } else { Vec::new() };
-            let missing: Vec<Range<u64>> = edges.iter().filter_map(missing).collect();
+            let edges = || if zeroes { self.replica.view().extents().edges(ino, &span) } else { Vec::new() };
+            let absent = || edges().iter().filter_map(missing).collect::<Vec<_>>();
+            let missing = absent();
             if !missing.is_empty() {
                 drop(guard);
                 self.fetch(ino, &missing).await?;
                 continue;
             }
-            let parts: Vec<(Range<u64>, bool)> = edges.into_iter().filter_map(present).collect();
+            let parts: Vec<(Range<u64>, bool)> = edges().into_iter().filter_map(present).collect();
             let place = self.place(ino);
             for (part, _) in &parts {
                 if let Some(dropped) = self.verify_rest(&place, &(part.start..part.end.min(size))).await? {
@@ -67,6 +68,12 @@ impl Node {
             self.replica.view().namespace().permit_bytes(ino, what == Allocation::Zero)?;
             let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
             let place = self.make_room(ino, parts.iter().map(|(part, _)| part.end.min(size)).max().unwrap_or(0)).await?;
+            let missing = absent();
+            if !missing.is_empty() {
+                drop(guard);
+                self.fetch(ino, &missing).await?;
+                continue;
+            }
             self.expect_log()?;
             if zeroes {
                 self.force_rest(ino, span.clone()).await?;

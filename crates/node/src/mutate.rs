@@ -329,10 +329,11 @@ impl Node {
         }
         let (len_bytes, _growth) = self.grow(order, ino, size, offset, len_bytes.min(room))?;
         let data = data.slice(..len_bytes as usize);
-        let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
-        let remote: Vec<Range<u64>> = missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect();
-        if !remote.is_empty() {
-            return Ok(Written::Missing(remote));
+        let missing = || self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
+        let remote = |missing: &[Fill]| missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect::<Vec<_>>();
+        let absent = remote(&missing());
+        if !absent.is_empty() {
+            return Ok(Written::Missing(absent));
         }
         if let Some(dropped) = self.verify_rest(&self.place(ino), &(offset..offset + len_bytes)).await? {
             return Ok(Written::Missing(vec![dropped]));
@@ -343,6 +344,12 @@ impl Node {
             self.replica.view().namespace().permit_bytes(ino, false)?;
         }
         let place = self.make_room(ino, offset + len_bytes).await?;
+        // An upload may have ended meanwhile, and let go of what it cannot vouch for.
+        let missing = missing();
+        let absent = remote(&missing);
+        if !absent.is_empty() {
+            return Ok(Written::Missing(absent));
+        }
         let unclear = match self.store.may_have_more(&place) {
             true => self.replica.view().extents().fills(ino, extent::touched_blocks(offset, len_bytes)),
             false => missing,
