@@ -431,6 +431,89 @@ fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
     });
 }
 
+/// Situation: the node's disk reads nothing any more. Expectation: what the bucket has is read from there.
+#[test]
+fn what_the_disk_cannot_read_comes_from_the_bucket() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let (large, small) = (mount.cold("large", &content(0)).await, mount.cold("small", &content(1).slice(..40_000)).await);
+        for (ino, content) in [(large, content(0)), (small, content(1).slice(..40_000))] {
+            assert_eq!(mount.read(ino, 0, content.len()).await, Ok(content.clone()));
+            let unreadable = DiskFaults { read_error: Rate::ALWAYS, ..DiskFaults::default() };
+            world.set_faults(FaultPlan { disk: unreadable, ..FaultPlan::default() });
+            assert_eq!(mount.read(ino, 0, content.len()).await, Ok(content));
+            world.set_faults(FaultPlan::default());
+        }
+        assert_eq!(mount.troubles().await, Vec::<String>::new());
+    });
+}
+
+/// Situation: a sector of the node's disk cannot be read any more, of a block that the bucket has, beside one that it has not; or of one of a
+/// small file that has to move to become longer. Danger: whoever reads the block gets an error for ever, and the file is not sent. Expectation: the
+/// block is fetched again, by whoever needs it, and by a repair; what only the node had is EIO.
+#[test]
+fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
+    for how in ["read", "repair", "flush", "append", "move", "dirty"] {
+        let world = World::new(1);
+        let bucket = world.bucket();
+        run(&world, async {
+            let mount = Mount::new(&world, "a", &bucket).await;
+            let len = if how == "move" { 100_000 } else { content(0).len() };
+            let mut model = content(0)[..len].to_vec();
+            let ino = mount.cold("file", &model.clone().into()).await;
+            let next = mount.cold("next", &Bytes::from_static(b"next")).await;
+            assert_eq!(mount.read(ino, 0, len).await, Ok(model.clone().into()));
+            assert_eq!(mount.read(next, 0, 4).await, Ok(Bytes::from_static(b"next")));
+            let write = async |at: usize, data: &[u8]| {
+                mount.client.write(&Caller::ROOT, ino, at as u64, Bytes::copy_from_slice(data), false).await.unwrap();
+            };
+            if how == "flush" || how == "dirty" {
+                write(10, b"dirty").await;
+                model[10..15].copy_from_slice(b"dirty");
+            }
+            mount.client.fsync(ino).await.unwrap();
+            let (path, start) = mount.find(&model).await;
+            let bad = if how == "append" {
+                len as u64 - 1
+            } else if how == "dirty" {
+                1000
+            } else {
+                BLOCK_BYTES + 5000
+            };
+            let at = start + bad;
+            world.machine("a").disk("node").spoil(&path, at..at + 1).unwrap();
+            match how {
+                "repair" => {
+                    let report = rig::fsck(&mount.client).await.unwrap();
+                    let [problem] = &report.problems[..] else { panic!("{report:?}") };
+                    assert!(problem.what.contains("block 1 cannot be read"), "{problem:?}");
+                    mount.client.admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() }).await.unwrap();
+                }
+                "append" | "move" => {
+                    write(len, b"more").await;
+                    model.extend(b"more");
+                }
+                "dirty" => {
+                    assert_eq!(mount.read(ino, 0, len).await, Err(FsError::Io));
+                    assert!(mount.troubles().await.iter().any(|what| what.contains("block 0 of inode")));
+                    return;
+                }
+                _ => {}
+            }
+            if how != "read" {
+                mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+                assert!(bucket.objects()["file"].body == model, "{how}: other bytes in the bucket");
+            }
+            assert!(mount.read(ino, 0, model.len()).await.is_ok_and(|read| read == model), "{how}: other bytes");
+            world.sleep(Duration::from_secs(10)).await;
+            assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![], "{how}");
+            assert_eq!(mount.troubles().await, Vec::<String>::new(), "{how}");
+        });
+    }
+}
+
 /// It goes to the bucket with one request.
 fn content(salt: usize) -> Bytes {
     (0..3 * BLOCK + 1000).map(|at| ((at + salt) % 251) as u8).collect::<Vec<u8>>().into()

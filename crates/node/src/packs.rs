@@ -202,7 +202,7 @@ impl Node {
     }
 
     /// Where bytes up to `end` of a file go. The inode's lock is held exclusively, or
-    /// [`Node::has_room`] was true since it is held.
+    /// [`Node::has_room`] was true since it is held. A move may have let go of blocks.
     pub(crate) async fn make_room(&self, ino: Ino, end: u64) -> Result<Place, RpcError> {
         let place = self.place(ino);
         if self.has_room(ino, end) {
@@ -268,27 +268,31 @@ impl Node {
         self.store.drop_own(ino).await.map_err(|error| self.disk_failed(ino, error))
     }
 
-    /// Copies what there is of a file to another place of it, and forces what may have been forced where it is.
+    /// Copies what there is of a file to another place of it, and forces what may have been forced where it is. What cannot be
+    /// read is absent from then on, if the bucket has it.
     async fn copy_to(&self, from: &Place, to: &Place) -> Result<(), RpcError> {
         let ino = from.ino;
         if from.packed.is_some() && to.packed.is_none() {
             self.begin_own(ino).await?;
         }
-        let (runs, is_dirty) = {
-            let state = self.replica.view();
-            (state.extents().resident_runs(ino, 0..u64::MAX), state.extents().dirty_bytes_of(ino) > 0)
-        };
-        if runs.is_empty() {
+        let is_dirty = self.replica.view().extents().dirty_bytes_of(ino) > 0;
+        let next = |block: u64| self.replica.view().extents().resident_runs(ino, block..u64::MAX).into_iter().next();
+        if next(0).is_none() {
             self.store.born(ino);
         }
-        for run in runs {
+        let mut copied = 0;
+        while let Some(run) = next(copied) {
             let (start, end) = (run.start * BLOCK_BYTES, (run.end * BLOCK_BYTES).min(from.end()));
-            if end <= start {
-                continue;
+            if start < end {
+                match self.store.read(from, start, (end - start) as usize).await {
+                    Ok(data) => self.store.write(to, start, data).await.map_err(|error| self.disk_failed(ino, error))?,
+                    Err(error) => {
+                        self.cannot_read(ino, run, &error).await?;
+                        continue;
+                    }
+                }
             }
-            let data = self.store.read(from, start, (end - start) as usize).await;
-            let data = data.map_err(|error| self.disk_failed(ino, error))?;
-            self.store.write(to, start, data).await.map_err(|error| self.disk_failed(ino, error))?;
+            copied = run.end;
         }
         // What is dirty may have been forced where it is, by this run or an earlier one.
         if is_dirty && !self.store.is_young(ino) {

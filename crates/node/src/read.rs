@@ -101,14 +101,14 @@ impl Node {
     }
 
     /// Reads present blocks and verifies those with a checksum, which are read whole for it, and
-    /// whatever is in blocks of an exposed file. `None` after a damaged clean block was dropped.
+    /// whatever is in blocks of an exposed file. `None` after a clean block that is damaged or cannot be read was dropped.
     pub(crate) async fn read_local(&self, ino: Ino, range: &Range<u64>) -> Result<Option<Bytes>, RpcError> {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let first_byte = blocks.start * BLOCK_BYTES;
         let len_bytes = ((blocks.end - blocks.start) * BLOCK_BYTES) as usize;
         let data = match self.store.read(&self.place(ino), first_byte, len_bytes).await {
             Ok(data) => data,
-            Err(error) => return Err(self.cannot_read(ino, blocks, &error).await),
+            Err(error) => return self.cannot_read(ino, blocks, &error).await.map(|()| None),
         };
         let start = (range.start - first_byte) as usize;
         let wanted = data.slice(start..start + (range.end - range.start) as usize);
@@ -137,17 +137,25 @@ impl Node {
         Ok(Some(wanted))
     }
 
-    /// The node's disk fails to read a range of blocks: which of them is found out by reading them one by one.
-    async fn cannot_read(&self, ino: Ino, blocks: Range<u64>, error: &DiskError) -> RpcError {
+    /// The node's disk fails to read a range of blocks: which of them is found out by reading them one by one. Those that
+    /// the bucket has are dropped: what is fetched again is written where nothing can be read. An error if that was not all.
+    pub(crate) async fn cannot_read(&self, ino: Ino, blocks: Range<u64>, error: &DiskError) -> Result<(), RpcError> {
         tracing::debug!(%ino, %error, "bytes could not be read");
+        let (mut dropped, mut lost) = (false, false);
         for block in blocks {
             let read = self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
             let known = self.replica.view().extents().block(ino, block);
-            if let (Err(error), Some(Block { version, .. })) = (read, known) {
+            let (Err(error), Some(Block { version, dirty, .. })) = (read, known) else { continue };
+            if dirty || self.is_exposed(ino) {
                 let what = format!("block {block} of inode {ino} cannot be read from the node's disk: {error}");
                 self.trouble(Subject::Block { ino, block, version }, Some(what));
+                lost = true;
+            } else {
+                tracing::warn!(%ino, block, %error, "a cached block cannot be read from the node's disk and is fetched again");
+                self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 })).await?;
+                dropped = true;
             }
         }
-        FsError::Io.into()
+        if dropped && !lost { Ok(()) } else { Err(FsError::Io.into()) }
     }
 }

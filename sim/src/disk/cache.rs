@@ -4,7 +4,7 @@ use crate::faults::Rate;
 use crate::rng::Rng;
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -33,6 +33,8 @@ pub(crate) struct Content {
 pub(crate) struct Stored {
     pub(crate) id: u64,
     pub(crate) content: RefCell<Content>,
+    /// Sectors that cannot be read before they are written anew.
+    pub(crate) spoiled: RefCell<BTreeSet<u64>>,
 }
 
 /// What the machine's memory has of a file: its present bytes, and every version of each
@@ -201,6 +203,15 @@ impl CachedFile {
         true
     }
 
+    /// No read of these bytes succeeds until they are written.
+    pub(crate) fn spoil(&mut self, range: Range<u64>) {
+        self.stored.spoiled.borrow_mut().extend(sectors(&range));
+    }
+
+    pub(crate) fn is_spoiled(&self, range: Range<u64>) -> bool {
+        self.stored.spoiled.borrow().range(sectors(&range)).next().is_some()
+    }
+
     fn zero(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -227,6 +238,7 @@ impl CachedFile {
 
     fn replace(&mut self, index: u64, new: Option<Sector>) {
         let before = self.content.allocated_bytes();
+        self.stored.spoiled.borrow_mut().remove(&index);
         self.content.put(index, new.clone());
         self.used_bytes.set(self.used_bytes.get() + self.content.allocated_bytes() - before);
         self.dirty_sectors.entry(index).or_default().push((self.sequence, new));
@@ -284,6 +296,10 @@ impl Content {
         let chosen = rng.index(self.sectors.len().max(1));
         self.sectors.keys().nth(chosen).map(|index| index * SECTOR_BYTES)
     }
+}
+
+fn sectors(range: &Range<u64>) -> Range<u64> {
+    range.start / SECTOR_BYTES..range.end.max(range.start).div_ceil(SECTOR_BYTES)
 }
 
 fn split(offset: u64) -> (u64, usize) {

@@ -18,6 +18,7 @@ use names::{CachedRef, Names, failed};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -91,6 +92,14 @@ impl SimDisk {
         let done = file.borrow_mut().rot(offset, mask);
         self.note(self.shared.executor.world(), "disk.rot", format_args!("{path} at {offset}: {done}"));
         Ok(done)
+    }
+
+    /// Makes sectors bad: reading any of these bytes fails until they are written anew.
+    pub fn spoil(&self, path: &str, range: Range<u64>) -> Result<(), DiskError> {
+        let file = self.shared.names.borrow().file(path)?;
+        file.borrow_mut().spoil(range.clone());
+        self.note(self.shared.executor.world(), "disk.spoil", format_args!("{path} at {range:?}"));
+        Ok(())
     }
 
     /// Flips one bit in a sector that the seed chooses, and says where. `None` on an empty platter.
@@ -298,10 +307,13 @@ impl DiskFile for OpenFile {
         Box::pin(async move {
             let file = self.file.clone();
             self.port
-                .submit_plain(DiskOperation::Read, "disk.read", self.path.clone(), move |port, _| {
+                .submit_plain(DiskOperation::Read, "disk.read", self.path.clone(), move |port, path| {
                     let shared = &port.disk.shared;
                     let mut file = file.borrow_mut();
                     let readable = (len as u64).min(file.len().saturating_sub(offset));
+                    if file.is_spoiled(offset..offset + readable) {
+                        return Err(io_error(path));
+                    }
                     if readable > 0 && shared.rng.chance(shared.faults.plan().disk.bit_rot) {
                         file.rot(offset + shared.rng.below(readable), 1);
                     }

@@ -52,7 +52,7 @@ impl Names {
 
     pub(crate) fn create_file(&mut self, path: &str, used_bytes: &Rc<Cell<u64>>) -> Result<CachedRef, DiskError> {
         let key = self.key(path)?;
-        let stored = Rc::new(Stored { id: self.take_id(), content: RefCell::default() });
+        let stored = Rc::new(Stored { id: self.take_id(), content: RefCell::default(), spoiled: RefCell::default() });
         let file = Rc::new(RefCell::new(CachedFile::new(stored, used_bytes.clone())));
         self.change([(key, Some(Node::File(file.clone())))]);
         Ok(file)
