@@ -18,8 +18,11 @@ struct Mount {
 
 impl Mount {
     async fn new(world: &World, bucket: &SimBucket, flush_interval: Duration) -> Mount {
+        Mount::with(world, bucket, options(flush_interval)).await
+    }
+
+    async fn with(world: &World, bucket: &SimBucket, options: Options) -> Mount {
         let process = world.machine("a").process("node");
-        let options = Options { owner: "sums".into(), embedded: true, flush_interval, ..Options::default() };
         let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         let name = Name::new(&b"file"[..]).unwrap();
@@ -49,6 +52,10 @@ impl Mount {
         let bytes = self.client.read(self.file, 0, len).await;
         bytes.unwrap_or_else(|error| panic!("{len} bytes: {error:?}")).to_vec()
     }
+}
+
+fn options(flush_interval: Duration) -> Options {
+    Options { owner: "sums".into(), embedded: true, flush_interval, ..Options::default() }
 }
 
 /// Situation: a file is appended to, written over, cut and made longer in pieces of all lengths while it is sent all the time,
@@ -186,6 +193,78 @@ fn an_upload_that_ends_under_a_write_takes_no_checksum_along() {
             write(&mount, &mut model, Some(600), 400, moment).await;
             assert!(mount.read().await == model, "moment {moment}: other bytes");
         }
+    };
+    world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Situation: a file is being sent, and a write to what was read of it fails on the node's disk, with some of its bytes there. Danger: they get
+/// the checksum of what counts as sent, and are read as long as they are cached.
+#[test]
+fn a_write_that_fails_under_an_upload_is_not_taken_for_what_was_sent() {
+    for seed in 0..20 {
+        let world = World::new(seed);
+        let scene = async {
+            let bucket = world.bucket();
+            let mount = Mount::new(&world, &bucket, Duration::from_secs(3600)).await;
+            let content: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+            mount.write(0, &content).await;
+            mount.client.fsync(mount.file).await.unwrap();
+            let line = BucketFaults { slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(5) }, ..BucketFaults::default() };
+            world.set_faults(FaultPlan { bucket: line, ..FaultPlan::default() });
+            let flush = mount.client.admin(AdminRequest::Flush { path: vec![] });
+            let fail = async {
+                world.sleep(Duration::from_millis(100)).await;
+                // After what the log has to say before.
+                world.machine("a").disk("node").fail_nth(DiskOperation::Write, 3);
+                mount.client.write(&Caller::ROOT, mount.file, 70_000, vec![255; 50_000].into(), false).await.map(drop)
+            };
+            let (flushed, failed) = join(flush, fail).await;
+            flushed.unwrap();
+            assert_eq!(failed, Err(FsError::Io));
+            world.set_faults(FaultPlan::default());
+            assert!(mount.read().await == content, "other bytes than were sent");
+            mount.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+            assert!(mount.read().await == content, "other bytes than the bucket has");
+            assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![]);
+        };
+        world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+/// Situation: the disk is full, and small pieces of a file are written over until its log has no room for more. Danger: the write that is
+/// refused has been made.
+#[test]
+fn what_a_full_disk_refuses_has_changed_nothing() {
+    let world = World::new(1);
+    let scene = async {
+        let bucket = world.bucket();
+        let mount = Mount::with(&world, &bucket, Options { segment_bytes: 16 << 10, ..options(Duration::from_secs(3600)) }).await;
+        mount.write(0, &[1; 8192]).await;
+        mount.client.fsync(mount.file).await.unwrap();
+        mount.write(0, &[2; 8192]).await;
+        let disk = world.machine("a").disk("node");
+        disk.set_capacity(disk.used_bytes());
+        let mut model = mount.read().await;
+        for step in 0..10_000usize {
+            let (at, data) = (step % 8 * 1000, vec![step as u8; 1000]);
+            let written = mount.client.write(&Caller::ROOT, mount.file, at as u64, data.clone().into(), false).await;
+            match written.map(drop) {
+                Ok(()) => model[at..at + 1000].copy_from_slice(&data),
+                refused => {
+                    assert_eq!(refused, Err(FsError::NoSpace), "step {step}");
+                    assert!(mount.read().await == model, "step {step}: other bytes");
+                    break;
+                }
+            }
+            assert!(step < 9_999, "the log is never full");
+        }
+        // Nor do zeros come in the place of what is refused.
+        let zeroed = mount.client.fallocate(&Caller::ROOT, mount.file, (100, 500), Allocation::Zero, true, false).await;
+        assert_eq!(zeroed.map(drop), Err(FsError::NoSpace));
+        assert!(mount.read().await == model, "zeros in place of bytes");
+        disk.set_capacity(64 << 30);
+        write(&mount, &mut model, Some(3), 7, 1).await;
+        assert!(mount.read().await == model, "other bytes");
     };
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }

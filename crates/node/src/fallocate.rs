@@ -4,6 +4,7 @@ use crate::Node;
 use crate::fetch::MAX_ATTEMPTS;
 use crate::locks::Mode;
 use crate::mutate::Order;
+use crate::store::Place;
 use bytes::Bytes;
 use ebb_core::extent::Edge;
 use ebb_core::namespace::zero_span;
@@ -82,15 +83,18 @@ impl Node {
             if !keep_size {
                 self.clear_behind(&place, size, end).await?;
             }
-            for (part, _) in &parts {
-                let part = part.start..part.end.min(size);
+            let parts: Vec<Range<u64>> = parts.into_iter().map(|(part, _)| part.start..part.end.min(size)).collect();
+            for part in &parts {
                 self.void_sums(&place, part.clone()).await?;
-                let zeros = Bytes::from(vec![0; (part.end - part.start) as usize]);
-                self.store.write(&place, part.start, zeros).await.map_err(|error| self.disk_failed(ino, error))?;
             }
-            let edges = parts.into_iter().map(|(part, _)| part.start / BLOCK_BYTES).collect();
-            let done = self.order(order, |_| Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id }).await;
+            self.expect_log_room().await?;
+            let edges = parts.iter().map(|part| part.start / BLOCK_BYTES).collect();
+            let done = match self.write_zeros(&place, &parts).await {
+                Ok(()) => self.order(order, |_| Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id }).await,
+                Err(error) => Err(error),
+            };
             if done.is_err() {
+                parts.into_iter().for_each(|part| self.flusher.has_failed_at(ino, part));
                 self.drop_if_gone(ino);
                 return done;
             }
@@ -104,6 +108,14 @@ impl Node {
             return done;
         }
         Err(self.fetched_in_vain(ino))
+    }
+
+    async fn write_zeros(&self, place: &Place, parts: &[Range<u64>]) -> Result<(), RpcError> {
+        for part in parts {
+            let zeros = Bytes::from(vec![0; (part.end - part.start) as usize]);
+            self.store.write(place, part.start, zeros).await.map_err(|error| self.disk_failed(place.ino, error))?;
+        }
+        Ok(())
     }
 
     /// Refuses what the volume has no room for, as far as that can be known: nothing is set

@@ -281,7 +281,7 @@ impl Node {
     /// for each write, of a small file or a large one (O-79; decision 17). Bytes
     /// whose commit fails are not seen: an absent block stays absent, and a present one
     /// is read up to the old size, or is the target of an overwrite that only a failing
-    /// disk can refuse by then.
+    /// disk can refuse by then: of such a block nobody takes for granted what it is.
     pub(crate) async fn write(
         self: &Rc<Self>,
         order: &Order,
@@ -366,6 +366,7 @@ impl Node {
         self.preserve(ino, offset..offset + len_bytes).await?;
         self.force_rest(ino, offset..offset + len_bytes).await?;
         self.void_sums(&place, offset..size.min(offset + len_bytes)).await?;
+        self.expect_log_room().await?;
         let sums = self.sums_of_write(&place, offset, &data);
         let stored = self.store.write(&place, offset, data).await.map_err(|error| self.disk_failed(ino, error));
         self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
@@ -389,6 +390,7 @@ impl Node {
                 self.show_length(ino).await?;
             }
         } else {
+            self.flusher.has_failed_at(ino, offset..offset + len_bytes);
             // Behind the end of the file there are zeros. What a log has that has failed the next start finds out.
             if self.expect_log().is_ok() {
                 self.store.cut(&place, size).await.map_err(|error| self.disk_failed(ino, error))?;
@@ -423,6 +425,11 @@ impl Node {
     /// Where the log has failed, what it has cut off or made a hole may be back after a power cut, and is not written over.
     pub(crate) fn expect_log(&self) -> Result<(), RpcError> {
         self.replica.log().failed().map_or(Ok(()), |error| Err(refusal(error)))
+    }
+
+    /// What a full disk would refuse to log is refused before bytes are written over.
+    pub(crate) async fn expect_log_room(&self) -> Result<(), RpcError> {
+        self.replica.log().expect_room().await.map_err(refusal)
     }
 
     /// A clean block that is changed in part becomes dirty as a whole: the rest of it, which

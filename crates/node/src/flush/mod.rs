@@ -24,6 +24,7 @@ use crate::signal::Signal;
 use crate::window::slow_body;
 use early::Early;
 use ebb_core::backing::{DirtyWork, FlushStep};
+use ebb_core::extent::{BlockRuns, touched_blocks};
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag};
 use futures_channel::oneshot;
@@ -35,6 +36,7 @@ use refused::RefusedWork;
 use rests::Rests;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use transact::{Doubts, FlushError};
@@ -60,6 +62,8 @@ pub struct Flusher {
     taken: RefCell<BTreeMap<Ino, u64>>,
     /// Files that changed while they were sent, and up to where the bucket has what they were.
     behind: RefCell<BTreeMap<Ino, Version>>,
+    /// Blocks into which a write has failed: what they are is not what an upload under way has sent.
+    torn: RefCell<BlockRuns>,
     /// Files that were sent, and the commands that say so.
     sent: RefCell<BTreeMap<Ino, LogIndex>>,
 }
@@ -109,8 +113,19 @@ impl Flusher {
             flushed: Cell::default(),
             taken: RefCell::default(),
             behind: RefCell::default(),
+            torn: RefCell::default(),
             sent: RefCell::default(),
         }
+    }
+
+    /// A write of these bytes has failed, and may have changed some of them. The inode's lock is held exclusively.
+    pub fn has_failed_at(&self, ino: Ino, bytes: Range<u64>) {
+        self.torn.borrow_mut().insert(ino, touched_blocks(bytes.start, bytes.end - bytes.start));
+    }
+
+    /// An upload has ended, or the file is gone.
+    pub fn forget_failed(&self, ino: Ino) {
+        self.torn.borrow_mut().remove(ino, 0..u64::MAX);
     }
 
     /// A file is clean by the command at `index`. What is said of others by commands up to `durable` is so for good.

@@ -106,6 +106,7 @@ impl Node {
                 }
                 self.sum_sent(ino, len_bytes, version).await;
                 self.end(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version }).await?;
+                self.flusher.forget_failed(ino);
                 self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
                 self.flusher.early.forget(ino, len_bytes);
                 self.flusher.count(len_bytes);
@@ -585,7 +586,7 @@ impl Node {
         let plan = self.replica.view().extents().plan_read(ino, range.clone(), size_bytes);
         let exposed = self.is_exposed(ino);
         if !exposed {
-            self.sum_void(ino, &plan, |_| true).await?;
+            self.sum_void(ino, &plan, |_, _| true).await?;
         }
         let mut data = BytesMut::with_capacity((range.end - range.start) as usize);
         for Segment { source, range: part } in plan {
@@ -630,22 +631,25 @@ impl Node {
 
     /// Blocks that have lost their checksums while they were sent, because a write to others
     /// of their chunk was to come, are what was sent: with their checksums they stay, as clean.
+    /// But not those into which a write has failed since.
     async fn sum_sent(&self, ino: Ino, len_bytes: u64, sent: Version) {
         let _guard = self.locks.lock(ino, Mode::Shared).await;
         let plan = self.replica.view().extents().plan_read(ino, 0..len_bytes, len_bytes);
-        if let Err(error) = self.sum_void(ino, &plan, |version| version <= sent).await {
+        let is_as_sent = |block, version| version <= sent && !self.flusher.torn.borrow().contains(ino, block);
+        if let Err(error) = self.sum_void(ino, &plan, is_as_sent).await {
             tracing::warn!(%ino, %error, "blocks that were sent are to be fetched again");
         }
     }
 
-    /// Computes the checksums of blocks of such versions that have none, so that from now on
+    /// Computes the checksums of such blocks, by their versions, that have none, so that from now on
     /// damage is seen.
-    async fn sum_void(&self, ino: Ino, plan: &[Segment], of: impl Fn(Version) -> bool) -> Result<(), RpcError> {
+    async fn sum_void(&self, ino: Ino, plan: &[Segment], of: impl Fn(u64, Version) -> bool) -> Result<(), RpcError> {
         let mut sums = Vec::new();
         let version = Version(self.replica.view().next_version().0 - 1);
         for part in plan.iter().filter(|part| part.source == Source::Local) {
             for block in part.range.start / BLOCK_BYTES..part.range.end.div_ceil(BLOCK_BYTES) {
-                let void = self.replica.view().extents().block(ino, block).is_some_and(|block| block.sum.is_none() && of(block.version));
+                let known = self.replica.view().extents().block(ino, block);
+                let void = known.is_some_and(|known| known.sum.is_none() && of(block, known.version));
                 if void {
                     let data = self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
                     sums.push((block, ebb_format::crc32c(&data.map_err(|error| self.disk_failed(ino, error))?)));

@@ -75,6 +75,9 @@ const START_RESERVE: u64 = 32 * MARKER_BYTES as u64;
 /// before the command was written, and one for those who call after it.
 const MARKER_RESERVE: u64 = START_RESERVE + 2 * MARKER_BYTES as u64;
 
+/// What may be logged while a write is under way that was told that there is room: hundreds of other writes.
+const ROOM_BYTES: u64 = 64 << 10;
+
 pub struct Log {
     disk: Rc<dyn Disk>,
     spawn: Rc<dyn Spawn>,
@@ -103,6 +106,8 @@ pub struct Log {
     durable: Cell<LogIndex>,
     synced: Cell<Position>,
     appending: Cell<bool>,
+    /// Of the segment that is written to, behind its last record.
+    left_bytes: Cell<u64>,
     failed: RefCell<Option<LogError>>,
     failing: Signal,
 }
@@ -153,6 +158,13 @@ impl Log {
             self.prepare_next();
         }
         Ok(index)
+    }
+
+    /// Refuses now, on a full disk, what [`Log::append`] could refuse when bytes are written over that a command speaks of. Nothing is
+    /// set aside: there is room for more such commands than are under way at one time.
+    pub async fn expect_room(&self) -> Result<(), LogError> {
+        let is_near_end = self.left_bytes.get() < ROOM_BYTES.min(self.options.segment_bytes / 2);
+        if is_near_end { self.supply.prepare().await } else { Ok(()) }
     }
 
     /// Makes all commands that were written before the call survive a power cut, and returns
@@ -335,6 +347,7 @@ impl Log {
         }
         end.offset += len;
         end.position.0 += 1;
+        self.left_bytes.set(end.segment.len_bytes - end.offset);
         Ok(())
     }
 

@@ -236,6 +236,7 @@ async fn begin(disk: Rc<dyn Disk>, spawn: Rc<dyn Spawn>, options: Options, found
         durable: Cell::new(durable),
         synced: Cell::new(synced),
         appending: Cell::new(false),
+        left_bytes: Cell::new(0),
         failed: RefCell::new(None),
         failing: Default::default(),
     };
