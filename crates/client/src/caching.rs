@@ -3,7 +3,7 @@
 //! without term, several cache nothing that others may change unseen (O-49, O-50).
 
 use crate::gate::Gate;
-use ebb_model::Ino;
+use ebb_model::{Ino, Name};
 use ebb_ports::PortFuture;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -22,12 +22,14 @@ pub enum CacheRule {
 }
 
 /// What is to be dropped from caches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Every name, attribute and page. The rule may have changed with it.
     All,
-    /// Attributes and pages of the inode, and its names if it is a directory.
+    /// Attributes and pages of the inode; if it is a directory, what was listed of it.
     Inode(Ino),
+    /// What the name in the directory refers to, also that it is nothing.
+    Name(Ino, Name),
 }
 
 /// Drops what [`Change`] says and completes when that is done. Requests of the same user
@@ -55,6 +57,7 @@ enum State {
 struct Pending {
     all: bool,
     inodes: BTreeSet<Ino>,
+    names: BTreeSet<(Ino, Name)>,
     /// The node waits for [`ebb_model::Request::Shared`].
     answer: bool,
 }
@@ -136,9 +139,17 @@ impl Caching {
     }
 
     pub(crate) fn invalidate(&self, ino: Ino) {
+        self.add(|pending| pending.inodes.insert(ino));
+    }
+
+    pub(crate) fn relinked(&self, dir: Ino, name: Name) {
+        self.add(|pending| pending.names.insert((dir, name)));
+    }
+
+    fn add(&self, put: impl FnOnce(&mut Pending) -> bool) {
         let mut pending = self.pending.borrow_mut();
-        if pending.inodes.len() < INODES_PENDING {
-            pending.inodes.insert(ino);
+        if pending.inodes.len() + pending.names.len() < MOST_PENDING {
+            put(&mut pending);
         } else {
             pending.all = true;
         }
@@ -158,11 +169,12 @@ impl Caching {
     }
 
     pub(crate) fn take(&self) -> Option<Drops> {
-        let Pending { all, inodes, answer } = self.pending.take();
-        let changes: Vec<Change> = if all { vec![Change::All] } else { inodes.into_iter().map(Change::Inode).collect() };
+        let Pending { all, inodes, names, answer } = self.pending.take();
+        let names = names.into_iter().map(|(dir, name)| Change::Name(dir, name));
+        let changes: Vec<Change> = if all { vec![Change::All] } else { inodes.into_iter().map(Change::Inode).chain(names).collect() };
         (answer || !changes.is_empty()).then_some(Drops { changes, answer })
     }
 }
 
-/// With more inodes than this to drop, everything is dropped.
-const INODES_PENDING: usize = 4096;
+/// With more inodes and names than this to drop, everything is dropped.
+const MOST_PENDING: usize = 4096;

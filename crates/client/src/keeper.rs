@@ -399,6 +399,7 @@ async fn listen(shared: Rc<Shared>) {
             }
             LinkEvent::Notice(Notice::Share) => shared.caching.share(),
             LinkEvent::Notice(Notice::Invalidate { ino }) => shared.caching.invalidate(ino),
+            LinkEvent::Notice(Notice::Relinked { dir, name }) => shared.caching.relinked(dir, name),
             LinkEvent::Notice(Notice::Lock { wait }) => shared.lock_news(wait),
             LinkEvent::Notice(Notice::Recall { recall, inos }) => shared.recalls.ask(recall, inos),
             LinkEvent::Notice(Notice::Leaving) => tracing::info!("the node stops: waiting for it or its successor"),

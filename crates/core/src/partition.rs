@@ -60,6 +60,8 @@ pub struct Applied {
     pub answer: Option<Result<Mutated, RpcError>>,
     /// Inodes whose attributes, names or content changed, for the caches of other clients.
     pub touched: Vec<Ino>,
+    /// Names, with their directories, that no client has given or taken away: each refers to something else now.
+    pub names: Vec<(Ino, Name)>,
     pub effects: Vec<Effect>,
 }
 
@@ -250,13 +252,14 @@ impl Partition {
             };
         let (touched, mut effects) = self.observe(&changes, stale);
         effects.extend(vacated);
+        let names = if answer.is_none() { names_of(&changes) } else { Vec::new() };
         // An answer that is given again says nothing of holes: there may be others by then.
         if let Some(Ok(Mutated { attr: Some(attr), index: executed, .. })) = &mut answer
             && *executed == index
         {
             attr.hole_bytes = self.hole_bytes(attr);
         }
-        Applied { answer, touched, effects }
+        Applied { answer, touched, names, effects }
     }
 
     fn client(
@@ -339,4 +342,12 @@ impl Partition {
         touched.dedup();
         (touched, effects)
     }
+}
+
+fn names_of(changes: &[Change]) -> Vec<(Ino, Name)> {
+    let name = |change: &Change| match change {
+        Change::Linked { parent, name, .. } | Change::Unlinked { parent, name, .. } => Some((*parent, name.clone())),
+        _ => None,
+    };
+    changes.iter().filter_map(name).collect()
 }

@@ -131,7 +131,7 @@ pub(crate) const BULK_CRC_AT: usize = 14;
 pub(crate) const HEADER_CRC_AT: usize = 18;
 
 /// Of the protocol and of everything in it.
-pub const VERSION: u8 = 14;
+pub const VERSION: u8 = 15;
 
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;

@@ -528,6 +528,8 @@ pub enum Notice {
     /// The node wants to forget these inodes. Give them up, and say with [`Request::Recalled`] which are
     /// held all the same.
     Recall { recall: u64, inos: Vec<Ino> },
+    /// By no client's hand the name refers to something else now, or to nothing; drop what is cached of it.
+    Relinked { dir: Ino, name: Name },
 }
 
 /// What `ebb status` and its siblings ask.

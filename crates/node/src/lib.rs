@@ -222,6 +222,9 @@ impl Node {
         for ino in applied.touched {
             self.attachments.notify_others(author, &Notice::Invalidate { ino });
         }
+        for (dir, name) in applied.names {
+            self.attachments.notify_others(author, &Notice::Relinked { dir, name });
+        }
         for effect in applied.effects {
             match effect {
                 Effect::Drop { ino } => {

@@ -1,7 +1,7 @@
 //! Clients attached to this node: their terms, what they hold open, and what they are
 //! told unasked. All of it is volatile; the session table of the partition is not.
 
-use ebb_model::{Ino, LogIndex, Notice, SessionId};
+use ebb_model::{Ino, LogIndex, Name, Notice, SessionId};
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,11 +42,12 @@ struct Attachment {
     untold: BTreeSet<Ino>,
 }
 
-/// What waits to be told, each thing once: it is bounded by the inodes there are and the locks waited for.
+/// What waits to be told, each thing once: it is bounded by the inodes and names there are and the locks waited for.
 #[derive(Default)]
 struct Mailbox {
     share: bool,
     invalid: BTreeSet<Ino>,
+    relinked: BTreeSet<(Ino, Name)>,
     /// Waits for locks that have come to an end.
     locks: BTreeSet<u64>,
     durable: Option<LogIndex>,
@@ -60,6 +61,7 @@ impl Mailbox {
         match notice {
             Notice::Share => self.share = true,
             Notice::Invalidate { ino } => drop(self.invalid.insert(ino)),
+            Notice::Relinked { dir, name } => drop(self.relinked.insert((dir, name))),
             Notice::Durable { durable } => self.durable = self.durable.max(Some(durable)),
             Notice::Leaving => self.leaving = true,
             Notice::Lock { wait } => drop(self.locks.insert(wait)),
@@ -73,6 +75,9 @@ impl Mailbox {
         }
         if let Some(ino) = self.invalid.pop_first() {
             return Some(Notice::Invalidate { ino });
+        }
+        if let Some((dir, name)) = self.relinked.pop_first() {
+            return Some(Notice::Relinked { dir, name });
         }
         // Behind what the lock is to protect.
         if let Some(wait) = self.locks.pop_first() {

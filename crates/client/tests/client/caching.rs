@@ -53,7 +53,7 @@ fn requests_are_served_while_caches_are_dropped() {
     assert_eq!(node.count("shared"), 1);
 }
 
-/// A flood of changes by another hand while the first is being dropped: each inode once,
+/// A flood of changes by another hand while the first is being dropped: each inode and name once,
 /// and everything at once when there are too many.
 #[test]
 fn changes_are_gathered() {
@@ -66,9 +66,14 @@ fn changes_are_gathered() {
     for ino in [1, 2, 3, 2, 3, 2] {
         node.say(LinkEvent::Notice(Notice::Invalidate { ino: Ino(ino) }));
     }
-    world.pass(Duration::from_millis(500));
-    let inodes: Vec<Change> = told.take().into_iter().map(|(change, _)| change).collect();
-    assert_eq!(inodes, [1, 2, 3].map(|ino| Change::Inode(Ino(ino))));
+    let f = Name::new(b"f").unwrap();
+    for dir in [2, 1, 2] {
+        node.say(LinkEvent::Notice(Notice::Relinked { dir: Ino(dir), name: f.clone() }));
+    }
+    world.pass(Duration::from_secs(1));
+    let changes: Vec<Change> = told.take().into_iter().map(|(change, _)| change).collect();
+    let names = [1, 2].map(|dir| Change::Name(Ino(dir), f.clone()));
+    assert_eq!(changes, [&[1, 2, 3].map(|ino| Change::Inode(Ino(ino)))[..], &names].concat());
     for ino in 0..10_000 {
         node.say(LinkEvent::Notice(Notice::Invalidate { ino: Ino(ino) }));
     }

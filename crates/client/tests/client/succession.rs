@@ -443,7 +443,7 @@ impl Caches {
         self.nothing_is_cached_until(since, at_ms + 50);
         self.world.pass(Duration::from_millis(10));
         let at = since + Duration::from_millis(at_ms);
-        let told: Vec<_> = self.told.borrow().iter().map(|(when, change, rule)| (*when, *change, *rule)).collect();
+        let told: Vec<_> = self.told.borrow().iter().map(|(when, change, rule)| (*when, change.clone(), *rule)).collect();
         assert_eq!(told, [(at, Change::All, CacheRule::Shared)]);
         assert_eq!(self.client.cache_rule(), CacheRule::Sole, "everything was dropped");
     }

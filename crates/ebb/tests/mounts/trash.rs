@@ -198,6 +198,32 @@ fn what_is_open_is_kept_with_what_is_written() {
     place.umount();
 }
 
+/// Situation: a file is removed, and that it is gone has been seen; then it is restored, below the root and below a directory.
+/// Danger: the kernel goes on saying that there is none. Expectation: it is there, and what is mounted beside it stays.
+#[test]
+fn who_has_seen_it_go_sees_it_come_back() {
+    let place = Place::new();
+    place.mount();
+    place.ebb(&["trash", "keep", "mnt", "1h"]).good();
+    for dir in ["mnt/d", "mnt/beside"] {
+        fs::create_dir(place.path(dir)).unwrap();
+    }
+    assert_eq!(place.program("mount", &["-t", "tmpfs", "none", "mnt/beside"]).status, 0);
+    fs::write(place.path("mnt/beside/x"), "x").unwrap();
+    for path in ["mnt/f", "mnt/d/f"] {
+        let path_here = place.path(path);
+        fs::write(&path_here, "f").unwrap();
+        fs::remove_file(&path_here).unwrap();
+        assert_eq!(fs::metadata(&path_here).unwrap_err().kind(), ErrorKind::NotFound);
+        place.ebb(&["trash", "restore", path]).good();
+        until("it is there again", || fs::read_to_string(&path_here).is_ok_and(|text| text == "f"));
+    }
+    let beside = fs::read_to_string(place.path("mnt/beside/x"));
+    place.program("umount", &["mnt/beside"]);
+    assert_eq!(beside.unwrap(), "x");
+    place.umount();
+}
+
 /// Another mount sees at once that a name has gone, and that it is back.
 #[test]
 fn other_mounts_see_what_goes_and_comes() {

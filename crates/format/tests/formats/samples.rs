@@ -224,6 +224,7 @@ names!(message_name, MESSAGES, Message {
     Message::Notice(Notice::Leaving) => "notice-leaving",
     Message::Notice(Notice::Lock { .. }) => "notice-lock",
     Message::Notice(Notice::Recall { .. }) => "notice-recall",
+    Message::Notice(Notice::Relinked { .. }) => "notice-relinked",
 });
 
 names!(kind_name, KINDS, FileKind {
@@ -978,6 +979,7 @@ impl Draw {
             Notice::Leaving,
             Notice::Lock { wait: self.u64() },
             Notice::Recall { recall: self.u64(), inos: self.list(Draw::ino) },
+            Notice::Relinked { dir: self.ino(), name: self.name() },
         ];
         all.extend(notices.map(Message::Notice));
         all

@@ -108,6 +108,7 @@ impl Volume {
             match change {
                 Change::All => of_before.distrust_all(),
                 Change::Inode(ino) => of_before.distrust(ino),
+                Change::Name(..) => {}
             }
             // Nothing is cached but pages, and every open asks for these. The kernel does not take the
             // length that somebody asks for while it is told.

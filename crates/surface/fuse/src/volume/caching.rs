@@ -4,7 +4,7 @@ use super::{DIRECT, SET_ID, Volume};
 use crate::known::Known;
 use crate::{AttrReply, Consistency, EntryReply, Errno, Handle, Notification, Notifier, NotifyError, OpenFlags};
 use ebb_client::{CacheRule, Change};
-use ebb_model::{Attr, FileKind, Ino};
+use ebb_model::{Attr, FileKind, Ino, Name};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Duration;
@@ -117,6 +117,7 @@ pub(super) async fn drop_cached(change: Change, root: Ino, known: &RefCell<Known
     let inodes = match change {
         Change::Inode(ino) if ino == root => vec![Ino::ROOT],
         Change::Inode(ino) => vec![ino],
+        Change::Name(dir, name) => return expire(if dir == root { Ino::ROOT } else { dir }, name, known, notifier).await,
         Change::All => {
             if notifier.send(Notification::AllEntries).await == Err(NotifyError::Unsupported) {
                 tokio::time::sleep(name_ttl).await;
@@ -130,5 +131,16 @@ pub(super) async fn drop_cached(change: Change, root: Ino, known: &RefCell<Known
             Err(NotifyError::Ended) => return,
             Err(error) => tracing::error!(%ino, %error, "the kernel keeps what it should drop"),
         }
+    }
+}
+
+/// The name is asked for again at its next use, and what is mounted there stays, as it would not if all names were dropped.
+async fn expire(parent: Ino, name: Name, known: &RefCell<Known>, notifier: &Notifier) {
+    if !known.borrow().has(parent) {
+        return;
+    }
+    match notifier.send(Notification::Entry { parent, name, expire: true }).await {
+        Ok(()) | Err(NotifyError::Ended) => {}
+        Err(error) => tracing::error!(%parent, %error, "the kernel keeps a name that it should ask for"),
     }
 }
