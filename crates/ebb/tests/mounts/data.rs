@@ -312,8 +312,8 @@ fn the_largest_file() {
     place.umount();
 }
 
-/// Several descriptors, processes and mounts append to one file at once: every record is
-/// there, whole and once.
+/// Several descriptors, processes and mounts append to one file at once, records that begin and end
+/// anywhere: every one is there, whole and once.
 #[test]
 fn appends_do_not_overwrite_each_other() {
     let mut place = Place::new();
@@ -322,6 +322,7 @@ fn appends_do_not_overwrite_each_other() {
     let address = line.split("ebb://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_owned();
     place.ebb(&["mount", &format!("ebb://{address}/v"), "mnt", "--data", "client"]).good();
     let path = place.path("mnt/log");
+    let record = |writer: usize, number: usize| format!("{writer}-{number:06}-{}", "x".repeat(800 + number * 7 % 400));
     // Open before the second mount comes: the kernel caches the end of file that it knows.
     let early: Vec<File> = (0..2).map(|_| OpenOptions::new().append(true).create(true).open(&path).unwrap()).collect();
     (&early[0]).write_all(b"begin...\n").unwrap();
@@ -333,7 +334,8 @@ fn appends_do_not_overwrite_each_other() {
             scope.spawn(move || {
                 for number in 0..100 {
                     let mut file = file;
-                    file.write_all(format!("{writer}-{number:06}\n").as_bytes()).unwrap();
+                    let record = format!("{}\n", record(writer, number));
+                    assert_eq!(file.write(record.as_bytes()).unwrap(), record.len());
                 }
             });
         }
@@ -342,13 +344,39 @@ fn appends_do_not_overwrite_each_other() {
     let text = fs::read_to_string(place.path("mnt2/log")).unwrap();
     let mut lines: Vec<&str> = text.lines().skip(1).collect();
     lines.sort_unstable();
-    let mut expected: Vec<String> = (0..4).flat_map(|writer| (0..100).map(move |number| format!("{writer}-{number:06}"))).collect();
+    let mut expected: Vec<String> = (0..4).flat_map(|writer| (0..100).map(move |number| record(writer, number))).collect();
     expected.sort_unstable();
     assert_eq!(lines, expected);
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     place.umount_at("mnt2");
     place.umount_at("mnt");
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
+}
+
+/// Situation: on a mount that others can join somebody reads a file from the kernel's pages while somebody else appends to it,
+/// past them. Danger: the page with the end of the file is read before that is written, and shown when the file is longer, with
+/// zeros. Expectation: what is read is what was written.
+#[test]
+fn who_reads_what_is_appended_sees_no_zeros() {
+    let place = Place::new();
+    place.mount_with(&["--listen", "127.0.0.1:0"]);
+    let path = place.path("mnt/log");
+    fs::write(&path, "x").unwrap();
+    let reader = File::open(&path).unwrap();
+    let log = OpenOptions::new().append(true).open(&path).unwrap();
+    let mut seen = vec![0; 1 << 20];
+    for round in 1..=1000 {
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| (&log).write_all(&[b'x'; 100]).unwrap());
+            while !writer.is_finished() {
+                let len = reader.read_at(&mut seen, 0).unwrap();
+                assert!(!seen[..len].contains(&0), "zeros in {len} bytes");
+            }
+        });
+        assert_eq!(reader.read_at(&mut seen, 0).unwrap(), 1 + 100 * round);
+    }
+    drop((reader, log));
+    place.umount();
 }
 
 /// Situation: the bucket is a directory of a small file system. Expectation: df shows what there is room for, less what is still to be sent, and

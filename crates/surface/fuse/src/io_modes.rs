@@ -146,6 +146,11 @@ impl IoModes {
         self.files.borrow().get(&ino).is_some_and(|open| open.cached + open.direct > 0)
     }
 
+    /// Whether somebody reads it from the kernel's pages.
+    pub fn reads_pages(&self, ino: Ino) -> bool {
+        self.files.borrow().get(&ino).is_some_and(|open| open.cached > 0)
+    }
+
     /// Somebody writes by requests alone, to whom that is to matter: where other mounts can have the volume nobody's pages are
     /// kept, or everybody's.
     pub fn is_written_past(&self, ino: Ino) -> bool {

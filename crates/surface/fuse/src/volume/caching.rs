@@ -20,10 +20,11 @@ impl Volume {
         self.client.cache_rule() == CacheRule::Sole
     }
 
-    /// Pages, of a file that is opened now. Where others write too the kernel would put what is
-    /// appended where it thinks that the file ends.
+    /// Pages, of a file that is opened now. Where others can write too, now or once they have come, the kernel would put
+    /// what is appended where it thinks that the file ends, and ask for it in pieces, between which others can append.
     pub(super) fn may_cache_pages(&self, flags: OpenFlags) -> bool {
-        self.may_cache() || self.consistency == Consistency::CloseToOpen && !flags.appends()
+        let is_shared_log = flags.appends() && !self.client.is_exclusive();
+        !is_shared_log && (self.may_cache() || self.consistency == Consistency::CloseToOpen)
     }
 
     /// What the kernel has cached nobody else changes, unless it is told.
@@ -93,9 +94,13 @@ impl Volume {
         }
     }
 
-    /// Where the kernel does not drop pages of a file that it learns to be longer.
+    /// Where the kernel does not drop pages of a file that it learns to be longer. On a strong mount it has none but of who
+    /// has the file open since before others came, or since before somebody appends.
     pub(super) fn may_show_zeros(&self, ino: Ino) -> bool {
-        self.consistency == Consistency::CloseToOpen && (self.pages.of(ino) || self.io_modes.fills_pages(ino))
+        match self.consistency {
+            Consistency::CloseToOpen => self.pages.of(ino) || self.io_modes.fills_pages(ino),
+            Consistency::Strong => self.io_modes.reads_pages(ino),
+        }
     }
 
     /// Drops pages of a file that a write past the cache has made longer, from where it did so: one
