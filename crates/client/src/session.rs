@@ -42,12 +42,13 @@ impl Slots {
         let free = (0..SESSION_SLOTS).rev().filter(|slot| left[usize::from(*slot)].1.is_none()).collect();
         let sequences = RefCell::new(left.iter().map(|(sequence, _)| *sequence).collect());
         let slots = Rc::new(Slots { session, free: Pool::new(free), sequences, estate: Some(estate) });
-        let asked = (0..SESSION_SLOTS).zip(&left).filter_map(|(slot, (sequence, request))| {
-            let tx = TxId { session, slot, sequence: *sequence };
+        let mut asked = BTreeMap::new();
+        for (slot, (sequence, request)) in (0..SESSION_SLOTS).zip(left) {
+            let Some(request) = request else { continue };
+            let tx = TxId { session, slot, sequence };
             let ticket = Ticket { tx, slots: slots.clone(), _slot: slots.free.lend(slot) };
-            request.map(|request| (request, Rc::new(Requested::again(request, ticket))))
-        });
-        let asked = asked.collect();
+            asked.insert(request, Rc::new(Requested::again(request, ticket)));
+        }
         (slots, asked)
     }
 

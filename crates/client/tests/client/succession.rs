@@ -82,6 +82,34 @@ fn a_take_over_that_fails_leaves_what_it_found() {
     }
 }
 
+/// Situation: a process dies with a request under way, and its successor is asked for hundreds of changes at one time.
+/// Danger: a slot is lent to two of them. Expectation: each is made, and no more are under way than there are slots.
+#[test]
+fn an_heir_has_no_more_slots() {
+    let world = World::new(31);
+    let (node, left) = (Node::new(&world), nothing_left());
+    let first = Process::on(&node, &left);
+    let client = first.attach();
+    node.meet("mutate", Fate::Silence);
+    first.start(append(client, REQUEST));
+    world.pass(Duration::from_secs(1));
+    first.kill();
+
+    let second = Process::on(&node, &left);
+    let client = second.attach();
+    assert_eq!(second.run(append(client.clone(), REQUEST)), Ok(0));
+    client.all_came(&BTreeSet::from([REQUEST]));
+    client.answered(REQUEST);
+    let made = (0..300).map(|number: u32| {
+        let (client, name) = (client.clone(), Name::new(number.to_string().as_bytes()).unwrap());
+        second.start(async move { client.make(&ROOT, Ino::ROOT, &name, 0o600, Make::Regular, false).await.is_ok() })
+    });
+    let made: Vec<_> = made.collect();
+    world.pass(Duration::from_secs(10));
+    assert!(made.iter().all(|made| made.take() == Some(true)));
+    assert_eq!(node.most_executing.get(), usize::from(SESSION_SLOTS));
+}
+
 /// Situation: a process dies at any moment between its attach and the end of a request, and so does the one after it, which
 /// is asked the same again.
 /// Danger: a slot or an id is written too late, or freed too early, and one of the three asks under another id.
