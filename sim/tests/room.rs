@@ -6,6 +6,7 @@ use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::World;
 use ebb_sim::volume::rig;
+use futures_util::future::{join, join_all};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -90,5 +91,28 @@ fn what_gets_a_name_waits_from_then_on() {
         world.sleep(Duration::from_secs(60)).await;
         fill(&client, other, 1).await.unwrap();
         assert_eq!(world.bucket().objects()["named"].body.len() as u64, 3 * MIB);
+    });
+}
+
+/// Situation: the bucket is away, what may wait for it waits, and a hundred writes more are asked for; somebody removes the file
+/// that takes the room. Danger: the removal waits behind the writes, and none of them ends but by its time-out. Expectation: it
+/// is done at once, and so are the writes then.
+#[test]
+fn who_makes_room_does_not_wait_behind_who_waits_for_it() {
+    with_room_for_one(3, |world, client| async move {
+        let (large, other) = (make(&client, "large").await, make(&client, "other").await);
+        world.bucket().vanish_for(Duration::from_secs(60));
+        fill(&client, large, 1).await.unwrap();
+        client.close(large);
+        let began = world.now();
+        let write = async |at: u64| client.write(&ROOT, other, at * 10, Bytes::from_static(b"ten bytes."), false).await;
+        let removal = async {
+            world.sleep(Duration::from_secs(1)).await;
+            client.unlink(&ROOT, Ino::ROOT, &Name::new(b"large").unwrap()).await
+        };
+        let (removed, written) = join(removal, join_all((0..100).map(write))).await;
+        removed.unwrap();
+        assert!(written.into_iter().all(|written| written.is_ok()));
+        assert!(world.now() - began < Duration::from_secs(2), "{:?}", world.now() - began);
     });
 }

@@ -37,4 +37,5 @@ pub use loan::{Borrower, Held, Loan};
 pub use local::LocalLink;
 pub use mutate::MUTATIONS_UNDER_WAY;
 pub use operations::{Page, Written};
+pub use session::SLOTS_FOR_BYTES;
 pub use wire::{EVENTS_WAITING, REQUESTS_UNDER_WAY, WireLink};

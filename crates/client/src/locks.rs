@@ -216,7 +216,7 @@ impl Shared {
     async fn lock_ticket(&self) -> Result<(Ticket, Attachment), FsError> {
         loop {
             let slots = self.locks.slots.borrow().clone();
-            let ticket = slots.ticket(None).await;
+            let ticket = slots.ticket(None, false).await;
             let attachment = self.attached().await?;
             if let Some(ticket) = ticket
                 && self.is_current_for_locks(&ticket)

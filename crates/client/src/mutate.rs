@@ -54,7 +54,7 @@ impl Shared {
         let doubt = requested.is_some_and(Requested::is_of_before);
         let result = loop {
             // Nothing has been sent under the id that is drawn here: a caller that gives up now leaves nothing behind.
-            let prepared = match select(pin!(self.prepare(requested)), answer.cancellation()).await {
+            let prepared = match select(pin!(self.prepare(requested, mutation.brings_bytes())), answer.cancellation()).await {
                 Either::Left((prepared, _)) => prepared,
                 Either::Right(_) => return,
             };
@@ -101,7 +101,7 @@ impl Shared {
     }
 
     /// Waits for room in the journal, a slot, and a node. What was sent in an earlier life has no other slot than that of then.
-    async fn prepare(self: &Rc<Shared>, requested: Option<&Requested>) -> Result<(Ticket, Attachment), FsError> {
+    async fn prepare(self: &Rc<Shared>, requested: Option<&Requested>, brings_bytes: bool) -> Result<(Ticket, Attachment), FsError> {
         self.room().await?;
         loop {
             // What waits for a node here has asked for nothing yet, and leaves nothing to anybody.
@@ -109,7 +109,7 @@ impl Shared {
             let slots = self.slots.borrow().clone();
             let ticket = match requested.and_then(Requested::ticket) {
                 Some(ticket) => Some(ticket),
-                None => slots.ticket(requested.map(Requested::number)).await,
+                None => slots.ticket(requested.map(Requested::number), brings_bytes).await,
             };
             let attachment = self.attached().await?;
             let of_before = requested.is_some_and(Requested::is_of_before);

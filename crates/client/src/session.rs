@@ -12,6 +12,9 @@ use std::rc::Rc;
 pub(crate) struct Slots {
     session: SessionId,
     free: Rc<Pool<u16>>,
+    /// What brings bytes has one of these too: it can wait at the node until there is room, and what makes room is not to wait
+    /// behind it.
+    for_bytes: Rc<Pool<()>>,
     /// Sequence last given out, by slot.
     sequences: RefCell<Vec<u64>>,
     /// Where these are written too.
@@ -23,6 +26,7 @@ pub(crate) struct Ticket {
     pub(crate) tx: TxId,
     pub(crate) slots: Rc<Slots>,
     _slot: Lease<u16>,
+    _for_bytes: Option<Lease<()>>,
 }
 
 impl Slots {
@@ -33,7 +37,9 @@ impl Slots {
     /// Of a session that has had sequences up to this one.
     pub(crate) fn after(session: SessionId, sequence: u64) -> Slots {
         let lowest_first = (0..SESSION_SLOTS).rev().collect();
-        Slots { session, free: Pool::new(lowest_first), sequences: RefCell::new(vec![sequence; usize::from(SESSION_SLOTS)]), estate: None }
+        let sequences = RefCell::new(vec![sequence; usize::from(SESSION_SLOTS)]);
+        let for_bytes = Pool::new(vec![(); SLOTS_FOR_BYTES]);
+        Slots { session, free: Pool::new(lowest_first), for_bytes, sequences, estate: None }
     }
 
     /// The slots as they are in what was left, with those that requests without an answer have.
@@ -41,22 +47,29 @@ impl Slots {
         let left: Vec<(u64, Option<u64>)> = (0..SESSION_SLOTS).map(|slot| estate.slot(slot)).collect();
         let free = (0..SESSION_SLOTS).rev().filter(|slot| left[usize::from(*slot)].1.is_none()).collect();
         let sequences = RefCell::new(left.iter().map(|(sequence, _)| *sequence).collect());
-        let slots = Rc::new(Slots { session, free: Pool::new(free), sequences, estate: Some(estate) });
+        let requests = left.iter().filter(|(_, request)| request.is_some()).count();
+        // Each of these may bring bytes.
+        let mut may_bring = requests.min(SLOTS_FOR_BYTES);
+        let for_bytes = Pool::new(vec![(); SLOTS_FOR_BYTES - may_bring]);
+        let slots = Rc::new(Slots { session, free: Pool::new(free), for_bytes, sequences, estate: Some(estate) });
         let mut asked = BTreeMap::new();
         for (slot, (sequence, request)) in (0..SESSION_SLOTS).zip(left) {
             let Some(request) = request else { continue };
+            let for_bytes = (may_bring > 0).then(|| slots.for_bytes.lend(()));
+            may_bring = may_bring.saturating_sub(1);
             let tx = TxId { session, slot, sequence };
-            let ticket = Ticket { tx, slots: slots.clone(), _slot: slots.free.lend(slot) };
+            let ticket = Ticket { tx, slots: slots.clone(), _slot: slots.free.lend(slot), _for_bytes: for_bytes };
             asked.insert(request, Rc::new(Requested::again(request, ticket)));
         }
         (slots, asked)
     }
 
     /// Waits for a slot, in order. `None` once the session has ended.
-    pub(crate) async fn ticket(self: &Rc<Slots>, request: Option<u64>) -> Option<Ticket> {
+    pub(crate) async fn ticket(self: &Rc<Slots>, request: Option<u64>, brings_bytes: bool) -> Option<Ticket> {
+        let for_bytes = if brings_bytes { Some(self.for_bytes.acquire().await?) } else { None };
         let slot = self.free.acquire().await?;
         let tx = self.next(slot.item()?, request);
-        Some(Ticket { tx, slots: self.clone(), _slot: slot })
+        Some(Ticket { tx, slots: self.clone(), _slot: slot, _for_bytes: for_bytes })
     }
 
     /// An id for operations that are sent one after the other before any mutation with a ticket.
@@ -66,6 +79,7 @@ impl Slots {
 
     pub(crate) fn end(&self) {
         self.free.close();
+        self.for_bytes.close();
     }
 
     fn next(&self, slot: u16, request: Option<u64>) -> TxId {
@@ -153,3 +167,6 @@ impl Drop for Requested {
         }
     }
 }
+
+/// Slots that what brings bytes can have at one time.
+pub const SLOTS_FOR_BYTES: usize = SESSION_SLOTS as usize - 16;

@@ -407,6 +407,12 @@ impl ClientMutation {
         first.into_iter().chain(second)
     }
 
+    /// The node may have to make room for it, which can take long.
+    pub fn brings_bytes(&self) -> bool {
+        use ClientMutation::*;
+        matches!(self, Write { .. } | Append { .. } | Fallocate { .. } | Copy { .. })
+    }
+
     /// The file whose bytes or length it changes.
     pub fn rewrites(&self) -> Option<Ino> {
         match *self {

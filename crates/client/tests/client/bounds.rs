@@ -1,7 +1,7 @@
 use crate::node::*;
 use crate::world::World;
 use bytes::Bytes;
-use ebb_client::{KEPT_BYTES, KEPT_OPERATIONS, MUTATIONS_UNDER_WAY};
+use ebb_client::{KEPT_BYTES, KEPT_OPERATIONS, MUTATIONS_UNDER_WAY, SLOTS_FOR_BYTES};
 use ebb_model::*;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const ROOT: Caller = Caller::ROOT;
 
-/// A thousand mutations at once: never more than the session's slots are under way, all
+/// A thousand writes at once: never more are under way than have slots, all
 /// are executed, in the order in which they were asked for.
 #[test]
 fn mutations_wait_for_slots_in_order() {
@@ -24,7 +24,7 @@ fn mutations_wait_for_slots_in_order() {
         .collect();
     world.pass(Duration::from_secs(10));
     assert!(all.iter().all(|done| done.take() == Some(true)));
-    assert_eq!(node.most_executing.get(), usize::from(SESSION_SLOTS));
+    assert_eq!(node.most_executing.get(), SLOTS_FOR_BYTES);
     let offsets: Vec<_> = node.executed().into_iter().filter_map(|(_, mutated)| mutated.replay.offset).collect();
     assert_eq!(offsets, (0..1000).collect::<Vec<_>>());
 }
