@@ -1,11 +1,11 @@
 //! Memory for messages of the kernel.
 
+use crate::init::MAX_WRITE_BYTES;
 use bytes::Bytes;
-use ebb_model::MAX_IO_BYTES;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whole-message buffers, reused. One that carries a large WRITE is handed on as the
+/// Whole-message buffers, reused. One that a WRITE fills for the most part is handed on as the
 /// payload itself and comes back when the last piece of it is dropped, on any thread.
 #[derive(Clone, Default)]
 pub(crate) struct BufferPool {
@@ -50,17 +50,46 @@ impl Drop for Buffer {
     }
 }
 
-/// The first `len` bytes of a message, shared with its payload.
-pub(crate) fn share(buffer: Buffer, len: usize) -> Bytes {
-    Bytes::from_owner(buffer).slice(..len)
+/// The message in the first `len` bytes, to be shared with its payload, if that is most of the buffer; which is another one
+/// then. Whoever keeps a payload counts its bytes, and has not much more.
+pub(crate) fn share(buffer: &mut Buffer, len: usize) -> Option<Bytes> {
+    if len < SHARED_FROM_BYTES {
+        return None;
+    }
+    let another = buffer.pool.take();
+    Some(Bytes::from_owner(std::mem::replace(buffer, another)).slice(..len))
 }
 
 /// A request of the largest size with room for its header and arguments.
-const BUFFER_BYTES: usize = MAX_IO_BYTES + 4096;
+const BUFFER_BYTES: usize = MAX_WRITE_BYTES as usize + 4096;
 
 /// Buffers kept for reuse: as many large writes as one thread keeps in the air; fresh
 /// memory costs as much in page faults as copying the payload would.
 const KEPT_BUFFERS: usize = 16;
 
-/// Payloads from this size on are handed on where they lie; copying less is cheaper.
-pub(crate) const SHARED_FROM_BYTES: usize = 32 << 10;
+/// Messages from this size on are handed on where they lie: the two largest powers of two that are written, with their headers.
+const SHARED_FROM_BYTES: usize = MAX_WRITE_BYTES as usize / 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Situation: writes of one length are kept, as many as there may be. Danger: each keeps all of the buffer that it came
+    /// in. Expectation: they have twice what is counted of them at most, and a header.
+    #[test]
+    fn what_is_kept_is_what_is_counted() {
+        let pool = BufferPool::default();
+        for len in [1, 32 << 10, 128 << 10, SHARED_FROM_BYTES - 1, SHARED_FROM_BYTES, BUFFER_BYTES] {
+            let mut buffer = pool.take();
+            let at = buffer.bytes(0..1).as_ptr();
+            buffer.as_mut()[len - 1] = 7;
+            let shared = share(&mut buffer, len);
+            let kept_bytes = if buffer.bytes(0..1).as_ptr() == at { len } else { BUFFER_BYTES };
+            assert!(kept_bytes <= 2 * len + 4096, "{len}");
+            match shared {
+                Some(message) => assert!(message.len() == len && message[len - 1] == 7 && message.as_ptr() == at),
+                None => assert_eq!(kept_bytes, len),
+            }
+        }
+    }
+}

@@ -144,7 +144,7 @@ pub(crate) fn negotiate(body: &[u8], also: u64) -> Option<(Answer, abi::InitOut)
 /// In one WRITE: the largest power of two that the kernel's pages hold from wherever in a page it begins. What
 /// begins inside a block leaves that without a checksum until it is sent, and what is written in other
 /// lengths is kept in small folios, of which who maps the file has each mapped by itself.
-const MAX_WRITE_BYTES: u32 = MAX_IO_BYTES as u32 / 2;
+pub(crate) const MAX_WRITE_BYTES: u32 = MAX_IO_BYTES as u32 / 2;
 
 /// What a slot of a ring must hold is the larger of this and `max_write`.
 fn max_pages(page_bytes: usize) -> u16 {

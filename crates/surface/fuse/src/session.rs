@@ -4,7 +4,7 @@
 //! polled in place and costs no allocation; one that has to wait moves to the set of those
 //! in flight.
 
-use crate::buffer::{BufferPool, SHARED_FROM_BYTES, share};
+use crate::buffer::{BufferPool, share};
 use crate::counters::{Arrival, Counters};
 use crate::device::{Device, Received};
 use crate::init::{Answer, negotiate};
@@ -216,11 +216,9 @@ impl Session {
                             }
                             Came::Gone => break 'serve if deadline.is_some() { Ended::Stopped } else { Ended::Unmounted },
                         };
-                        let message = if len >= SHARED_FROM_BYTES {
-                            let whole = share(std::mem::replace(&mut buffer, pool.take()), len);
-                            Message::parse(&negotiated, &whole, |range| whole.slice(range))
-                        } else {
-                            Message::parse(&negotiated, buffer.bytes(0..len), |range| Bytes::copy_from_slice(buffer.bytes(range)))
+                        let message = match share(&mut buffer, len) {
+                            Some(whole) => Message::parse(&negotiated, &whole, |range| whole.slice(range)),
+                            None => Message::parse(&negotiated, buffer.bytes(0..len), |range| Bytes::copy_from_slice(buffer.bytes(range))),
                         };
                         let request = match message {
                             Ok(Message::Request(request)) => request,
