@@ -302,6 +302,7 @@ fn root_is_squashed() {
     fs::create_dir(mount.join("sticky")).unwrap();
     fs::set_permissions(mount.join("sticky"), Permissions::from_mode(0o1777)).unwrap();
     make(&mount.join("sticky/f"), 0o666, 1000, 1000);
+    make(&mount.join("set_gid"), 0o2664, 1001, 2001);
     place.umount();
 
     place.mount_with(&["-o", "allow_other,dev,suid", "--squash=root", "--anonymous-uid=1500", "--anonymous-gid=1600"]);
@@ -336,6 +337,15 @@ fn root_is_squashed() {
     assert_eq!(set(&mount.join("shown"), "trusted.a", b"", 0), Err(libc::EPERM));
     assert_eq!(set(&mount.join("shown"), ACCESS, &naming(7), 0), Err(libc::EPERM));
     assert_eq!(shell(&private, 1000, 1000, "cat d/readable"), "0 content []", "others are not");
+    // Who is in the group of a file only besides keeps its set-gid.
+    let member = ["--reuid=1001", "--regid=1001", "--groups=1001,2001", "sh", "-ec"];
+    for change in ["echo more >> mnt/set_gid", "truncate -s 3 mnt/set_gid", "fallocate -l 100 mnt/set_gid", "chgrp 2001 mnt/set_gid"] {
+        place.program("setpriv", &[&member[..], &[change]].concat()).good();
+        assert_eq!(mode(&mount.join("set_gid")), 0o2664, "{change}");
+    }
+    let stranger = ["--reuid=1001", "--regid=1001", "--clear-groups", "sh", "-ec", "echo more >> mnt/set_gid"];
+    place.program("setpriv", &stranger).good();
+    assert_eq!(mode(&mount.join("set_gid")), 0o664);
     // What the anonymous user may.
     assert_eq!(said("cat shown listed; echo more >> sticky/f; cat sticky/f"), "0 contentcontentcontentmore []");
     assert_eq!(

@@ -29,7 +29,7 @@ impl Volume {
         if let Some(anonymous) = self.squashed(cx) {
             return (anonymous, false);
         }
-        let local = if self.set_id.borrow().contains_key(&ino) { found_out(cx) } else { said(cx) };
+        let local = if self.set_id.borrow().contains_key(&ino) { with_groups(cx) } else { said(cx) };
         let is_root = local.uid == 0;
         (self.ids.caller(local), is_root)
     }
@@ -54,6 +54,15 @@ fn said(cx: &Context) -> Caller {
 fn found_out(cx: &Context) -> Caller {
     let looked_at = if cx.ids.is_none() && cx.pid != 0 { of_process(cx.pid) } else { None };
     looked_at.unwrap_or_else(|| said(cx))
+}
+
+/// With the groups that the kernel says of nobody.
+fn with_groups(cx: &Context) -> Caller {
+    let found = if cx.pid == 0 { None } else { of_process(cx.pid) };
+    match cx.ids {
+        Some(_) => Caller { groups: found.map(|caller| caller.groups).unwrap_or_default(), ..said(cx) },
+        None => found.unwrap_or_else(|| said(cx)),
+    }
 }
 
 fn of_process(pid: u32) -> Option<Caller> {
