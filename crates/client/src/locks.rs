@@ -99,17 +99,30 @@ impl Client {
     /// fcntl(F_GETLK): the first lock that keeps an owner from having `piece`. What was asked for before is done by then: who has
     /// closed a file that had one asks at once.
     pub async fn test_lock(&self, ino: Ino, owner: LockOwner, piece: LockPiece) -> Result<Option<LockConflict>, FsError> {
+        self.requests_done(ino).await?;
+        match self.shared.ask(|session| Request::TestLock { session, ino, owner, piece }).await? {
+            Reply::Conflict(conflict) => Ok(conflict),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    /// fcntl(F_OFD_GETLK) with F_UNLCK: the first lock that an owner itself has in `range`. Nobody is asked.
+    pub async fn own_lock(&self, ino: Ino, owner: LockOwner, range: LockRange) -> Result<Option<LockConflict>, FsError> {
+        self.requests_done(ino).await?;
+        let held = self.shared.locks.held.borrow();
+        let own = held.get(&(ino, owner)).and_then(|held| Some((held.ranges.overlapping(range).next()?, held.pid)));
+        Ok(own.map(|(piece, pid)| LockConflict { piece, pid }))
+    }
+
+    /// Waits for what has been asked for of a file.
+    async fn requests_done(&self, ino: Ino) -> Result<(), FsError> {
         let locks = &self.shared.locks;
         let mut before: Vec<Party> = locks.busy.borrow().keys().filter(|(of, _)| *of == ino).copied().collect();
         let over = || {
             before.retain(|party| locks.busy.borrow().contains_key(party));
             before.is_empty().then_some(Ok(()))
         };
-        self.shared.within(locks.turn.until(over)).await?;
-        match self.shared.ask(|session| Request::TestLock { session, ino, owner, piece }).await? {
-            Reply::Conflict(conflict) => Ok(conflict),
-            _ => Err(wrong_reply()),
-        }
+        self.shared.within(locks.turn.until(over)).await
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
         Operation::ReleaseDir { handle } => reply.empty(fs.releasedir(cx, ino, handle).await),
         Operation::FsyncDir { handle, data_only } => reply.empty(fs.fsyncdir(cx, ino, handle, data_only).await),
         Operation::Access { access } => reply.empty(fs.access(cx, ino, access).await),
-        Operation::GetLk { owner, piece } => reply.value(fs.getlk(cx, ino, owner, piece).await.map(lk_out)),
+        Operation::GetLk { owner, range, mode } => reply.value(fs.getlk(cx, ino, owner, range, mode).await.map(lk_out)),
         Operation::SetLk { lock, wait } => {
             let wait = wait.then(|| desk.interrupts.expect(cx.unique));
             reply.empty(fs.setlk(cx, ino, lock, wait).await);

@@ -2,7 +2,9 @@
 
 use crate::{Context, CopyEnd, DirBuffer, Errno, Handle, Interruption, LockRequest, OpenFlags, PassthroughId, SeekTo, WriteMode};
 use bytes::Bytes;
-use ebb_model::{Access, Attr, Cookie, Ino, InodeFlags, LockConflict, LockPiece, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode};
+use ebb_model::{
+    Access, Attr, Cookie, Ino, InodeFlags, LockConflict, LockMode, LockRange, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode,
+};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -119,7 +121,14 @@ pub trait Filesystem {
 
     /// F_GETLK: the lock that keeps `owner` from having `piece`. Only with
     /// [`crate::MountOptions::shared_locks`], as `setlk`.
-    async fn getlk(&self, _cx: &Context, _ino: Ino, _owner: u64, _piece: LockPiece) -> Result<Option<LockConflict>, Errno> {
+    async fn getlk(
+        &self,
+        _cx: &Context,
+        _ino: Ino,
+        _owner: u64,
+        _range: LockRange,
+        _mode: Option<LockMode>,
+    ) -> Result<Option<LockConflict>, Errno> {
         Err(Errno::NOT_IMPLEMENTED)
     }
 

@@ -8,8 +8,7 @@ use crate::abi::{self, fattr, ioctl};
 use crate::{Errno, Negotiated};
 use bytes::Bytes;
 use ebb_model::{
-    Access, FileKind, Ino, InodeFlags, LockMode, LockPiece, LockRange, MAX_IO_BYTES, Make, Name, RenameMode, SetAttr, SetTime, Time,
-    XattrMode,
+    Access, FileKind, Ino, InodeFlags, LockMode, LockRange, MAX_IO_BYTES, Make, Name, RenameMode, SetAttr, SetTime, Time, XattrMode,
 };
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -255,7 +254,9 @@ pub enum Operation {
     },
     GetLk {
         owner: u64,
-        piece: LockPiece,
+        range: LockRange,
+        /// `None`: what the owner itself has.
+        mode: Option<LockMode>,
     },
     SetLk {
         lock: LockRequest,
@@ -514,8 +515,7 @@ fn parse_operation(
         }
         abi::GETLK => {
             let arg: abi::LkIn = body.take()?;
-            let mode = lock_mode(&arg.lk)?.ok_or(Errno::INVALID)?;
-            Operation::GetLk { owner: arg.owner, piece: LockPiece { range: lock_range(&arg.lk)?, mode } }
+            Operation::GetLk { owner: arg.owner, range: lock_range(&arg.lk)?, mode: lock_mode(&arg.lk)? }
         }
         abi::SETLK | abi::SETLKW => {
             let arg: abi::LkIn = body.take()?;

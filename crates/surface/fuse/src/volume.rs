@@ -13,8 +13,8 @@ use bytes::Bytes;
 use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
-    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockOwner, LockPiece,
-    Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
+    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockMode, LockOwner,
+    LockPiece, LockRange, Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
@@ -592,8 +592,20 @@ impl Filesystem for Volume {
         Ok(self.client.access(&self.caller(cx), self.real(ino), access).await?)
     }
 
-    async fn getlk(&self, _cx: &Context, ino: Ino, owner: u64, piece: LockPiece) -> Result<Option<LockConflict>, Errno> {
-        Ok(self.client.test_lock(ino, LockOwner::Fcntl(owner), piece).await?)
+    async fn getlk(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        owner: u64,
+        range: LockRange,
+        mode: Option<LockMode>,
+    ) -> Result<Option<LockConflict>, Errno> {
+        let owner = LockOwner::Fcntl(owner);
+        let found = match mode {
+            Some(mode) => self.client.test_lock(ino, owner, LockPiece { range, mode }).await,
+            None => self.client.own_lock(ino, owner, range).await,
+        };
+        Ok(found?)
     }
 
     async fn setlk(&self, _cx: &Context, ino: Ino, lock: LockRequest, wait: Option<Interruption>) -> Result<(), Errno> {
