@@ -188,6 +188,8 @@ fn work(root: &Path) -> Vec<String> {
     for name in ["user.a", "trusted.a", "security.a", "user.", "unknown.a", ""] {
         say(name, &set(&at("f"), name, b"value", 0));
         say(name, &set(&at("f"), name, b"other", libc::XATTR_CREATE));
+        say(name, &set(&at("f"), name, b"neither", libc::XATTR_CREATE | libc::XATTR_REPLACE));
+        say(name, &set(&at("f2"), name, b"neither", libc::XATTR_CREATE | libc::XATTR_REPLACE));
         say(name, &set(&at("l"), name, b"value", libc::XATTR_REPLACE));
         say(name, &get(&at("f"), name, 3));
         say(name, &get(&at("l"), name, 100));

@@ -96,7 +96,15 @@ pub trait Filesystem {
     async fn statfs(&self, cx: &Context, ino: Ino) -> Result<VolumeStat, Errno>;
 
     /// `drop_set_gid`: if this sets an access ACL, set-gid goes.
-    async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno>;
+    async fn setxattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        name: Bytes,
+        value: Bytes,
+        mode: Option<XattrMode>,
+        drop_set_gid: bool,
+    ) -> Result<(), Errno>;
 
     /// The value, however large: the session answers ERANGE where the caller's buffer is smaller.
     async fn getxattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<Bytes, Errno>;

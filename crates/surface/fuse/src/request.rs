@@ -220,7 +220,8 @@ pub enum Operation {
     SetXattr {
         name: Bytes,
         value: Bytes,
-        mode: XattrMode,
+        /// `None`: it is to be there, and not to be.
+        mode: Option<XattrMode>,
         drop_set_gid: bool,
     },
     GetXattr {
@@ -471,9 +472,10 @@ fn parse_operation(
             let name = body.xattr_name()?;
             let value = Bytes::copy_from_slice(body.bytes(arg.size as usize)?);
             let mode = match arg.flags as i32 {
-                0 => XattrMode::Set,
-                libc::XATTR_CREATE => XattrMode::Create,
-                libc::XATTR_REPLACE => XattrMode::Replace,
+                0 => Some(XattrMode::Set),
+                libc::XATTR_CREATE => Some(XattrMode::Create),
+                libc::XATTR_REPLACE => Some(XattrMode::Replace),
+                CREATE_AND_REPLACE => None,
                 _ => return Err(Errno::INVALID),
             };
             Operation::SetXattr { name, value, mode, drop_set_gid }
@@ -743,3 +745,5 @@ fn set_attr(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
 
 /// Longest copy whose length a 32-bit answer can say, in whole pages.
 const COPY_LIMIT_BYTES: u64 = (1 << 32) - 4096;
+
+const CREATE_AND_REPLACE: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;

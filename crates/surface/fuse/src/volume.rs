@@ -479,7 +479,15 @@ impl Filesystem for Volume {
         Ok(self.client.statfs(self.real(ino)).await?)
     }
 
-    async fn setxattr(&self, cx: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, drop_set_gid: bool) -> Result<(), Errno> {
+    async fn setxattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        name: Bytes,
+        value: Bytes,
+        mode: Option<XattrMode>,
+        drop_set_gid: bool,
+    ) -> Result<(), Errno> {
         let (caller, ino) = (self.caller(cx), self.real(ino));
         require_public(&name)?;
         self.admit(cx, ino, Access::EXISTS).await?;
@@ -490,7 +498,10 @@ impl Filesystem for Volume {
                 let value = self.ids.acl_to_remote(value)?;
                 self.once(cx).set_acl(&caller, ino, class, value, drop_set_gid).await.map(|_| ())?
             }
-            None => self.once(cx).setxattr(&caller, ino, name, value, mode).await?,
+            None => match mode {
+                Some(mode) => self.once(cx).setxattr(&caller, ino, name, value, mode).await?,
+                None => return Err(self.client.getxattr(ino, name).await.err().unwrap_or(FsError::Exists).into()),
+            },
         }
         Ok(())
     }

@@ -113,7 +113,7 @@ fn acls_drop_set_gid_where_the_kernel_does_not_say_so() {
         let set = asked(kernel, async |volume| {
             for name in ["system.posix_acl_access", "system.posix_acl_default"] {
                 let name = Bytes::from(name);
-                volume.setxattr(&by(uid, gid), Ino::ROOT, name, Bytes::from_static(b"acl"), XattrMode::Set, said).await.unwrap();
+                volume.setxattr(&by(uid, gid), Ino::ROOT, name, Bytes::from_static(b"acl"), Some(XattrMode::Set), said).await.unwrap();
             }
         });
         let drops = |mutation| match mutation {

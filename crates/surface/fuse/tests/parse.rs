@@ -87,7 +87,7 @@ fn attributes_come_in_two_layouts() {
     let set = |drop_set_gid| Operation::SetXattr {
         name: Bytes::from_static(b"user.a"),
         value: Bytes::from_static(b"vv"),
-        mode: XattrMode::Create,
+        mode: Some(XattrMode::Create),
         drop_set_gid,
     };
     let rest = b"user.a\0vv";

@@ -393,12 +393,12 @@ impl Filesystem for MemFs {
         Ok(VolumeStat { total_bytes: 1 << 40, free_bytes: 1 << 39, available_bytes: 1 << 39, files, free_files: 1 << 30 })
     }
 
-    async fn setxattr(&self, _: &Context, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode, _: bool) -> Result<(), Errno> {
+    async fn setxattr(&self, _: &Context, ino: Ino, name: Bytes, value: Bytes, mode: Option<XattrMode>, _: bool) -> Result<(), Errno> {
         let tree = &mut *self.lock();
         let xattrs = &mut tree.get_mut(ino)?.xattrs;
         match (mode, xattrs.contains_key(&name)) {
-            (XattrMode::Create, true) => Err(FsError::Exists.into()),
-            (XattrMode::Replace, false) => Err(FsError::NoAttribute.into()),
+            (Some(XattrMode::Create) | None, true) => Err(FsError::Exists.into()),
+            (Some(XattrMode::Replace) | None, false) => Err(FsError::NoAttribute.into()),
             _ => {
                 xattrs.insert(name, value);
                 Ok(())
