@@ -93,6 +93,11 @@ impl Negotiated {
         self.minor >= 37
     }
 
+    /// The kernel checks who sets flags of chattr(1). Linux does since 5.13, which is told by what it says of ACLs.
+    pub fn checks_flags(&self) -> bool {
+        self.says_when_acls_drop_set_gid()
+    }
+
     /// The kernel says when an access ACL drops set-gid: `Operation::SetXattr`.
     pub fn says_when_acls_drop_set_gid(&self) -> bool {
         self.has(init::SETXATTR_EXT)

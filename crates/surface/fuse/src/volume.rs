@@ -704,7 +704,9 @@ impl Filesystem for Volume {
     }
 
     async fn set_flags(&self, cx: &Context, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
-        self.once(cx).set_flags(&self.caller(cx), self.real(ino), flags).await?;
+        let caller = self.caller(cx);
+        let caller = Caller { checked: caller.checked && self.kernel.checks_flags(), ..caller };
+        self.once(cx).set_flags(&caller, self.real(ino), flags).await?;
         // The kernel does not know that the change time has changed.
         self.dropped_later(ino, 0..0);
         Ok(())

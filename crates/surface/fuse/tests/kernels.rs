@@ -44,6 +44,11 @@ fn attr() -> Attr {
 
 /// The mutations that reach the node of a volume under such a kernel.
 fn asked(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<ClientMutation> {
+    asked_by(kernel, work).into_iter().map(|(_, mutation)| mutation).collect()
+}
+
+/// The same with who asks for them.
+fn asked_by(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<(Caller, ClientMutation)> {
     let point = Point::new();
     let seen = Rc::new(RefCell::new(Vec::new()));
     let seeing = seen.clone();
@@ -52,8 +57,8 @@ fn asked(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<ClientMutat
         let session = Session::start(Mount::new(&point.0, &"allow_other".parse().unwrap()).unwrap()).await.unwrap();
         let answer = move |request| match request {
             Request::Attach { .. } => Ok(scripted::attached()),
-            Request::Mutate { mutation, .. } => {
-                seeing.borrow_mut().push(mutation);
+            Request::Mutate { caller, mutation, .. } => {
+                seeing.borrow_mut().push((caller, mutation));
                 let stamp = Stamp { time: Time::from_secs(0), version: Version(2) };
                 let replay = Replay { stamp, ino: Some(Ino(2)), offset: None, len_bytes: None };
                 Ok(Reply::Mutated(Mutated { attr: Some(attr()), index: LogIndex(1), replay }, vec![]))
@@ -127,4 +132,21 @@ fn acls_drop_set_gid_where_the_kernel_does_not_say_so() {
     assert_eq!(dropped(OLD, 0, 0, false), [false, false]);
     assert_eq!(dropped(NEW, 1000, 1000, false), [false, false]);
     assert_eq!(dropped(NEW, 1000, 1000, true), [true, true]);
+}
+
+/// Whoever can open a file could make it immutable, or undo that, where the kernel does not ask who it is: the node does.
+#[test]
+fn who_sets_flags_is_checked_where_the_kernel_does_not() {
+    if !can_mount() {
+        return;
+    }
+    let by_whom = |kernel, uid| {
+        let set = asked_by(kernel, async |volume| {
+            volume.set_flags(&by(uid, uid), Ino::ROOT, InodeFlags::default()).await.unwrap();
+        });
+        set.into_iter().map(|(caller, _)| (caller.uid, caller.checked)).collect::<Vec<_>>()
+    };
+    assert_eq!(by_whom(OLD, 1000), [(1000, false)]);
+    assert_eq!(by_whom(OLD, 0), [(0, false)]);
+    assert_eq!(by_whom(NEW, 1000), [(1000, true)]);
 }
