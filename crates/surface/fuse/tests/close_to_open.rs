@@ -266,8 +266,8 @@ fn who_reads_during_an_append_sees_it_afterwards() {
                 assert!(!during[..len].contains(&0), "zeros in {len} bytes");
             }
         });
-        assert!(shared.node().reads > before);
         let len = reader.read_at(&mut seen, 0).unwrap();
+        assert!(shared.node().reads > before);
         assert_eq!(len, 100 + 10 * round);
         assert!(seen[100..len].chunks(10).all(|record| record == b"0123456789"), "{:?}", &seen[100..len]);
     }
