@@ -86,7 +86,7 @@ async fn restore(args: RestoreTrash) -> Result<(), Failure> {
         None => None,
     };
     let mut restoring = Restoring { node: &node, root, dirs: None };
-    let (mut restored, mut failed) = (Vec::new(), Vec::new());
+    let (mut restored, mut failed, mut standing) = (Vec::new(), Vec::new(), Vec::new());
     for entry in meant {
         let was = split(&entry.trashed.path);
         let place = match &to {
@@ -96,13 +96,24 @@ async fn restore(args: RestoreTrash) -> Result<(), Failure> {
         };
         match restoring.put_back(entry.ino, &place).await {
             Ok(()) => restored.push(place),
-            // What was in it may still be put back there.
-            Err(AskError::Rpc(RpcError::Refused(FsError::Exists))) if entry.kind == FileKind::Directory => {}
+            Err(error) if is_standing(&error, &entry) && args.entry.is_none() => standing.push((place, error.to_string())),
             Err(error) => failed.push((place, error.to_string())),
         }
     }
+    failed.extend(standing.into_iter().filter(|(dir, _)| !has_below(&restored, dir)));
     report(&restored, &failed, args.target.output)?;
     if failed.is_empty() { Ok(()) } else { Err(Failure::NotGood) }
+}
+
+/// There is something at the place of a directory: perhaps a directory, into which what was in it can be put back.
+fn is_standing(error: &AskError, entry: &TrashEntry) -> bool {
+    matches!(error, AskError::Rpc(RpcError::Refused(FsError::Exists))) && entry.kind == FileKind::Directory
+}
+
+/// One of the paths, which are in order, is below the directory.
+fn has_below(paths: &[Vec<Name>], dir: &[Name]) -> bool {
+    let next = paths.partition_point(|path| path.as_slice() <= dir);
+    paths.get(next).is_some_and(|path| path.starts_with(dir))
 }
 
 /// Of each path what was removed last, directories before what was in them.

@@ -151,6 +151,38 @@ fn versions_of_a_path_come_back_beside_it() {
     place.umount();
 }
 
+/// Situation: something stands where a directory was. Danger: nothing is put back, and that counts as done. Expectation: it is
+/// told, but of a directory into which what was in it is put back.
+#[test]
+fn a_directory_that_cannot_come_back_is_told() {
+    let place = Place::new();
+    place.mount();
+    place.ebb(&["trash", "keep", "mnt", "1h"]).good();
+    fs::create_dir_all(place.path("mnt/d/sub")).unwrap();
+    fs::remove_dir(place.path("mnt/d/sub")).unwrap();
+    fs::write(place.path("mnt/d/sub"), "new").unwrap();
+    let told = |args: &[&str], path: &str| {
+        let done = place.ebb(&[&["trash", "restore"], args].concat());
+        assert!(done.status == 1 && done.out == "0 restored, 1 not\n" && done.err.contains(&format!("{path}: file exists")), "{done:?}");
+    };
+    told(&["mnt/d/sub"], "/d/sub");
+    let done = place.ebb(&["trash", "restore", "mnt/d/sub", "--json"]);
+    assert_eq!((done.status, &done.json()["failed"][0]["path"]), (1, &"/d/sub".into()));
+    fs::create_dir(place.path("mnt/there")).unwrap();
+    let entry = entries(&place, "mnt")[0]["inode"].as_str().unwrap().to_owned();
+    told(&["mnt/d/sub", "--entry", &entry, "--to", "mnt/there"], "/there");
+    fs::remove_file(place.path("mnt/d/sub")).unwrap();
+    place.ebb(&["trash", "empty", "mnt"]).good();
+
+    fs::create_dir_all(place.path("mnt/d/sub/empty")).unwrap();
+    fs::write(place.path("mnt/d/sub/f"), "f").unwrap();
+    assert_eq!(place.program("rm", &["-r", "mnt/d"]).status, 0);
+    fs::create_dir_all(place.path("mnt/d/sub")).unwrap();
+    assert_eq!(place.ebb(&["trash", "restore", "mnt/d"]).good().out, "2 restored, 0 not\n");
+    assert_eq!(names(&place.path("mnt/d/sub")), ["empty", "f"]);
+    place.umount();
+}
+
 /// Who has a file open goes on with it, and it comes back with what was written meanwhile. What
 /// never had a name, or is below a directory that keeps nothing, goes as ever.
 #[test]
