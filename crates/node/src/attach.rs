@@ -69,9 +69,9 @@ impl Node {
             fresh: known.is_none(),
             recovered: self.recovered,
             sole,
-            cache_term_ms: self.revalidates().map_or(0, |half| half.as_millis().max(1) as u32),
+            cache_term_ms: self.revalidates().map_or(0, |half| millis(half).max(1)),
             read_only: read_only || self.read_only(),
-            session_term_ms: self.options.session_term.as_millis() as u32,
+            session_term_ms: millis(self.options.session_term),
         }))
     }
 
@@ -193,5 +193,22 @@ impl Node {
             self.release_orphan(session, ino).await?;
         }
         Ok(())
+    }
+}
+
+/// What has no room is less: a client gives up sooner than the node does.
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Danger: of fifty days some minutes are left.
+    #[test]
+    fn terms_that_are_too_long_for_the_wire_are_cut() {
+        assert_eq!(millis(Duration::from_secs(60)), 60_000);
+        assert_eq!(millis(Duration::from_secs(50 * 86_400)), u32::MAX);
     }
 }

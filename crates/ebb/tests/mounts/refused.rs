@@ -29,10 +29,23 @@ fn mistakes_of_the_caller() {
     place.ebb(&["status", "backing"]).refused(2, "is on no mount of ebb");
     place.ebb(&["umount", "backing"]).refused(2, "is no mount of ebb");
     place.ebb(&["serve", "--backing", place.url(), "--name", "a/b", "--data", "data"]).refused(2, "cannot be the name of a volume");
-    for unknown in [&["mount", "--frobnicate"][..], &["frobnicate"], &["status"], &["mount", "s3://b", "mnt", "--cache-size", "much"]] {
-        let done = place.ebb(unknown);
-        assert_eq!(done.status, 2, "{done:?}");
-        assert!(done.err.starts_with("error: "), "{done:?}");
+    let unreadable = |args: &[&str]| {
+        let done = place.ebb(args);
+        assert!(done.status == 2 && done.err.starts_with("error: "), "{done:?}");
+    };
+    for unknown in [&["mount", "--frobnicate"][..], &["frobnicate"], &["status"], &["stats", "--interval", "9223372036854775807"]] {
+        unreadable(unknown);
+    }
+    // What nobody can mean: sums with it would have no room, and no user has the number -1.
+    for (flag, value) in [
+        ("--cache-size", "much"),
+        ("--flush-interval", "9223372036854775807"),
+        ("--head-term", "9223372036854775807"),
+        ("--space-timeout", "18446744073709549568"),
+        ("--uid", "4294967295"),
+        ("--gid", "4294967294"),
+    ] {
+        unreadable(&["mount", place.url(), "mnt", "--data", "data", flag, value]);
     }
     assert!(!place.is_mounted("mnt"));
 }

@@ -241,10 +241,10 @@ pub struct Node {
     #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_SESSION_TERM")]
     pub session_term: Span,
     /// Owner of objects that ebb has not written (user id).
-    #[arg(long, value_name = "UID", env = "EBB_UID")]
+    #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(0..=4294967293), env = "EBB_UID")]
     pub uid: Option<u32>,
     /// Group of objects that ebb has not written (group id).
-    #[arg(long, value_name = "GID", env = "EBB_GID")]
+    #[arg(long, value_name = "GID", value_parser = clap::value_parser!(u32).range(0..=4294967293), env = "EBB_GID")]
     pub gid: Option<u32>,
     /// Requests that take this long are told of in the log, with what they waited for; with 0 none
     /// are. Waits for locks do not count.

@@ -13,7 +13,7 @@ Every setting is a flag, an environment variable and a key of a configuration fi
 counts before the variable, the variable before the file, the file before the default.
 
 Sizes are bytes, or a number with K, M, G, T or P (powers of 1024). Times are seconds, or a
-number with ms, s, m, h or d.
+number with ms, s, m, h or d, 36500d at most.
 
 ## Storage
 

@@ -8,9 +8,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bytes(pub u64);
 
-/// `90`, `250ms`, `5s`, `10m`, `1h`, `7d`; a bare number is seconds.
+/// `90`, `250ms`, `5s`, `10m`, `1h`, `7d`; a bare number is seconds. At most a hundred years.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span(pub Duration);
+
+/// Whoever means "never" can say this. The sum of such a time and now can be kept in whatever times are
+/// kept in, and as seconds it has 32 bits.
+const LONGEST_DAYS: u64 = 36_500;
 
 const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -70,6 +74,9 @@ impl FromStr for Span {
             "d" => 86_400.0,
             _ => return Err(refused()),
         };
+        if number * scale > (LONGEST_DAYS * 86_400) as f64 {
+            return Err(format!("{text:?} is too long a time: {LONGEST_DAYS}d is the longest"));
+        }
         Duration::try_from_secs_f64(number * scale).map(Span).map_err(|_| refused())
     }
 }
@@ -108,6 +115,10 @@ mod tests {
         }
         for text in ["", "-5s", "s", "5 days", "1e300h"] {
             assert!(text.parse::<Span>().is_err(), "{text}");
+        }
+        assert_eq!("36500d".parse(), Ok(Span(Duration::from_secs(3_153_600_000))));
+        for text in ["36501d", "9223372036854775807", "18446744073709549568", &"9".repeat(400)] {
+            assert!(text.parse::<Span>().is_err_and(|why| why.contains("36500d is the longest")), "{text}");
         }
     }
 }
