@@ -34,7 +34,22 @@ pub async fn status(target: Target) -> Result<(), Failure> {
 
 pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
     let node = Asked::of(&args.target.path)?;
-    output::reply(&node.ask(AdminRequest::ListDirty { limit: args.limit }).await?, args.target.output)
+    let (mut items, mut after) = (Vec::new(), None);
+    // One answer has room for some of them.
+    let left_out = loop {
+        let limit = args.limit - items.len() as u32;
+        match node.ask(AdminRequest::ListDirty { limit, after }).await? {
+            AdminReply::Dirty { items: more, left_out, next } => {
+                items.extend(more);
+                after = next.filter(|_| items.len() < args.limit as usize);
+                if after.is_none() {
+                    break left_out;
+                }
+            }
+            _ => return Err(Failure::of(node.shown(), "a reply of the wrong kind")),
+        }
+    };
+    output::reply(&AdminReply::Dirty { items, left_out, next: None }, args.target.output)
 }
 
 pub async fn flush(target: Target) -> Result<(), Failure> {

@@ -542,9 +542,10 @@ pub enum Notice {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AdminRequest {
     Status,
-    /// Dirty files and directories, oldest first.
+    /// Dirty files and directories, oldest first, from behind this one on.
     ListDirty {
         limit: u32,
+        after: Option<DirtyPoint>,
     },
     /// Writes everything dirty at or below `path` to the bucket and waits for it.
     Flush {
@@ -631,7 +632,12 @@ pub const MAX_PATHS: usize = 128;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AdminReply {
     Status(Box<Status>),
-    Dirty(Vec<DirtyItem>),
+    /// `left_out`: how many there are behind these; `next`: behind which they are, `None` at the end.
+    Dirty {
+        items: Vec<DirtyItem>,
+        left_out: u64,
+        next: Option<DirtyPoint>,
+    },
     Flushed {
         files: u64,
         bytes: u64,
@@ -747,6 +753,14 @@ pub struct SessionStatus {
 pub struct Trouble {
     pub since: Time,
     pub what: String,
+}
+
+/// One file or directory in the order in which they became dirty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirtyPoint {
+    pub since: Time,
+    pub is_dir: bool,
+    pub ino: Ino,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ impl Node {
                 self.end_troubles().await;
                 Ok(AdminReply::Status(Box::new(self.status())))
             }
-            AdminRequest::ListDirty { limit } => Ok(AdminReply::Dirty(self.list_dirty(limit))),
+            AdminRequest::ListDirty { limit, after } => Ok(self.list_dirty(limit, after)),
             AdminRequest::Flush { path } => {
                 let root = self.walk(&path).await?;
                 let (files, bytes) = self.flush_below(root).await?;
@@ -85,22 +85,21 @@ impl Node {
         }
     }
 
-    fn list_dirty(&self, limit: u32) -> Vec<DirtyItem> {
+    fn list_dirty(&self, limit: u32, after: Option<DirtyPoint>) -> AdminReply {
         let state = self.replica.view();
-        let oldest = state.backing().dirty_inodes().take(limit.min(MAX_DIRTY_ITEMS) as usize);
-        let item = |(since, ino)| DirtyItem {
-            path: path_bytes(&state.namespace().path_of(ino).unwrap_or_default()),
-            ino,
-            since,
-            dirty_bytes: state.extents().dirty_bytes_of(ino),
-        };
-        let mut room = MAX_LIST_BYTES;
-        let fits = |item: &DirtyItem| {
-            let fits = item.path.len() <= room;
-            room = room.saturating_sub(item.path.len());
-            fits
-        };
-        oldest.map(item).take_while(fits).collect()
+        let (mut items, mut room, mut next) = (Vec::new(), MAX_LIST_BYTES, after);
+        for point in state.backing().dirty_after(after).take(limit.min(MAX_DIRTY_ITEMS) as usize) {
+            let DirtyPoint { since, ino, .. } = point;
+            let mut path = path_bytes(&state.namespace().path_of(ino).unwrap_or_default());
+            // Of one that no frame has room for the beginning has to do.
+            path.truncate(MAX_LIST_BYTES);
+            let Some(left) = room.checked_sub(path.len()) else { break };
+            room = left;
+            next = Some(point);
+            items.push(DirtyItem { path, ino, since, dirty_bytes: state.extents().dirty_bytes_of(ino) });
+        }
+        let left_out = state.backing().dirty_after(next).count() as u64;
+        AdminReply::Dirty { items, left_out, next: next.filter(|_| left_out > 0) }
     }
 
     /// Names can be nested deeper than a path can be used: what does not fit is left out.

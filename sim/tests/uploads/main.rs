@@ -516,7 +516,8 @@ fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
             let behind = len - bucket.objects().get("log").map_or(0, |object| object.body.len() as u64);
             assert!(behind <= 12 * 10_000 + 100, "{behind} bytes behind after {step} steps");
             if step % 100 == 0 {
-                let AdminReply::Dirty(dirty) = client.admin(AdminRequest::ListDirty { limit: 10 }).await.unwrap() else { panic!() };
+                let listed = client.admin(AdminRequest::ListDirty { limit: 10, after: None }).await.unwrap();
+                let AdminReply::Dirty { items: dirty, .. } = listed else { panic!() };
                 let now = inner.ports.clock.wall();
                 let mut log = dirty.iter().filter(|item| item.ino == ino);
                 assert!(log.all(|item| now.secs - item.since.secs <= 12), "{dirty:?} at {now:?}");

@@ -1,6 +1,7 @@
 //! What the node is to do next. Nothing here changes anything.
 
 use super::*;
+use std::ops::Bound;
 
 /// Something that the bucket does not have yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,7 +142,13 @@ impl Backing {
 
     /// Dirty files and directories, oldest first.
     pub fn dirty_inodes(&self) -> impl Iterator<Item = (Time, Ino)> {
-        self.queue.iter().map(|((since, _, ino), ())| (since, ino))
+        self.dirty_after(None).map(|DirtyPoint { since, ino, .. }| (since, ino))
+    }
+
+    /// The same, from behind this one on.
+    pub fn dirty_after(&self, after: Option<DirtyPoint>) -> impl Iterator<Item = DirtyPoint> {
+        let from = after.map_or(Bound::Unbounded, |DirtyPoint { since, is_dir, ino }| Bound::Excluded((since, is_dir, ino)));
+        self.queue.range((from, Bound::Unbounded)).map(|((since, is_dir, ino), ())| DirtyPoint { since, is_dir, ino })
     }
 
     /// Dirty files and pages, oldest first, with the time since when.

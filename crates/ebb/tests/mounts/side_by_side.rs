@@ -168,7 +168,7 @@ fn a_bucket_that_goes_away_stops_only_its_own_directory() {
     place.ebb(&["flush", "mnt/19"]).good();
     place.ebb(&["flush", "mnt/logs"]).refused(1, "has not taken everything");
     let dirty = place.ebb(&["ls-dirty", "mnt", "--json"]).good().json();
-    assert!(dirty.as_array().unwrap().iter().all(|item| item["path"].as_str().unwrap().starts_with("logs")), "{dirty}");
+    assert!(dirty["dirty"].as_array().unwrap().iter().all(|item| item["path"].as_str().unwrap().starts_with("logs")), "{dirty}");
     let status = place.ebb(&["status", "mnt"]).good().out;
     let trouble = status.lines().find(|line| line.starts_with("TROUBLE")).unwrap_or_default();
     assert!(trouble.contains("logs"), "{status}");

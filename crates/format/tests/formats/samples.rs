@@ -161,7 +161,7 @@ names!(message_name, MESSAGES, Message {
     Message::Reply { reply: Reply::Mutated(..), .. } => "reply-mutated",
     Message::Reply { reply: Reply::Forced { .. }, .. } => "reply-forced",
     Message::Reply { reply: Reply::Admin(AdminReply::Status(_)), .. } => "reply-status",
-    Message::Reply { reply: Reply::Admin(AdminReply::Dirty(_)), .. } => "reply-dirty",
+    Message::Reply { reply: Reply::Admin(AdminReply::Dirty { .. }), .. } => "reply-dirty",
     Message::Reply { reply: Reply::Admin(AdminReply::Flushed { .. }), .. } => "reply-flushed",
     Message::Reply { reply: Reply::Admin(AdminReply::Evicted { .. }), .. } => "reply-evicted",
     Message::Reply { reply: Reply::Admin(AdminReply::Fsck(_)), .. } => "reply-fsck",
@@ -668,7 +668,7 @@ impl Draw {
             Request::Fsync { session, ino },
             Request::SyncFs { session },
             Request::Admin(AdminRequest::Status),
-            Request::Admin(AdminRequest::ListDirty { limit: self.u32() }),
+            Request::Admin(AdminRequest::ListDirty { limit: self.u32(), after: self.option(Draw::dirty_point) }),
             Request::Admin(AdminRequest::Flush { path: self.list(Draw::name) }),
             Request::Admin(AdminRequest::Evict { path: self.list(Draw::name), from: (ino, self.u64()), limit_bytes: self.u64() }),
             Request::Admin(AdminRequest::Fsck),
@@ -799,6 +799,10 @@ impl Draw {
         }
     }
 
+    fn dirty_point(&mut self) -> DirtyPoint {
+        DirtyPoint { since: self.time(), is_dir: self.flag(), ino: self.ino() }
+    }
+
     fn dirty_item(&mut self) -> DirtyItem {
         DirtyItem { path: self.bytes(), ino: self.ino(), since: self.time(), dirty_bytes: self.u64() }
     }
@@ -841,7 +845,11 @@ impl Draw {
             ),
             Reply::Forced { durable: self.index() },
             Reply::Admin(AdminReply::Status(Box::new(self.status()))),
-            Reply::Admin(AdminReply::Dirty(self.list(Draw::dirty_item))),
+            Reply::Admin(AdminReply::Dirty {
+                items: self.list(Draw::dirty_item),
+                left_out: self.u64(),
+                next: self.option(Draw::dirty_point),
+            }),
             Reply::Admin(AdminReply::Flushed { files: self.u64(), bytes: self.u64() }),
             Reply::Admin(AdminReply::Evicted { bytes: self.u64(), next: self.option(|draw| (draw.ino(), draw.u64())) }),
             Reply::Admin(AdminReply::Fsck(self.fsck_report())),

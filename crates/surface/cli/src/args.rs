@@ -678,8 +678,8 @@ pub struct Bench {
 pub struct LsDirty {
     #[command(flatten)]
     pub target: Target,
-    /// Most entries to list.
-    #[arg(long, value_name = "N", default_value = "1000")]
+    /// Most entries to list; of more the last line says how many.
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
 }
 

@@ -4,7 +4,7 @@
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
 use crate::{explain, fsck, quota, stats, trash};
-use ebb_model::{AdminReply, PackStatus, ScrubStatus, Status, Time};
+use ebb_model::{AdminReply, DirtyItem, PackStatus, ScrubStatus, Status, Time};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -19,11 +19,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
     let mut out = String::new();
     let written = match reply {
         AdminReply::Status(status) => write_status(&mut out, status, now),
-        AdminReply::Dirty(items) if items.is_empty() => writeln!(out, "everything has reached the bucket"),
-        AdminReply::Dirty(items) => items.iter().try_for_each(|item| {
-            let path = String::from_utf8_lossy(&item.path);
-            writeln!(out, "{:>10}  {:>12}  /{path}", age(item.since, now), Bytes(item.dirty_bytes).to_string())
-        }),
+        AdminReply::Dirty { items, left_out, .. } => write_dirty(&mut out, items, *left_out, now),
         AdminReply::Flushed { files, bytes } => writeln!(out, "{files} files, {} written to the bucket", Bytes(*bytes)),
         AdminReply::Evicted { bytes, .. } => writeln!(out, "{} dropped from the cache", Bytes(*bytes)),
         AdminReply::Fsck(report) => fsck::write(&mut out, report),
@@ -102,17 +98,15 @@ pub fn json(reply: &AdminReply) -> Value {
                 "what": trouble.what,
             })).collect::<Vec<_>>(),
         }),
-        AdminReply::Dirty(items) => items
-            .iter()
-            .map(|item| {
-                json!({
-                    "path": String::from_utf8_lossy(&item.path),
-                    "inode": item.ino.to_string(),
-                    "since_secs": item.since.secs,
-                    "dirty_bytes": item.dirty_bytes,
-                })
-            })
-            .collect(),
+        AdminReply::Dirty { items, left_out, .. } => json!({
+            "dirty": items.iter().map(|item| json!({
+                "path": String::from_utf8_lossy(&item.path),
+                "inode": item.ino.to_string(),
+                "since_secs": item.since.secs,
+                "dirty_bytes": item.dirty_bytes,
+            })).collect::<Vec<_>>(),
+            "left_out": left_out,
+        }),
         AdminReply::Flushed { files, bytes } => json!({ "files": files, "bytes": bytes }),
         AdminReply::Evicted { bytes, .. } => json!({ "bytes": bytes }),
         AdminReply::Fsck(report) => fsck::json(report),
@@ -130,6 +124,18 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Emptied { entries, bytes, .. } => json!({ "entries": entries, "bytes": bytes }),
         AdminReply::Stats(node) => stats::node_json(node),
         AdminReply::Paths(paths) => paths.iter().map(|path| path.as_ref().map(|path| String::from_utf8_lossy(path))).collect(),
+    }
+}
+
+fn write_dirty(out: &mut String, items: &[DirtyItem], left_out: u64, now: Time) -> std::fmt::Result {
+    for item in items {
+        let path = String::from_utf8_lossy(&item.path);
+        writeln!(out, "{:>10}  {:>12}  /{path}", age(item.since, now), Bytes(item.dirty_bytes).to_string())?;
+    }
+    match (items, left_out) {
+        ([], 0) => writeln!(out, "everything has reached the bucket"),
+        (_, 0) => Ok(()),
+        (_, more) => writeln!(out, "… and {more} more"),
     }
 }
 
