@@ -11,7 +11,7 @@ use crate::settings;
 use ebb_cli::args::{Backup, Restore, TakeAway};
 use ebb_cli::member;
 use ebb_cli::units::Bytes;
-use ebb_model::{AdminReply, AdminRequest, Name};
+use ebb_model::{AdminReply, AdminRequest, Name, shown_path};
 use ebb_node::head::TakeOver;
 use ebb_node::{ENCRYPTION, Loss, Of, Options, Outlook, Restoring, TakingOver};
 use serde_json::json;
@@ -106,7 +106,7 @@ pub async fn restore(args: Restore) -> Result<(), Failure> {
 fn text(outlook: &Outlook) -> String {
     let mut out = String::new();
     for (path, loss) in &outlook.losses {
-        out += &format!("{:<8} {}\n", word(*loss), shown(path));
+        out += &format!("{:<8} {}\n", word(*loss), shown_path(&path_of(path)));
     }
     let count = |wanted| outlook.losses.iter().filter(|(_, loss)| *loss == wanted).count();
     out += &format!(
@@ -121,7 +121,14 @@ fn text(outlook: &Outlook) -> String {
 }
 
 fn document(outlook: &Outlook, restored: bool) -> serde_json::Value {
-    let paths = |wanted| outlook.losses.iter().filter(|(_, loss)| *loss == wanted).map(|(path, _)| shown(path)).collect::<Vec<_>>();
+    let paths = |wanted| {
+        outlook
+            .losses
+            .iter()
+            .filter(|(_, loss)| *loss == wanted)
+            .map(|(path, _)| String::from_utf8_lossy(&path_of(path)).into_owned())
+            .collect::<Vec<_>>()
+    };
     json!({
         "restored": restored,
         "inodes": outlook.inodes,
@@ -140,9 +147,9 @@ fn word(loss: Loss) -> &'static str {
     }
 }
 
-fn shown(path: &[Name]) -> String {
-    let names: Vec<_> = path.iter().map(|name| String::from_utf8_lossy(name.as_bytes())).collect();
-    format!("/{}", names.join("/"))
+fn path_of(names: &[Name]) -> Vec<u8> {
+    let joined = names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
+    [&b"/"[..], &joined].concat()
 }
 
 fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {

@@ -65,18 +65,17 @@ async fn paths(asked: &Asked, profile: &Profile) -> Paths {
 }
 
 async fn look_up(asked: &Asked, profile: &Profile, paths: &mut Paths) -> Result<(), Failure> {
-    let shown = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     // What the mount shows is the root to the kernel.
     let root = asked.root().await?;
     let root: Vec<&[u8]> = root.iter().map(Name::as_bytes).collect();
-    paths.insert(Ino::ROOT, shown(&root.join(&b'/')));
+    paths.insert(Ino::ROOT, root.join(&b'/'));
     let inos: BTreeSet<Ino> = profile.lines.iter().map(|line| line.ino).filter(|ino| *ino != Ino::ROOT).collect();
     let inos: Vec<Ino> = inos.into_iter().collect();
     for some in inos.chunks(MAX_PATHS) {
         let AdminReply::Paths(found) = asked.ask(AdminRequest::Paths { inos: some.to_vec() }).await? else {
             return Err(Failure::Failed("a reply of the wrong kind".into()));
         };
-        paths.extend(some.iter().zip(found).filter_map(|(ino, path)| Some((*ino, shown(&path?)))));
+        paths.extend(some.iter().zip(found).filter_map(|(ino, path)| Some((*ino, path?.to_vec()))));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use crate::attribute;
 use crate::failure::Failure;
 use crate::output;
 use ebb_cli::args::{EmptyTrash, Output, RestoreTrash, Target, Trash};
+use ebb_cli::render::with_path;
 use ebb_model::*;
 use ebb_os::OsClock;
 use ebb_ports::Clock;
@@ -184,14 +185,14 @@ fn split(path: &[u8]) -> Vec<Name> {
 }
 
 fn report(restored: &[Vec<Name>], failed: &[(Vec<Name>, String)], output: Output) -> Result<(), Failure> {
-    let shown = |path: &[Name]| path.iter().map(|name| format!("/{}", String::from_utf8_lossy(name.as_bytes()))).collect::<String>();
+    let joined = |path: &[Name]| path.iter().flat_map(|name| [&b"/"[..], name.as_bytes()].concat()).collect::<Vec<u8>>();
     for (path, why) in failed.iter().filter(|_| !output.json) {
-        output::say(format!("ebb: {}: {why}", shown(path)));
+        output::say(format!("ebb: {}: {why}", shown_path(&joined(path))));
     }
     match output.json {
         true => output::json(&json!({
-            "restored": restored.iter().map(|path| shown(path)).collect::<Vec<_>>(),
-            "failed": failed.iter().map(|(path, why)| json!({ "path": shown(path), "error": why })).collect::<Vec<_>>(),
+            "restored": restored.iter().map(|path| String::from_utf8_lossy(&joined(path)).into_owned()).collect::<Vec<_>>(),
+            "failed": failed.iter().map(|(path, why)| with_path(&joined(path), json!({ "error": why }))).collect::<Vec<_>>(),
         })),
         false => output::print(&format!("{} restored, {} not\n", restored.len(), failed.len())),
     }

@@ -10,6 +10,7 @@ use crate::pin;
 use crate::progress::Progress;
 use crate::signals::Signals;
 use ebb_cli::args::Warmup;
+use ebb_cli::render::with_path;
 use ebb_cli::units::Bytes;
 use ebb_model::*;
 use futures_util::stream::{self, StreamExt};
@@ -309,7 +310,7 @@ impl Warming {
         let mut sum = self.sum.borrow_mut();
         // Of the other pieces of a file nothing new is to be said.
         if ino.is_none_or(|ino| sum.failed_inodes.insert(ino)) {
-            self.progress.borrow_mut().line(&format!("{}: {error}", path.display()));
+            self.progress.borrow_mut().line(&format!("{}: {error}", shown_path(path.as_os_str().as_bytes())));
             sum.failed.push((path, error.to_string()));
         }
         Ok(())
@@ -344,7 +345,7 @@ impl Sum {
     }
 
     fn json(&self, files: &[Wanted]) -> serde_json::Value {
-        let failed = self.failed.iter().map(|(path, error)| json!({ "path": path.to_string_lossy(), "error": error }));
+        let failed = self.failed.iter().map(|(path, error)| with_path(path.as_os_str().as_bytes(), json!({ "error": error })));
         json!({
             "files": files.len(),
             "bytes": self.bytes,

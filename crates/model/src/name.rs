@@ -59,3 +59,41 @@ impl fmt::Display for Name {
         self.0.escape_ascii().fmt(f)
     }
 }
+
+/// A path for people: letters of any alphabet are as they are; what is no text, and what a terminal would obey
+/// or a reader take for the end of a line, is escaped as in a name.
+pub fn shown_path(path: &[u8]) -> String {
+    let escaped = |bytes: &[u8]| bytes.escape_ascii().to_string();
+    let mut out = String::new();
+    for chunk in path.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => out += "\\\\",
+                _ if letter.is_control() => out += &escaped(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+                _ => out.push(letter),
+            }
+        }
+        out += &escaped(chunk.invalid());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        for (path, shown) in [
+            (&b"d/a file"[..], "d/a file"),
+            ("d/größe 大".as_bytes(), "d/größe 大"),
+            (b"evil\n  0 s  0 B  /forged", "evil\\n  0 s  0 B  /forged"),
+            (b"\x1b[2J\r\t\x7f", "\\x1b[2J\\r\\t\\x7f"),
+            ("\u{9b}2J".as_bytes(), "\\xc2\\x9b2J"),
+            (b"w/\xff", "w/\\xff"),
+            (b"w/\\xff", "w/\\\\xff"),
+        ] {
+            assert_eq!(shown_path(path), shown);
+        }
+    }
+}

@@ -1,7 +1,9 @@
 //! status, ls-dirty, flush, evict, fsck and explain.
 
 use crate::place::{Place, until};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 #[test]
@@ -68,6 +70,23 @@ fn all_that_is_dirty_can_be_listed() {
     (0..200).for_each(|at| assert_eq!(dirty.iter().filter(|path| path.ends_with(&format!("/{at}"))).count(), 1, "{at}"));
     let some = listed("180");
     assert_eq!((some["dirty"].as_array().unwrap().len(), &some["left_out"]), (180, &(dirty.len() - 180).into()));
+    place.umount();
+}
+
+/// Danger: who may make files writes what root reads in a list, or to root's terminal. Expectation: a name is what is in one line.
+#[test]
+fn names_forge_no_lines() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    let names: [&[u8]; 4] = [b"evil\neverything has reached the bucket", b"\x1b[2J", b"\xff", b"\xfe"];
+    names.iter().for_each(|name| fs::write(place.path("mnt").join(OsStr::from_bytes(name)), "x").unwrap());
+    let listed = place.ebb(&["ls-dirty", "mnt"]).good().out;
+    assert!(listed.lines().count() == 5 && !listed.contains('\x1b'), "{listed:?}");
+    let bytes = place.ebb(&["ls-dirty", "mnt", "--json"]).good().json()["dirty"].as_array().unwrap().clone();
+    let bytes: Vec<&str> = bytes.iter().filter_map(|item| item["path_bytes"].as_str()).collect();
+    assert_eq!(bytes, ["ff", "fe"]);
+    let explained = place.ebb(&[OsStr::new("explain"), OsStr::from_bytes(b"mnt/\x1b[2J")]).good().out;
+    assert!(explained.contains(r"path      /\x1b[2J") && !explained.contains('\x1b'), "{explained:?}");
     place.umount();
 }
 

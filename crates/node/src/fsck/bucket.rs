@@ -138,7 +138,7 @@ impl<'a> Comparison<'a> {
             return Ok(report);
         }
         let Claimed { ino, key, etag, len_bytes } = &claimed;
-        let file = super::named(&state, *ino);
+        let (file, key) = (super::named(&state, *ino), shown_path(key.as_bytes()));
         match found {
             Some((found, len)) if found == *etag && len == *len_bytes => report.objects += 1,
             Some((found, len)) if found == *etag => {
@@ -168,7 +168,7 @@ impl<'a> Comparison<'a> {
             };
             let state = self.state();
             let is_added = found && state.backing().owner_listed(state.namespace(), dir, &key) == Owner::Nobody;
-            Ok(is_added.then(|| format!("{key} was put into the bucket by others")))
+            Ok(is_added.then(|| format!("{} was put into the bucket by others", shown_path(key.as_bytes()))))
         });
         let mut told: Vec<String> =
             asked.buffered(OBJECTS_AT_ONCE).try_filter_map(|told| std::future::ready(Ok(told))).try_collect().await?;
@@ -279,13 +279,14 @@ impl<'a> Comparison<'a> {
             Err(error) => return Err(error),
         };
         let state = self.state();
+        let shown = shown_path(key.as_bytes());
         match state.backing().reserved(state.namespace(), &key, state.backing().is_loaded()) {
             Reserved::Held => {}
             Reserved::Undecided => report.undecided += 1,
             Reserved::Unreferenced => {
-                report.mendable(format!("{key} is in the bucket and nothing refers to it"), Remedy::Delete { key, etag });
+                report.mendable(format!("{shown} is in the bucket and nothing refers to it"), Remedy::Delete { key, etag });
             }
-            Reserved::Foreign => report.problem(format!("{key} is where only ebb writes, and is nothing that ebb writes")),
+            Reserved::Foreign => report.problem(format!("{shown} is where only ebb writes, and is nothing that ebb writes")),
         }
         Ok(report)
     }

@@ -219,7 +219,7 @@ impl From<LogError> for FsckError {
 /// An inode as people know it.
 fn named(state: &Partition, ino: Ino) -> String {
     match state.namespace().path_of(ino) {
-        Some(path) => format!("/{} (inode {ino})", String::from_utf8_lossy(&path_bytes(&path))),
+        Some(path) => format!("/{} (inode {ino})", shown_path(&path_bytes(&path))),
         None => format!("inode {ino}, which has no name"),
     }
 }

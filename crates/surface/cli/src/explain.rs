@@ -1,15 +1,15 @@
 //! What `ebb explain` prints.
 
 use crate::quota;
-use crate::render::age;
+use crate::render::{age, with_path};
 use crate::units::{Bytes, Span};
-use ebb_model::{Explained, FileKind, MissingObject, Time};
+use ebb_model::{Explained, FileKind, MissingObject, Time, shown_path};
 use serde_json::{Value, json};
 use std::fmt::{Result, Write};
 use std::time::Duration;
 
 pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Result {
-    writeln!(out, "path      /{}", String::from_utf8_lossy(&explained.path))?;
+    writeln!(out, "path      /{}", shown_path(&explained.path))?;
     writeln!(out, "inode     {}, {}, {}", explained.ino, kind(explained.kind), Bytes(explained.size_bytes))?;
     writeln!(
         out,
@@ -40,9 +40,12 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
     match (&explained.bucket, &explained.object, explained.missing) {
         (None, ..) => writeln!(out, "object    none: the volume has no bucket")?,
         (_, _, Some(MissingObject::Lost)) => writeln!(out, "object    none: a node was lost with its bytes, and they are nowhere")?,
-        (_, Some(object), Some(MissingObject::Removed)) => writeln!(out, "object    {} is gone: others have removed it", object.key)?,
+        (_, Some(object), Some(MissingObject::Removed)) => {
+            writeln!(out, "object    {} is gone: others have removed it", shown_path(object.key.as_bytes()))?
+        }
         (Some(bucket), Some(object), None) => {
-            writeln!(out, "object    {}, {}, ETag {}, in {bucket}", object.key, Bytes(object.len_bytes), object.etag)?;
+            let key = shown_path(object.key.as_bytes());
+            writeln!(out, "object    {key}, {}, ETag {}, in {bucket}", Bytes(object.len_bytes), object.etag)?;
         }
         (Some(bucket), None, _) if has_bytes(explained) => writeln!(out, "object    none in {bucket}")?,
         (Some(bucket), None, _) if explained.pages.is_empty() => {
@@ -64,11 +67,11 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
         writeln!(out, "quota     {}", quota::line(status))?;
     }
     if let Some(path) = &explained.pinned_by {
-        writeln!(out, "pinned    by /{}", String::from_utf8_lossy(path))?;
+        writeln!(out, "pinned    by /{}", shown_path(path))?;
     }
     if let Some((path, keep_secs)) = &explained.kept {
         let keep = Span(Duration::from_secs(*keep_secs));
-        writeln!(out, "trash     kept for {keep} once it is removed, as /{} has it", String::from_utf8_lossy(path))?;
+        writeln!(out, "trash     kept for {keep} once it is removed, as /{} has it", shown_path(path))?;
     }
     if explained.exposed {
         writeln!(out, "exposed   it can be stored into through a mapping: that is found at intervals, and once nobody has it")?;
@@ -83,8 +86,7 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
 
 pub(crate) fn json(explained: &Explained) -> Value {
     let outcomes = outcomes(explained);
-    json!({
-        "path": String::from_utf8_lossy(&explained.path),
+    let fields = json!({
         "inode": explained.ino.to_string(),
         "kind": kind(explained.kind),
         "size_bytes": explained.size_bytes,
@@ -121,12 +123,10 @@ pub(crate) fn json(explained: &Explained) -> Value {
         "quota": explained.quota.as_ref().map(quota::json),
         "pinned_by": explained.pinned_by.as_ref().map(|path| format!("/{}", String::from_utf8_lossy(path))),
         "exposed": explained.exposed,
-        "kept": explained.kept.as_ref().map(|(path, keep_secs)| json!({
-            "path": format!("/{}", String::from_utf8_lossy(path)),
-            "secs": keep_secs,
-        })),
+        "kept": explained.kept.as_ref().map(|(path, keep_secs)| with_path(&[&b"/"[..], path].concat(), json!({ "secs": keep_secs }))),
         "survives": outcomes.iter().map(|(failure, outcome)| (failure.to_string(), outcome.clone().into())).collect::<serde_json::Map<_, _>>(),
-    })
+    });
+    with_path(&explained.path, fields)
 }
 
 fn runs(runs: &[(u64, u64)]) -> Vec<Value> {

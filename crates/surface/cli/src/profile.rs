@@ -1,13 +1,14 @@
 //! What `ebb profile` prints: what a workload did to each file.
 
+use crate::render::with_path;
 use crate::units::Bytes;
-use ebb_model::{Ino, Profile, Profiled};
+use ebb_model::{Ino, Profile, Profiled, shown_path};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 /// Paths as far as there are any; what has been removed since has none.
-pub type Paths = BTreeMap<Ino, String>;
+pub type Paths = BTreeMap<Ino, Vec<u8>>;
 
 /// The lines that took longest, `top` of them.
 pub fn text(profile: &Profile, paths: &Paths, top: usize) -> String {
@@ -51,8 +52,8 @@ fn write(out: &mut String, profile: &Profile, paths: &Paths, top: usize) -> fmt:
 
 pub fn json(profile: &Profile, paths: &Paths) -> Value {
     let lines = by_time(profile).into_iter().map(|line| {
-        json!({
-            "path": paths.get(&line.ino),
+        let fields = json!({
+            "path": null,
             "inode": line.ino.to_string(),
             "operation": line.operation,
             "count": line.count,
@@ -60,7 +61,11 @@ pub fn json(profile: &Profile, paths: &Paths) -> Value {
             "bytes": line.bytes,
             "total_us": line.sum_us,
             "most_us": line.most_us,
-        })
+        });
+        match paths.get(&line.ino) {
+            Some(path) => with_path(path, fields),
+            None => fields,
+        }
     });
     json!({ "seconds": profile.took_ms as f64 / 1e3, "left_out": profile.left_out, "lines": lines.collect::<Vec<_>>() })
 }
@@ -73,7 +78,7 @@ fn by_time(profile: &Profile) -> Vec<&Profiled> {
 
 fn name(ino: Ino, paths: &Paths) -> String {
     match paths.get(&ino) {
-        Some(path) => format!("/{path}"),
+        Some(path) => format!("/{}", shown_path(path)),
         None => format!("inode {ino}, which has no name any more"),
     }
 }
@@ -95,7 +100,7 @@ mod tests {
         };
         let lines = vec![line(1, "LOOKUP", 3, 300), line(2, "READ", 2, 5000), line(3, "GETATTR", 1, 20)];
         let profile = Profile { took_ms: 1500, lines, left_out: 4 };
-        let paths = Paths::from([(Ino(1), String::new()), (Ino(2), "d/file".into())]);
+        let paths = Paths::from([(Ino(1), Vec::new()), (Ino(2), "d/file".into())]);
         let expected = "\
 10 requests in 1.5 s
  ms in all    count      bytes    ms each    most ms  errors  operation, file

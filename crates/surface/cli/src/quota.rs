@@ -1,7 +1,8 @@
 //! How it stands with a quota, in one line or as JSON.
 
+use crate::render::with_path;
 use crate::units::Bytes;
-use ebb_model::QuotaStatus;
+use ebb_model::{QuotaStatus, shown_path};
 use serde_json::{Value, json};
 
 pub(crate) fn line(status: &QuotaStatus) -> String {
@@ -10,19 +11,19 @@ pub(crate) fn line(status: &QuotaStatus) -> String {
     let bytes = of(limits.bytes.map(|limit| Bytes(limit).to_string()));
     let inodes = of(limits.inodes.map(|limit| limit.to_string()));
     let rest = if *counted { "" } else { " (so far: what is in the bucket is still being counted)" };
-    format!("/{}  {}{bytes}, {}{inodes} inodes{rest}", String::from_utf8_lossy(path), Bytes(used.bytes), used.inodes)
+    format!("/{}  {}{bytes}, {}{inodes} inodes{rest}", shown_path(path), Bytes(used.bytes), used.inodes)
 }
 
 pub(crate) fn json(status: &QuotaStatus) -> Value {
-    json!({
-        "path": String::from_utf8_lossy(&status.path),
+    let fields = json!({
         "inode": status.ino.to_string(),
         "limit_bytes": status.limits.bytes,
         "limit_inodes": status.limits.inodes,
         "used_bytes": status.used.bytes,
         "used_inodes": status.used.inodes,
         "counted": status.counted,
-    })
+    });
+    with_path(&status.path, fields)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
 use crate::{explain, fsck, quota, stats, trash};
-use ebb_model::{AdminReply, DirtyItem, PackStatus, ScrubStatus, Status, Time};
+use ebb_model::{AdminReply, DirtyItem, PackStatus, ScrubStatus, Status, Time, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
         }
         AdminReply::Explained(explained) => explain::write(&mut out, explained, now),
         AdminReply::Stats(node) => stats::write_node(&mut out, node),
-        AdminReply::Paths(paths) => paths.iter().flatten().try_for_each(|path| writeln!(out, "/{}", String::from_utf8_lossy(path))),
+        AdminReply::Paths(paths) => paths.iter().flatten().try_for_each(|path| writeln!(out, "/{}", shown_path(path))),
         AdminReply::Warmed { bytes } => writeln!(out, "{} came from the bucket", Bytes(*bytes)),
         AdminReply::Trash { entries, .. } if entries.is_empty() => writeln!(out, "nothing is in the trash"),
         AdminReply::Trash { entries, .. } => entries.iter().try_for_each(|entry| writeln!(out, "{}", trash::line(entry, now))),
@@ -99,12 +99,11 @@ pub fn json(reply: &AdminReply) -> Value {
             })).collect::<Vec<_>>(),
         }),
         AdminReply::Dirty { items, left_out, .. } => json!({
-            "dirty": items.iter().map(|item| json!({
-                "path": String::from_utf8_lossy(&item.path),
+            "dirty": items.iter().map(|item| with_path(&item.path, json!({
                 "inode": item.ino.to_string(),
                 "since_secs": item.since.secs,
                 "dirty_bytes": item.dirty_bytes,
-            })).collect::<Vec<_>>(),
+            }))).collect::<Vec<_>>(),
             "left_out": left_out,
         }),
         AdminReply::Flushed { files, bytes } => json!({ "files": files, "bytes": bytes }),
@@ -127,9 +126,18 @@ pub fn json(reply: &AdminReply) -> Value {
     }
 }
 
+/// Adds a path. Where it is no text, which is all that JSON can say, its bytes follow in hexadecimal.
+pub fn with_path(path: &[u8], mut fields: Value) -> Value {
+    fields["path"] = String::from_utf8_lossy(path).into();
+    if std::str::from_utf8(path).is_err() {
+        fields["path_bytes"] = path.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
+    }
+    fields
+}
+
 fn write_dirty(out: &mut String, items: &[DirtyItem], left_out: u64, now: Time) -> std::fmt::Result {
     for item in items {
-        let path = String::from_utf8_lossy(&item.path);
+        let path = shown_path(&item.path);
         writeln!(out, "{:>10}  {:>12}  /{path}", age(item.since, now), Bytes(item.dirty_bytes).to_string())?;
     }
     match (items, left_out) {
@@ -184,4 +192,24 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
 
 pub(crate) fn age(since: Time, now: Time) -> String {
     Span(Duration::from_secs(u64::try_from(now.secs - since.secs).unwrap_or(0))).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_model::Ino;
+
+    /// Danger: a name forges a line, or two names are one to a program.
+    #[test]
+    fn names_are_shown_in_one_line_and_told_apart() {
+        let item = |path: &'static [u8]| DirtyItem { path: path.into(), ino: Ino(1), since: Time::from_secs(0), dirty_bytes: 0 };
+        let items = vec![item(b"evil\n/forged"), item(b"w/\xff"), item(b"w/\xfe")];
+        let reply = AdminReply::Dirty { items, left_out: 2, next: None };
+        let text = text(&reply, Time::from_secs(0));
+        let names: Vec<&str> = text.lines().map(|line| line.rsplit("  ").next().unwrap_or_default()).collect();
+        assert_eq!(names, ["/evil\\n/forged", "/w/\\xff", "/w/\\xfe", "… and 2 more"]);
+        let json = json(&reply);
+        assert_eq!((&json["dirty"][0]["path"], &json["dirty"][0]["path_bytes"]), (&"evil\n/forged".into(), &Value::Null));
+        assert_eq!((&json["dirty"][1]["path_bytes"], &json["dirty"][2]["path_bytes"]), (&"772fff".into(), &"772ffe".into()));
+    }
 }

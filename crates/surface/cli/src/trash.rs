@@ -1,30 +1,30 @@
 //! What is in the trash, one entry a line or as JSON.
 
 use crate::explain::kind;
-use crate::render::age;
+use crate::render::{age, with_path};
 use crate::units::Bytes;
-use ebb_model::{FileKind, Time, TrashEntry};
+use ebb_model::{FileKind, Time, TrashEntry, shown_path};
 use serde_json::{Value, json};
 
 pub(crate) fn line(entry: &TrashEntry, now: Time) -> String {
     let TrashEntry { ino, trashed, .. } = entry;
     let what = if entry.kind == FileKind::Regular { Bytes(entry.size_bytes).to_string() } else { kind(entry.kind).to_owned() };
     let left = age(now, Time::from_secs(trashed.until_secs));
-    let path = String::from_utf8_lossy(&trashed.path);
+    let path = shown_path(&trashed.path);
     format!("{:>14} ago  {left:>14} left  uid {:<6} {what:>12}  {ino}  /{path}", age(trashed.at, now), trashed.uid)
 }
 
 pub(crate) fn json(entry: &TrashEntry) -> Value {
     let TrashEntry { ino, trashed, .. } = entry;
-    json!({
-        "path": String::from_utf8_lossy(&trashed.path),
+    let fields = json!({
         "inode": ino.to_string(),
         "kind": kind(entry.kind),
         "size_bytes": entry.size_bytes,
         "removed_secs": trashed.at.secs,
         "until_secs": trashed.until_secs,
         "uid": trashed.uid,
-    })
+    });
+    with_path(&trashed.path, fields)
 }
 
 #[cfg(test)]
