@@ -183,7 +183,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Notice::Invalidate { ino: Ino(2) },
         Notice::Lock { wait: 1 },
         Notice::Recall { recall: 1, inos: vec![Ino(2)] },
-        Notice::Relinked { dir: Ino(1), name: Name::new("a").expect("a name") },
+        Notice::Relinked { dir: Ino(1), name: Name::new(b"a").expect("a name") },
         Notice::Leaving,
     ];
     let plain: Vec<Answer> = before.iter().cloned().chain(after()).collect();

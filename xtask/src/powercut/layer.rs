@@ -253,7 +253,7 @@ impl Filesystem for Service {
         .await
     }
 
-    async fn setxattr(&self, _: &Context, _: Ino, _: Bytes, _: Bytes, _: XattrMode, _: bool) -> Result<(), Errno> {
+    async fn setxattr(&self, _: &Context, _: Ino, _: Bytes, _: Bytes, _: Option<XattrMode>, _: bool) -> Result<(), Errno> {
         Err(Errno::NOT_SUPPORTED)
     }
 

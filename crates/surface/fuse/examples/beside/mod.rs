@@ -193,7 +193,7 @@ impl Filesystem for Beside {
         Ok(VolumeStat { total_bytes: 1 << 40, free_bytes: 1 << 39, available_bytes: 1 << 39, files: 1 << 20, free_files: 1 << 19 })
     }
 
-    async fn setxattr(&self, _: &Context, _: Ino, _: Bytes, _: Bytes, _: XattrMode, _: bool) -> Result<(), Errno> {
+    async fn setxattr(&self, _: &Context, _: Ino, _: Bytes, _: Bytes, _: Option<XattrMode>, _: bool) -> Result<(), Errno> {
         Err(Errno::NOT_SUPPORTED)
     }
 

@@ -23,8 +23,10 @@ impl Volume {
     /// Pages, of a file that is opened now. Where others can write too, now or once they have come, the kernel would put
     /// what is appended where it thinks that the file ends, and ask for it in pieces, between which others can append.
     pub(super) fn may_cache_pages(&self, flags: OpenFlags) -> bool {
-        let is_shared_log = flags.appends() && !self.client.is_exclusive();
-        !is_shared_log && (self.may_cache() || self.consistency == Consistency::CloseToOpen)
+        match flags.appends() {
+            true => self.may_cache() && self.client.is_exclusive(),
+            false => self.may_cache() || self.consistency == Consistency::CloseToOpen,
+        }
     }
 
     /// What the kernel has cached nobody else changes, unless it is told.
