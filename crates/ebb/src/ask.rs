@@ -8,13 +8,15 @@ use ebb_cli::args::{LsDirty, Target};
 use ebb_cli::places::{MountRecord, RunDir};
 use ebb_client::{ClientPorts, Link, WireLink};
 use ebb_fuse::Mount;
-use ebb_model::{AdminReply, AdminRequest, FsError, Name, Reply, Request, RpcError, Status};
+use ebb_model::{AdminReply, AdminRequest, FileKind, FsError, Ino, Name, Reply, Request, RpcError, Status};
 use ebb_os::{OsClock, OsEntropy, OsNet, OsSpawn};
 use std::convert::Infallible;
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// How often long work is asked how far it is.
@@ -26,6 +28,9 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a daemon that takes over from another is waited for.
 const SUCCESSION_PATIENCE: Duration = Duration::from_secs(30);
 const SUCCESSION_POLL: Duration = Duration::from_millis(20);
+
+/// How long a mount may take to say where a link leads. What it has to load for that takes a while.
+const LINK_PATIENCE: Duration = Duration::from_secs(20);
 
 pub async fn status(target: Target) -> Result<(), Failure> {
     let node = Asked::of(&target.path)?;
@@ -53,7 +58,7 @@ pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
 }
 
 pub async fn flush(target: Target) -> Result<(), Failure> {
-    let node = Asked::of(&target.path)?;
+    let node = Asked::at(&target.path, Last::Followed).await?;
     let path = node.path().await?;
     let reply = {
         let flushing = node.ask(AdminRequest::Flush { path });
@@ -78,7 +83,7 @@ async fn watch(address: &str) -> Infallible {
 }
 
 pub async fn explain(target: Target) -> Result<(), Failure> {
-    let node = Asked::of(&target.path)?;
+    let node = Asked::at(&target.path, Last::Named).await?;
     let reply = node.ask(AdminRequest::Explain { path: node.path().await? }).await?;
     output::reply_on(node.mount.as_ref(), &reply, target.output)
 }
@@ -89,6 +94,15 @@ pub async fn node_status(address: &str) -> Result<Status, Failure> {
         Ok(_) => Err(Failure::of(address, "a reply of the wrong kind")),
         Err(error) => Err(Failure::of(address, error)),
     }
+}
+
+/// What a path means whose last name is a symbolic link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Last {
+    /// What that leads to.
+    Followed,
+    /// The name itself, unless a `/` follows it.
+    Named,
 }
 
 /// The node that a path or address on the command line means.
@@ -119,6 +133,54 @@ impl Asked {
                 Failure::Usage(format!("{} {what}", target.display()))
             }),
         }
+    }
+
+    /// The same, with symbolic links on the way followed, which to the node are no way: it would find nothing below a link, or do its
+    /// work for the link itself. Only where a link is the mount is asked: a kernel that is asked for what is not there
+    /// takes it for absent afterwards, also when it has come back from the trash.
+    pub async fn at(target: &Path, last: Last) -> Result<Asked, Failure> {
+        let last = if target.as_os_str().as_bytes().ends_with(b"/") { Last::Followed } else { last };
+        let mut asked = Asked::of(target)?;
+        while let Some((link, rest)) = asked.first_link(last).await? {
+            let failed = |why: String| Failure::of(target.display(), why);
+            let real = real_path(&link).ok_or_else(|| failed("the mount does not say where a link leads".into()))?;
+            let real = real.map_err(|error| failed(error.to_string()))?;
+            if real == link {
+                break;
+            }
+            let path = rest.iter().fold(real, |path, name| path.join(OsStr::from_bytes(name.as_bytes())));
+            asked = Asked { shown: target.to_owned(), ..Asked::of(&path)? };
+        }
+        Ok(asked)
+    }
+
+    /// The first symbolic link on the way that is to be followed, as the machine has it, and the names behind it. What else is wrong
+    /// with the way is for the node to say.
+    async fn first_link(&self, last: Last) -> Result<Option<(PathBuf, Vec<Name>)>, Failure> {
+        let Some(mount) = &self.mount else { return Ok(None) };
+        let line = Line::to(&self.address).await.map_err(|error| Failure::of(self.shown.display(), error))?;
+        let mut dir = Ino::ROOT;
+        let root = self.root().await?;
+        for name in &root {
+            match line.call(Request::Lookup { parent: dir, name: name.clone() }).await {
+                Ok(Reply::Attr(attr)) => dir = attr.ino,
+                _ => return Ok(None),
+            }
+        }
+        let mut at = mount.mountpoint.clone();
+        for (depth, name) in self.below.iter().enumerate() {
+            let rest = &self.below[depth + 1..];
+            if rest.is_empty() && last == Last::Named {
+                break;
+            }
+            at.push(OsStr::from_bytes(name.as_bytes()));
+            match line.call(Request::Lookup { parent: dir, name: name.clone() }).await {
+                Ok(Reply::Attr(attr)) if attr.kind == FileKind::Symlink => return Ok(Some((at, rest.to_vec()))),
+                Ok(Reply::Attr(attr)) => dir = attr.ino,
+                _ => break,
+            }
+        }
+        Ok(None)
     }
 
     /// The mount of this machine, where there is just one.
@@ -211,6 +273,17 @@ impl Asked {
             error => Failure::of(self.shown.display(), error),
         })
     }
+}
+
+/// Asked from a thread of its own, because what is mounted there may hang for ever; then the thread is left to it, and there is none.
+fn real_path(path: &Path) -> Option<io::Result<PathBuf>> {
+    let (answer, answered) = mpsc::channel();
+    let path = path.to_owned();
+    std::thread::spawn(move || {
+        // Nobody waits any more: there is nobody to tell either.
+        answer.send(path.canonicalize()).ok();
+    });
+    answered.recv_timeout(LINK_PATIENCE).ok()
 }
 
 /// The record of a mount, by the daemon that takes over if the one of the record has died.

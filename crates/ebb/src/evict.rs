@@ -1,6 +1,6 @@
 //! `ebb evict`: drops clean cached bytes, in pieces, so that others have their turn in between.
 
-use crate::ask::Asked;
+use crate::ask::{Asked, Last};
 use crate::failure::Failure;
 use crate::output;
 use crate::pace::Pace;
@@ -16,7 +16,7 @@ const PIECE_BYTES: u64 = 64 << 20;
 
 pub async fn run(args: Evict) -> Result<(), Failure> {
     let pace = Pace::new(args.rate)?;
-    let node = Asked::of(&args.target.path)?;
+    let node = Asked::at(&args.target.path, Last::Followed).await?;
     let mut signals = Signals::listen()?;
     let freed = Cell::new(0);
     let outcome = tokio::select! {

@@ -1,6 +1,6 @@
 //! `ebb fsck`: of a node, or of a data directory that none has open. Exit statuses are fsck(8)'s.
 
-use crate::ask::Asked;
+use crate::ask::{Asked, Last};
 use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
 use crate::output;
@@ -111,7 +111,7 @@ async fn of_node(node: &Asked, bucket: bool) -> Result<FsckReport, Failure> {
 
 /// `ebb rollback`: a file becomes what its object is (O-74).
 pub async fn roll_back(args: Rollback) -> Result<(), Failure> {
-    let node = Asked::of(&args.target.path)?;
+    let node = Asked::at(&args.target.path, Last::Followed).await?;
     let question = format!("Lose what was written to {} since it was last sent to the bucket?", args.target.path.display());
     if !args.yes && !ask(&question)? {
         return Err(Failure::Failed("nothing was done".into()));

@@ -1,6 +1,6 @@
 //! `ebb quota`.
 
-use crate::ask::{Asked, POLL};
+use crate::ask::{Asked, Last, POLL};
 use crate::failure::Failure;
 use crate::output;
 use ebb_cli::args::{Quota, SetQuota};
@@ -18,14 +18,14 @@ pub async fn run(command: Quota) -> Result<(), Failure> {
         Quota::List(target) => (target, |path| AdminRequest::ListQuotas { path }),
         Quota::Remove(target) => (target, |path| AdminRequest::SetQuota { path, limits: None }),
     };
-    let node = Asked::of(&target.path)?;
+    let node = Asked::at(&target.path, Last::Followed).await?;
     output::reply(&node.ask(request(node.path().await?)).await?, target.output)
 }
 
 /// Waits until all that is below has been counted. Whoever does not want to wait interrupts it:
 /// the quota stays, and the node goes on counting.
 async fn set(args: SetQuota) -> Result<(), Failure> {
-    let node = Asked::of(&args.target.path)?;
+    let node = Asked::at(&args.target.path, Last::Followed).await?;
     let path = node.path().await?;
     let limits = QuotaLimits { bytes: args.bytes.map(|Bytes(bytes)| bytes), inodes: args.inodes };
     let mut reply = node.ask(AdminRequest::SetQuota { path: path.clone(), limits: Some(limits) }).await?;

@@ -1,6 +1,6 @@
 //! `ebb trash`.
 
-use crate::ask::{AskError, Asked};
+use crate::ask::{AskError, Asked, Last};
 use crate::attribute;
 use crate::failure::Failure;
 use crate::output;
@@ -28,7 +28,7 @@ pub async fn run(command: Trash) -> Result<(), Failure> {
 }
 
 async fn list(target: Target) -> Result<(), Failure> {
-    let node = Asked::of(&target.path)?;
+    let node = Asked::at(&target.path, Last::Named).await?;
     let mut entries = listed(&node, &node.path().await?).await?;
     entries.sort_by(|a, b| (&a.trashed.path, a.trashed.at).cmp(&(&b.trashed.path, b.trashed.at)));
     output::reply(&AdminReply::Trash { entries, next: None }, target.output)
@@ -50,7 +50,7 @@ async fn listed(node: &Asked, path: &[Name]) -> Result<Vec<TrashEntry>, Failure>
 }
 
 async fn empty(args: EmptyTrash) -> Result<(), Failure> {
-    let node = Asked::of(&args.target.path)?;
+    let node = Asked::at(&args.target.path, Last::Named).await?;
     let path = node.path().await?;
     let now = OsClock.wall();
     let age_secs = args.older_than.map_or(0, |span| span.0.as_secs());
@@ -68,8 +68,11 @@ async fn empty(args: EmptyTrash) -> Result<(), Failure> {
 }
 
 async fn restore(args: RestoreTrash) -> Result<(), Failure> {
-    let node = Asked::of(&args.target.path)?;
-    let to = args.to.as_deref().map(Asked::of).transpose()?;
+    let node = Asked::at(&args.target.path, Last::Named).await?;
+    let to = match &args.to {
+        Some(to) => Some(Asked::at(to, Last::Named).await?),
+        None => None,
+    };
     if let Some(to) = to.as_ref().filter(|to| !to.is_on_node_of(&node)) {
         return Err(Failure::Usage(format!("{} is on another mount than {}", to.shown(), node.shown())));
     }

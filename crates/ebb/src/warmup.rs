@@ -2,7 +2,7 @@
 //! What is cached already costs no more than a question, so the same command goes on where one
 //! that was interrupted has ended.
 
-use crate::ask::{Asked, Line, POLL};
+use crate::ask::{Asked, Last, Line, POLL};
 use crate::failure::Failure;
 use crate::output;
 use crate::pace::Pace;
@@ -41,7 +41,8 @@ pub async fn run(args: Warmup, stay: Stay) -> Result<(), Failure> {
     // From here on it ends with what it has done.
     let mut signals = Signals::listen()?;
     let line = Line::to(&node.address).await.map_err(|error| Failure::of(&node.address, error))?;
-    let warming = Warming { line, jobs: args.jobs.into(), pace, progress: RefCell::new(Progress::new("warmup")), sum: RefCell::default() };
+    let (jobs, progress) = (args.jobs.into(), RefCell::new(Progress::new("warmup")));
+    let warming = Warming { node, line, jobs, pace, progress, sum: RefCell::default() };
     let interrupted = || Failure::Failed("interrupted; the same command goes on where it was".into());
     let pinned: Vec<PathBuf> = match stay {
         Stay::No => Vec::new(),
@@ -101,12 +102,16 @@ async fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
         let below_root = [&root[..], &asked.below].concat();
         mount = Some((asked.clone(), root));
         if !asked.is_on_node_of(first.get_or_insert_with(|| asked.clone())) {
-            return Err(Failure::Usage(format!("{} is on another mount than what was named before it", path.display())));
+            return Err(elsewhere(&path));
         }
         named.push(Named { path, below_root });
     }
     let first = first.ok_or_else(|| Failure::Usage("the list names nothing".into()))?;
     Ok((first, named))
+}
+
+fn elsewhere(path: &Path) -> Failure {
+    Failure::Usage(format!("{} is on another mount than what was named before it", path.display()))
 }
 
 fn read_names(from: impl BufRead, paths: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -120,6 +125,7 @@ fn read_names(from: impl BufRead, paths: &mut Vec<PathBuf>) -> io::Result<()> {
 }
 
 struct Warming {
+    node: Asked,
     line: Line,
     jobs: usize,
     pace: Pace,
@@ -173,9 +179,8 @@ impl Warming {
             let cache_bytes = attr.size_bytes.saturating_sub(attr.hole_bytes).div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES);
             files.push(Wanted { path, ino: attr.ino, size_bytes: attr.size_bytes, cache_bytes });
         };
-        let mut found =
-            stream::iter(named).map(async |named| (named.path, self.look_up(&named.below_root).await)).buffer_unordered(self.jobs);
-        while let Some((path, outcome)) = found.next().await {
+        let mut found = stream::iter(named).map(async |named| (self.look_up_named(&named).await, named.path)).buffer_unordered(self.jobs);
+        while let Some((outcome, path)) = found.next().await {
             match outcome {
                 Ok(attr) => take(path, attr, &mut dirs),
                 Err(refusal) => self.refuse(path, None, refusal)?,
@@ -196,6 +201,19 @@ impl Warming {
             }
         }
         Ok(files)
+    }
+
+    /// Links are looked for only where there is no way without: not for each path of a long list.
+    async fn look_up_named(&self, named: &Named) -> Result<Attr, Refusal> {
+        match self.look_up(&named.below_root).await {
+            Ok(Attr { kind: FileKind::Symlink, .. }) | Err(Refusal::Of(FsError::NotDirectory)) => {}
+            known => return known,
+        }
+        let real = Asked::at(&named.path, Last::Followed).await.map_err(Refusal::All)?;
+        if !real.is_on_node_of(&self.node) {
+            return Err(Refusal::All(elsewhere(&named.path)));
+        }
+        self.look_up(&real.path().await.map_err(Refusal::All)?).await
     }
 
     async fn look_up(&self, path: &[Name]) -> Result<Attr, Refusal> {

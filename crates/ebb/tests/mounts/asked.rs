@@ -4,6 +4,7 @@ use crate::place::{Place, until};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 #[test]
@@ -87,6 +88,41 @@ fn names_forge_no_lines() {
     assert_eq!(bytes, ["ff", "fe"]);
     let explained = place.ebb(&[OsStr::new("explain"), OsStr::from_bytes(b"mnt/\x1b[2J")]).good().out;
     assert!(explained.contains(r"path      /\x1b[2J") && !explained.contains('\x1b'), "{explained:?}");
+    place.umount();
+}
+
+/// Situation: what is named is a symbolic link on the mount, or below one. Danger: nothing is done, and it counts as done.
+/// Expectation: it is done for what the link leads to; a link that leads nowhere, or off the mount, is refused.
+#[test]
+fn links_lead_to_what_is_meant() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::create_dir_all(place.path("mnt/real")).unwrap();
+    let links = [("mnt/cur", "real"), ("mnt/lf", "real/file"), ("mnt/nowhere", "gone"), ("mnt/out", "/etc"), ("outer", "mnt")];
+    links.iter().for_each(|(link, to)| symlink(to, place.path(link)).unwrap());
+    let written = |path: &str, text: &str| {
+        fs::write(place.path("mnt/real/file"), text).unwrap();
+        place.ebb(&["flush", path]).good();
+        fs::read_to_string(place.path("backing/real/file")).is_ok_and(|sent| sent == text)
+    };
+    for path in ["mnt/cur", "mnt/lf", "mnt/cur/file", "outer/cur", "mnt/real/../cur/file"] {
+        assert!(written(path, path), "{path}");
+    }
+    let path_of = |path: &str| place.ebb(&["explain", path, "--json"]).good().json()["path"].as_str().unwrap().to_owned();
+    assert_eq!((path_of("mnt/cur/file"), path_of("mnt/lf")), ("real/file".into(), "lf".into()));
+    assert!(place.ebb(&["evict", "mnt/lf", "--json"]).good().json()["bytes"].as_u64().unwrap() > 0);
+    place.ebb(&["quota", "set", "mnt/cur", "--inodes", "10"]).good();
+    assert!(place.ebb(&["quota", "get", "mnt/real"]).good().out.contains("/real  "));
+    for command in ["flush", "evict"] {
+        place.ebb(&[command, "mnt/nowhere"]).refused(1, "No such file");
+        place.ebb(&[command, "mnt/out"]).refused(2, "is on no mount of ebb");
+    }
+
+    place.ebb(&["trash", "keep", "mnt/cur", "1h"]).good();
+    fs::remove_file(place.path("mnt/real/file")).unwrap();
+    assert!(place.ebb(&["trash", "list", "mnt/cur/"]).good().out.contains("/real/file"));
+    place.ebb(&["trash", "restore", "mnt/cur/file"]).good();
+    assert!(place.path("mnt/real/file").exists());
     place.umount();
 }
 

@@ -69,6 +69,14 @@ fn what_fails_is_named_and_the_rest_is_warmed() {
     let done = place.program("sh", &["-c", &format!("echo 'mnt/b c' | {ebb} warmup - --json")]).good();
     assert_eq!(done.json()["fetched_bytes"], MIB);
 
+    place.ebb(&["evict", "mnt"]).good();
+    for (link, to) in [("mnt/link", "a"), ("mnt/up", "."), ("mnt/nowhere", "none")] {
+        std::os::unix::fs::symlink(to, place.path(link)).unwrap();
+    }
+    let followed = place.ebb(&["warmup", "mnt/link", "mnt/up/b c", "--json"]).good().json();
+    assert_eq!((&followed["files"], &followed["fetched_bytes"]), (&2.into(), &(2 * MIB).into()));
+    place.ebb(&["warmup", "mnt/nowhere"]).refused(1, "No such file");
+
     place.ebb(&["warmup", "/"]).refused(2, "is on no mount");
     place.ebb(&["warmup", "mnt", "--rate", "1"]).refused(2, "at least");
     place.ebb(&["warmup", "--list", "no list"]).refused(1, "no list");
