@@ -475,12 +475,10 @@ fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
             }
             mount.client.fsync(ino).await.unwrap();
             let (path, start) = mount.find(&model).await;
-            let bad = if how == "append" {
-                len as u64 - 1
-            } else if how == "dirty" {
-                1000
-            } else {
-                BLOCK_BYTES + 5000
+            let bad = match how {
+                "append" => len as u64 - 1,
+                "move" | "dirty" => 1000,
+                _ => BLOCK_BYTES + 5000,
             };
             let at = start + bad;
             world.machine("a").disk("node").spoil(&path, at..at + 1).unwrap();
@@ -492,8 +490,9 @@ fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
                     mount.client.admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() }).await.unwrap();
                 }
                 "append" | "move" => {
-                    write(len, b"more").await;
-                    model.extend(b"more");
+                    // More than its range has room for.
+                    write(len, &[7; 5_000]).await;
+                    model.extend([7; 5_000]);
                 }
                 "dirty" => {
                     assert_eq!(mount.read(ino, 0, len).await, Err(FsError::Io));

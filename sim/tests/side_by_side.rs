@@ -337,7 +337,7 @@ fn a_copy_that_fails_leaves_no_upload() {
             drop((node, client));
         });
         let failing = async {
-            while root.requests().get("upload_part").is_none() {
+            while !root.requests().contains_key("upload_part") {
                 world.sleep(Duration::from_micros(100)).await;
             }
             root.vanish_for(Duration::from_secs(3));
