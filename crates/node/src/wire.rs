@@ -26,7 +26,7 @@ pub async fn serve(node: Rc<Node>, mut listener: Box<dyn Listener>) {
                 let what = listener.shortage().map(|what| {
                     format!(
                         "the node has descriptors for no more connections and files than it has open ({what}): one at a time can ask \
-                         what is wrong; start it with a higher limit (ulimit -n, LimitNOFILE=)"
+                         what is wrong; start it with a higher limit (ulimit -Hn, LimitNOFILE=)"
                     )
                 });
                 node.trouble("descriptors", what);

@@ -4,6 +4,7 @@
 //! To be used inside a tokio `LocalSet` (or local runtime) with I/O and time enabled.
 
 mod clock;
+mod descriptors;
 mod disk;
 mod entropy;
 mod file;
@@ -26,8 +27,12 @@ use ebb_ports::{DiskError, Ports};
 use std::path::Path;
 use std::rc::Rc;
 
-/// The world, with `data_dir` as the disk. The directory is made if it is missing.
+/// The world, with `data_dir` as the disk. The directory is made if it is missing, and this process may have as many descriptors open
+/// as the system lets it.
 pub fn ports(data_dir: &Path) -> Result<Ports, DiskError> {
+    if let Err(error) = descriptors::raise() {
+        tracing::warn!("the limit of descriptors cannot be raised: {error}");
+    }
     Ok(Ports {
         disk: Rc::new(OsDisk::open(data_dir)?),
         net: Rc::new(OsNet),

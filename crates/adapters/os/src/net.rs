@@ -1,13 +1,15 @@
 //! Frames over TCP and unix sockets: `length u32, little endian | frame` (`docs/protocol/rpc.md`).
 
+use crate::descriptors;
 use bytes::{Bytes, BytesMut};
 use ebb_format::rpc::MAX_MESSAGE_BYTES;
 use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, MAX_FRAME_BYTES, Net, NetError, PortFuture};
-use std::fs::File;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -41,14 +43,12 @@ impl Net for OsNet {
         Box::pin(async move {
             if let Some(path) = address.strip_prefix(UNIX) {
                 let listener = listen_at(Path::new(path)).map_err(|error| unreachable(&address, error))?;
-                let reserve = Reserve::new(&address)?;
-                let listener: Box<dyn Listener> = Box::new(AcceptingLocally { listener, path: path.into(), reserve });
+                let listener: Box<dyn Listener> = Box::new(AcceptingLocally { listener, path: path.into(), short: false });
                 return Ok(listener);
             }
             let listener = TcpListener::bind(&address).await.map_err(|error| unreachable(&address, error))?;
             let bound = listener.local_addr().map_err(|error| unreachable(&address, error))?;
-            let reserve = Reserve::new(&address)?;
-            let listener: Box<dyn Listener> = Box::new(Accepting { listener, address: bound.to_string(), reserve });
+            let listener: Box<dyn Listener> = Box::new(Accepting { listener, address: bound.to_string(), short: false });
             Ok(listener)
         })
     }
@@ -76,26 +76,25 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
 struct Accepting {
     listener: TcpListener,
     address: String,
-    reserve: Reserve,
+    /// The last connection was accepted beyond the limit of descriptors.
+    short: bool,
 }
 
 impl Listener for Accepting {
     fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
         Box::pin(async {
             loop {
-                match self.listener.accept().await {
-                    Ok((stream, peer)) => match over_tcp(stream, peer.to_string()) {
-                        Ok(connection) => return Ok(connection),
-                        Err(error) => tracing::debug!("{error}"),
-                    },
-                    Err(error) => pass_over(&self.address, &mut self.reserve, error).await?,
+                let (stream, peer) = accept(&self.address, &mut self.short, |context| self.listener.poll_accept(context)).await?;
+                match over_tcp(stream, peer.to_string()) {
+                    Ok(connection) => return Ok(connection),
+                    Err(error) => tracing::debug!("{error}"),
                 }
             }
         })
     }
 
     fn shortage(&mut self) -> Option<String> {
-        self.reserve.shortage()
+        descriptors::shortage(self.short)
     }
 
     fn address(&self) -> String {
@@ -106,23 +105,20 @@ impl Listener for Accepting {
 struct AcceptingLocally {
     listener: UnixListener,
     path: PathBuf,
-    reserve: Reserve,
+    short: bool,
 }
 
 impl Listener for AcceptingLocally {
     fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
         Box::pin(async {
-            loop {
-                match self.listener.accept().await {
-                    Ok((stream, _)) => return Ok(over_unix(stream, self.address())),
-                    Err(error) => pass_over(&self.address(), &mut self.reserve, error).await?,
-                }
-            }
+            let address = self.address();
+            let (stream, _) = accept(&address, &mut self.short, |context| self.listener.poll_accept(context)).await?;
+            Ok(over_unix(stream, address))
         })
     }
 
     fn shortage(&mut self) -> Option<String> {
-        self.reserve.shortage()
+        descriptors::shortage(self.short)
     }
 
     fn address(&self) -> String {
@@ -138,35 +134,27 @@ impl Drop for AcceptingLocally {
     }
 }
 
-/// A descriptor for one more connection where there is no other: who asks what is wrong is to be answered.
-struct Reserve(Option<File>);
-
-impl Reserve {
-    fn new(address: &str) -> Result<Reserve, NetError> {
-        let mut reserve = Reserve(None);
-        reserve.fill().map_err(|error| unreachable(address, error))?;
-        Ok(reserve)
-    }
-
-    fn fill(&mut self) -> io::Result<()> {
-        if self.0.is_none() {
-            self.0 = Some(File::open("/dev/null")?);
+/// The next connection. Where the process has all the descriptors that it may have open, it is accepted beyond that and `short` says
+/// so: who asks what is wrong is to be answered.
+async fn accept<T>(address: &str, short: &mut bool, mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> Result<T, NetError> {
+    loop {
+        let mut result = poll_fn(&mut poll).await;
+        *short = matches!(&result, Err(error) if error.raw_os_error() == Some(libc::EMFILE));
+        if *short {
+            match poll_fn(|context| Poll::Ready(descriptors::beyond(|| poll(context)))).await {
+                Poll::Ready(beyond) => result = beyond,
+                Poll::Pending => continue,
+            }
         }
-        Ok(())
-    }
-
-    /// False where it is spent.
-    fn spend(&mut self) -> bool {
-        self.0.take().is_some()
-    }
-
-    fn shortage(&mut self) -> Option<String> {
-        self.fill().err().map(|error| error.to_string())
+        match result {
+            Ok(connection) => return Ok(connection),
+            Err(error) => pass_over(address, error).await?,
+        }
     }
 }
 
 /// Whether a failed accept is no reason to stop listening.
-async fn pass_over(address: &str, reserve: &mut Reserve, error: io::Error) -> Result<(), NetError> {
+async fn pass_over(address: &str, error: io::Error) -> Result<(), NetError> {
     match error.raw_os_error() {
         // Of the connection, which went away while it waited; accept(2) lists them.
         Some(
@@ -184,10 +172,8 @@ async fn pass_over(address: &str, reserve: &mut Reserve, error: io::Error) -> Re
         ) => Ok(()),
         // Of this process. Giving up would turn a shortage into an outage.
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-            if !reserve.spend() {
-                tracing::debug!("{address}: cannot accept a connection: {error}; trying again");
-                tokio::time::sleep(SHORTAGE_PAUSE).await;
-            }
+            tracing::debug!("{address}: cannot accept a connection: {error}; trying again");
+            tokio::time::sleep(SHORTAGE_PAUSE).await;
             Ok(())
         }
         _ => Err(NetError::Broken { what: format!("{address}: {error}") }),

@@ -1,0 +1,49 @@
+//! How many descriptors this process may have open: as many as the system lets it, but for some that are kept for who asks what is wrong.
+
+use std::fs::File;
+use std::io;
+
+/// For connections that are accepted when all others are in use.
+const KEPT: u64 = 16;
+
+/// Programs that are started have the same limit, and some go through all descriptors below it.
+const MOST: u64 = 1 << 20;
+
+/// Sets the limit.
+pub(crate) fn raise() -> io::Result<()> {
+    let limit = limit()?;
+    set(libc::rlimit { rlim_cur: limit.rlim_max.min(MOST).saturating_sub(KEPT), ..limit })
+}
+
+/// Runs `work`, which may open what is kept.
+pub(crate) fn beyond<T>(work: impl FnOnce() -> T) -> T {
+    let usual = limit().ok().filter(|usual| set(libc::rlimit { rlim_cur: (usual.rlim_cur + KEPT).min(usual.rlim_max), ..*usual }).is_ok());
+    let result = work();
+    if let Some(Err(error)) = usual.map(set) {
+        tracing::warn!("the limit of descriptors cannot be set: {error}");
+    }
+    result
+}
+
+/// Says that there are no more. `short`: it has been seen.
+pub(crate) fn shortage(short: bool) -> Option<String> {
+    let short = if short { Some(io::Error::from_raw_os_error(libc::EMFILE)) } else { File::open("/dev/null").err() };
+    short.map(|error| error.to_string())
+}
+
+fn limit() -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid to write to.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } {
+        0 => Ok(limit),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set(limit: libc::rlimit) -> io::Result<()> {
+    // SAFETY: `limit` is valid to read.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
