@@ -682,6 +682,30 @@ fn what_a_large_object_says_of_itself_is_true() {
     }
 }
 
+/// Situation: a file is written over in place, before it is first sent and since. Danger: the blocks lose their checksums, and what comes damaged
+/// from the bucket is read. Expectation: its object says all of itself.
+#[test]
+fn what_is_written_over_in_place_has_its_checksums() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let (ino, content) = large(&mount, 12).await;
+        let mut content = content.to_vec();
+        for block in [0, 7, 80] {
+            let at = block * BLOCK + 1000;
+            content[at..at + 10].fill(block as u8);
+            mount.client.write(&Caller::ROOT, ino, at as u64, vec![block as u8; 10].into(), false).await.unwrap();
+            if block > 0 {
+                mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+                let object = &bucket.objects()["large"];
+                assert!(object.body == content);
+                assert!(Sums::decode(&object.meta.tags, object.meta.len_bytes).unwrap().are_all_known(), "block {block}");
+            }
+        }
+    });
+}
+
 /// Situation: an object that others wrote says nothing of itself; a block of it came damaged and is cached, which nobody can know, and
 /// something else of the file is changed. Danger: the new object says of that block what came, while the store copies what it has: EIO for ever.
 /// Expectation: of what came from the bucket it says nothing.

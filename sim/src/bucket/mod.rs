@@ -8,7 +8,7 @@ use crate::faults::Faults;
 use crate::net::Network;
 use crate::rng::Rng;
 use bytes::Bytes;
-use ebb_format::sums;
+use ebb_format::sums::Sums;
 use ebb_ports::{
     Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, PortFuture,
     SLOWEST_UPLOAD_BYTES_PER_SECOND, UploadId,
@@ -346,15 +346,21 @@ impl ProcessBucket {
         }
     }
 
-    fn garble(&self, key: &str, object: Object) -> Object {
+    /// Where somebody sees it: in pages, and in those spans of files whose checksums their object says.
+    fn garble(&self, key: &str, first_byte: u64, object: Object) -> Object {
         let Shared { rng, faults, executor, .. } = &*self.bucket.shared;
-        let told = PAGES.iter().any(|prefix| key.starts_with(prefix)) || object.meta.tags.iter().any(|(name, _)| name == sums::TAG);
-        if !told || object.body.is_empty() || !rng.chance(faults.plan().bucket.garbled) {
+        let is_page = PAGES.iter().any(|prefix| key.starts_with(prefix));
+        let sums = Sums::decode(&object.meta.tags, object.meta.len_bytes);
+        if !is_page && sums.is_none() || object.body.is_empty() || !rng.chance(faults.plan().bucket.garbled) {
             return object;
         }
-        let at = rng.below(object.body.len() as u64) as usize;
+        let at = rng.below(object.body.len() as u64);
+        let byte = first_byte + at;
+        if sums.is_some_and(|sums| sums.spans_of(byte..byte + 1).next().is_none()) {
+            return object;
+        }
         executor.note(&self.owner, "bucket.garbled", format_args!("byte {at}"));
-        Object { body: flipped(&object.body, at), ..object }
+        Object { body: flipped(&object.body, at as usize), ..object }
     }
 
     fn serve<T>(&self, what: &str, effect: impl FnOnce(&mut Store, &Request<'_>) -> Result<T, BucketError>) -> Result<T, BucketError> {
@@ -369,11 +375,11 @@ impl Bucket for ProcessBucket {
     fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
         let (key, if_match) = (key.to_owned(), if_match.cloned());
         Box::pin(async move {
-            let asked = key.clone();
+            let (asked, first_byte) = (key.clone(), range.as_ref().map_or(0, |range| range.start));
             let object = self.request(Kind::Reads("get"), &key, move |store, _| store.get(&asked, range, if_match.as_ref())).await?;
             // Who reads gives nothing up as long as something comes.
             self.carry(&self.bucket.shared.downlink, object.body.len() as u64, Duration::MAX).await;
-            Ok(self.garble(&key, object))
+            Ok(self.garble(&key, first_byte, object))
         })
     }
 

@@ -174,7 +174,7 @@ impl Node {
         loop {
             // Begun before its id is logged: as long as there is none in the log, uploads of the key are looked for.
             let mut content = self.content(ino)?;
-            let said = if says { self.to_be_said(ino, content.size_bytes).await } else { None };
+            let said = if says { self.to_be_said(ino, content.size_bytes).await? } else { None };
             if let Some(Said { sums, .. }) = &said {
                 content.say(sums);
             }
@@ -643,7 +643,7 @@ impl Node {
 
     /// Computes the checksums of such blocks, by their versions, that have none, so that from now on
     /// damage is seen.
-    async fn sum_void(&self, ino: Ino, plan: &[Segment], of: impl Fn(u64, Version) -> bool) -> Result<(), RpcError> {
+    pub(super) async fn sum_void(&self, ino: Ino, plan: &[Segment], of: impl Fn(u64, Version) -> bool) -> Result<(), RpcError> {
         let mut sums = Vec::new();
         let version = Version(self.replica.view().next_version().0 - 1);
         for part in plan.iter().filter(|part| part.source == Source::Local) {
