@@ -13,6 +13,9 @@ pub struct Attachments {
     opens: RefCell<BTreeMap<Ino, BTreeMap<SessionId, u32>>>,
     /// Sessions for which bytes are being overwritten, and how often.
     overwriting: RefCell<BTreeMap<SessionId, u32>>,
+    /// Reads that wait for a bucket, in the order in which they began to: since when.
+    reads: RefCell<BTreeMap<u64, Duration>>,
+    began_reads: Cell<u64>,
     connections: Cell<u64>,
 }
 
@@ -109,6 +112,18 @@ impl Attachment {
             lives: 0,
             untold,
         }
+    }
+}
+
+/// A read waits for a bucket.
+pub struct Read<'a> {
+    attachments: &'a Attachments,
+    number: u64,
+}
+
+impl Drop for Read<'_> {
+    fn drop(&mut self) {
+        self.attachments.reads.borrow_mut().remove(&self.number);
     }
 }
 
@@ -266,7 +281,23 @@ impl Attachments {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.read_only)
     }
 
+    /// A read begins to wait for a bucket, until the guard is dropped.
+    pub fn read(&self, now: Duration) -> Read<'_> {
+        let number = self.began_reads.get();
+        self.began_reads.set(number + 1);
+        self.reads.borrow_mut().insert(number, now);
+        Read { attachments: self, number }
+    }
+
+    /// Who has been silent, or kept others waiting, for longer than the term. A kernel gives up no page that somebody reads: while a
+    /// read has waited for a bucket for half a term, those that are asked to share have a whole one from now on.
     pub fn expired(&self, now: Duration, term: Duration) -> Vec<SessionId> {
+        let first_read = self.reads.borrow().values().next().copied();
+        if first_read.is_some_and(|began| now.saturating_sub(began) > term / 2) {
+            for asked in self.table.borrow_mut().values_mut().filter_map(|attachment| attachment.asked_to_share.as_mut()) {
+                *asked = now;
+            }
+        }
         let table = self.table.borrow();
         let is_over = |since: Duration| now.saturating_sub(since) > term;
         let gone =

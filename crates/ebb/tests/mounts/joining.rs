@@ -1,8 +1,10 @@
 //! Several mounts of one storage: the first serves it, the others join.
 
 use crate::place::{Place, until};
+use crate::switch::Switch;
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 /// Situation: a second machine mounts the same storage, and is to join. Expectation: it works
 /// through the first one's node, also over a death of that node; once the first is gone for
@@ -35,6 +37,49 @@ fn a_second_mount_of_the_storage_joins_the_first() {
     fs::write(place.path("mnt2/own"), "four").unwrap();
     place.umount_at("mnt2");
     assert_eq!(fs::read_to_string(place.path("backing/own")).unwrap(), "four");
+}
+
+/// Situation: a mount has been alone and another joins it, while a file is read and the bucket does not answer for longer than the
+/// session term. Danger: the kernel gives up no page that it waits for, and the session of who reads is ended for that.
+/// Expectation: the other waits until the bucket has answered, and nobody loses anything.
+#[test]
+fn who_waits_for_the_bucket_has_time_to_share() {
+    let switch = Switch::default();
+    let mut place = Place::behind(&switch);
+    let server = switch.server();
+    let (url, address) = (place.url().to_owned(), free_address());
+    let first = ["mount", &url, "mnt", "--data", "data", "--listen", &address, "--session-term", "3s"];
+    place.ebb(&first).good();
+    fs::write(place.path("mnt/cold"), vec![7; 1 << 20]).unwrap();
+    place.umount();
+    fs::remove_dir_all(place.path("data")).unwrap();
+    place.ebb(&first).good();
+    // It goes with its session.
+    let unnamed = fs::File::options().read(true).write(true).create_new(true).open(place.path("mnt/unnamed")).unwrap();
+    fs::remove_file(place.path("mnt/unnamed")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&unnamed, b"kept", 0).unwrap();
+
+    switch.close();
+    let cold = place.path("mnt/cold");
+    let reader = std::thread::spawn(move || fs::read(cold));
+    std::thread::sleep(Duration::from_millis(500));
+    place.turn_to(&server);
+    let second = place.start_silent(&["mount", &url, "mnt2", "--data", "data2", "--take-over", "join"]);
+    std::thread::sleep(Duration::from_secs(10));
+    assert!(!place.is_mounted("mnt2") && !reader.is_finished());
+    switch.open();
+    assert_eq!(reader.join().unwrap().unwrap(), vec![7; 1 << 20]);
+    assert_eq!(place.ended(second), 0);
+    let mut bytes = [0; 4];
+    std::os::unix::fs::FileExt::read_exact_at(&unnamed, &mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"kept");
+    drop(unnamed);
+    fs::write(place.path("mnt2/cold"), "theirs").unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt/cold")).unwrap(), "theirs");
+    let log = fs::read_to_string(place.path("data/ebb.log")).unwrap();
+    assert!(!log.contains("its session ends"), "{log}");
+    place.umount_at("mnt2");
+    place.umount();
 }
 
 #[test]

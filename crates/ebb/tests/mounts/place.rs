@@ -95,6 +95,13 @@ impl Place {
         Place::over(switch.before(&ebb_s3_server::start().unwrap()))
     }
 
+    /// What is started from now on asks this server.
+    pub fn turn_to(&mut self, server: &str) {
+        for (_, endpoint) in self.environment.iter_mut().filter(|(name, _)| *name == "EBB_ENDPOINT") {
+            *endpoint = server.into();
+        }
+    }
+
     fn over(endpoint: String) -> Place {
         let mut place = Place::new();
         place.environment = vec![
@@ -290,6 +297,10 @@ impl Drop for Place {
             for process in record.supervisor.into_iter().chain([record.daemon]).filter(Process::is_alive) {
                 kill(process.pid, libc::SIGKILL);
             }
+            let point = std::ffi::CString::new(self.path(mountpoint).into_os_string().into_encoded_bytes()).unwrap();
+            // A process does not end while it tells the kernel of a page that somebody waits for.
+            // SAFETY: the path ends with a zero byte.
+            unsafe { libc::umount2(point.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
             self.ebb(&["umount", "--lazy", "--no-wait", mountpoint]);
         }
         for child in &mut self.children {

@@ -11,6 +11,7 @@ pub struct Switch {
 
 #[derive(Default)]
 struct State {
+    server: String,
     closed: bool,
     connections: Vec<TcpStream>,
 }
@@ -22,6 +23,7 @@ impl Switch {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let state = self.state.clone();
+        state.lock().unwrap().server = endpoint.into();
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let mut state = state.lock().unwrap();
@@ -38,6 +40,11 @@ impl Switch {
             }
         });
         address
+    }
+
+    /// What it stands before.
+    pub fn server(&self) -> String {
+        self.state.lock().unwrap().server.clone()
     }
 
     pub fn close(&self) {
