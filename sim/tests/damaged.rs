@@ -8,7 +8,8 @@ use ebb_node::{Node, Options};
 use ebb_ports::{Capabilities, Object, OpenMode};
 use ebb_sim::volume::rig;
 use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -703,6 +704,38 @@ fn what_is_written_over_in_place_has_its_checksums() {
                 assert!(Sums::decode(&object.meta.tags, object.meta.len_bytes).unwrap().are_all_known(), "block {block}");
             }
         }
+    });
+}
+
+/// Situation: a large file has a block that is written over in place all the time. Danger: because of it the object says nothing of the rest.
+#[test]
+fn what_is_written_over_all_the_time_has_its_other_checksums() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    run(&world, async {
+        let mount = Mount::new(&world, "a", &bucket).await;
+        let (ino, content) = large(&mount, 12).await;
+        mount.write(ino, &content).await;
+        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(50) };
+        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        let is_sent = Cell::new(false);
+        let write = async || mount.client.write(&Caller::ROOT, ino, 5 * BLOCK as u64 + 7, vec![8; 10].into(), false).await.map(drop);
+        write().await.unwrap();
+        let writes = async {
+            while !is_sent.get() {
+                world.sleep(Duration::from_millis(10)).await;
+                write().await.unwrap();
+            }
+        };
+        let flush = async {
+            mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            is_sent.set(true);
+        };
+        join(writes, flush).await;
+        let object = &bucket.objects()["large"];
+        let says = Sums::decode(&object.meta.tags, object.meta.len_bytes).expect("some are known");
+        let spans: Vec<_> = says.spans_of(0..u64::MAX).map(|(span, _)| span.start as usize / BLOCK).collect();
+        assert_eq!(spans, (0..object.body.len().div_ceil(BLOCK)).filter(|block| *block != 5).collect::<Vec<_>>());
     });
 }
 

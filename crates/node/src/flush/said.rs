@@ -69,18 +69,23 @@ impl<'a> Proof<'a> {
 
 impl Node {
     /// What the object of a file of this length is to say. Blocks that were written over in place have their checksums from now on.
-    pub(super) async fn to_be_said(&self, ino: Ino, len_bytes: u64) -> Result<Option<Said>, RpcError> {
+    pub(super) async fn all_to_be_said(&self, ino: Ino, len_bytes: u64) -> Result<Option<Said>, RpcError> {
         for start in (0..len_bytes).step_by(CHUNK_BYTES as usize) {
             let _guard = self.locks.lock(ino, Mode::Shared).await;
             let plan = self.replica.view().extents().plan_read(ino, start..(start + CHUNK_BYTES).min(len_bytes), len_bytes);
             self.sum_void(ino, &plan, |_, _| !self.is_exposed(ino)).await?;
         }
-        let Some(said) = self.said_of(ino, len_bytes, None) else { return Ok(None) };
+        Ok(self.to_be_said(ino, len_bytes).await)
+    }
+
+    /// As far as it is known.
+    pub(super) async fn to_be_said(&self, ino: Ino, len_bytes: u64) -> Option<Said> {
+        let said = self.said_of(ino, len_bytes, None)?;
         if said.sums.are_all_known() {
-            return Ok(Some(said));
+            return Some(said);
         }
         let home = self.sums_of_home(ino).await;
-        Ok(self.said_of(ino, len_bytes, home).filter(|said| said.sums.is_any_known()))
+        self.said_of(ino, len_bytes, home).filter(|said| said.sums.is_any_known())
     }
 
     /// The same with what is known now, if that has not become less.

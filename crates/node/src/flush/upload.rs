@@ -170,16 +170,21 @@ impl Node {
     }
 
     async fn put_parts(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
-        let (mut broken, mut says, mut untrue) = (0, true, false);
+        let (mut broken, mut outdated, mut untrue) = (0, 0, false);
         loop {
             // Begun before its id is logged: as long as there is none in the log, uploads of the key are looked for.
             let mut content = self.content(ino)?;
-            let said = if says { self.to_be_said(ino, content.size_bytes).await? } else { None };
+            // Of a file that is written to all the time it says less and less.
+            let said = match outdated {
+                0 => self.all_to_be_said(ino, content.size_bytes).await?,
+                1 => self.to_be_said(ino, content.size_bytes).await,
+                _ => None,
+            };
             if let Some(Said { sums, .. }) = &said {
                 content.say(sums);
             }
             let tags = content.tags;
-            if broken > 0 || !says || untrue {
+            if broken > 0 || outdated > 0 || untrue {
                 self.note_upload(ino, key, None).await?;
             }
             let doubt = Cell::new(false);
@@ -192,7 +197,7 @@ impl Node {
             match self.put_parts_of(ino, key, &replaces, &upload, (tags, said), broken >= ATTEMPTS_WITHOUT_WAITING).await {
                 Ok(Attempt::Whole(content, etag)) => return Ok((content, etag)),
                 Ok(Attempt::Broken) => broken += 1,
-                Ok(Attempt::Outdated) => says = false,
+                Ok(Attempt::Outdated) => outdated += 1,
                 Ok(Attempt::Untrue(_)) if !untrue => untrue = true,
                 Ok(Attempt::Untrue(span)) => {
                     self.abort(key, &upload).await?;
