@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 /// How often it is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What takes longer is not waited for: the rest is written by whoever takes over. So long may
-/// a process take, too, that has nothing to do but to end.
+/// What takes longer is not waited for: the rest is written by whoever takes over.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// So long may a process take that has nothing to do but to end, also on a machine that has much else to do.
+const PATIENCE_TO_END: Duration = Duration::from_secs(10);
 
 /// How long it may take to end once it was told, and to let go of files that were still open
 /// when its mount was taken away.
@@ -33,7 +35,7 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
         };
         let waited = began.elapsed();
         match owner(data_dir) {
-            Owner::Unknown if unknown_since.elapsed() < PATIENCE => {}
+            Owner::Unknown if unknown_since.elapsed() < PATIENCE_TO_END => {}
             Owner::Leaving { pid, ending } if waited < LAST_PATIENCE => {
                 unknown_since = Instant::now();
                 if ending && waited > PATIENCE && told != Some(pid) {
