@@ -290,7 +290,10 @@ fn a_daemon_without_descriptors_can_be_asked() {
     let daemon = place.record("mnt").daemon.pid;
     let numbers = || fs::read_dir(format!("/proc/{daemon}/fd")).unwrap().map(|entry| entry.unwrap().file_name());
     let highest = numbers().filter_map(|name| name.to_str()?.parse::<u64>().ok()).max().unwrap();
+    let limits = fs::read_to_string(format!("/proc/{daemon}/limits")).unwrap();
+    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap();
     let usual = limit_descriptors(daemon, highest + 1);
+    assert_eq!(usual, most.min(1 << 20) - 16, "{limits}");
     let short = || place.ebb(&["status", "mnt"]).good().out.contains("has descriptors for no more connections");
     // A descriptor that was in use for a moment when a file could not be opened is free again.
     let write = |number: usize| fs::write(place.path(&format!("mnt/{number}")), vec![1; 200_000]);
