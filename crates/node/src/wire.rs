@@ -25,7 +25,7 @@ pub async fn serve(node: Rc<Node>, mut listener: Box<dyn Listener>) {
             Ok(connection) => {
                 let what = listener.shortage().map(|what| {
                     format!(
-                        "the node has descriptors for no more connections and files than it has open ({what}): one at a time can ask \
+                        "the node has descriptors for no more connections and files than it has open ({what}): a few at a time can ask \
                          what is wrong; start it with a higher limit (ulimit -Hn, LimitNOFILE=)"
                     )
                 });

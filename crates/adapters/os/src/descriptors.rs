@@ -9,10 +9,11 @@ const KEPT: u64 = 16;
 /// Programs that are started have the same limit, and some go through all descriptors below it.
 const MOST: u64 = 1 << 20;
 
-/// Sets the limit.
+/// Sets the limit. Of few descriptors fewer are kept.
 pub(crate) fn raise() -> io::Result<()> {
     let limit = limit()?;
-    set(libc::rlimit { rlim_cur: limit.rlim_max.min(MOST).saturating_sub(KEPT), ..limit })
+    let most = limit.rlim_max.min(MOST);
+    set(libc::rlimit { rlim_cur: most - KEPT.min(most / 4), ..limit })
 }
 
 /// Runs `work`, which may open what is kept.
