@@ -44,7 +44,7 @@ impl Node {
                 }
             }
             drop(guard);
-            let _waits = self.attachments.read(self.ports.clock.monotonic());
+            let _waits = self.attachments.read_waits(self.ports.clock.monotonic());
             pieces.extend(self.fetch_to_read(ino, &remote).await?);
         }
         Err(self.fetched_in_vain(ino))

@@ -116,12 +116,12 @@ impl Attachment {
 }
 
 /// A read waits for a bucket.
-pub struct Read<'a> {
+pub struct ReadWait<'a> {
     attachments: &'a Attachments,
     number: u64,
 }
 
-impl Drop for Read<'_> {
+impl Drop for ReadWait<'_> {
     fn drop(&mut self) {
         self.attachments.reads.borrow_mut().remove(&self.number);
     }
@@ -282,11 +282,11 @@ impl Attachments {
     }
 
     /// A read begins to wait for a bucket, until the guard is dropped.
-    pub fn read(&self, now: Duration) -> Read<'_> {
+    pub fn read_waits(&self, now: Duration) -> ReadWait<'_> {
         let number = self.began_reads.get();
         self.began_reads.set(number + 1);
         self.reads.borrow_mut().insert(number, now);
-        Read { attachments: self, number }
+        ReadWait { attachments: self, number }
     }
 
     /// Who has been silent, or kept others waiting, for longer than the term. A kernel gives up no page that somebody reads: while a
