@@ -124,7 +124,7 @@ fn parts_that_were_sent_early_do_not_stay() {
 }
 
 /// Blocks that were written over in place were sent without a checksum, and read as they came. Since then they have one, and the bucket
-/// damages nothing else on the way (`damaged.rs`: `what_is_written_over_in_place_has_its_checksums`).
+/// damages nothing else on the way (`damaged/said.rs`: `what_is_written_over_in_place_has_its_checksums`).
 #[test]
 fn what_was_written_over_is_not_read_damaged() {
     run(718170).unwrap_or_else(|broken| panic!("{broken}"));
