@@ -128,14 +128,10 @@ impl Caching {
         }
     }
 
-    /// Attached again. `stale`: others may have made changes meanwhile.
-    pub(crate) fn attached(&self, sole: bool, stale: bool) {
+    /// Attached again. What the node has said of changes on the way to the old connection is lost, also to whoever is alone now.
+    pub(crate) fn attached(&self, sole: bool) {
         self.state.set(if sole { State::Sole } else { State::Shared });
-        // Who shares may keep pages of files that were open before; what the node has said of
-        // them on the way to the old connection is lost.
-        if stale || !sole {
-            self.drop_all();
-        }
+        self.drop_all();
     }
 
     pub(crate) fn invalidate(&self, ino: Ino) {

@@ -231,8 +231,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
     if fresh || restarted {
         shared.holds.undeclare();
     }
-    // A node that has restarted may have let others in and out while this client was away.
-    shared.caching.attached(attached.sole, fresh || restarted);
+    shared.caching.attached(attached.sole);
     tracing::info!(
         session = attached.session.0,
         fresh,

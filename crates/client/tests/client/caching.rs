@@ -139,6 +139,24 @@ fn a_fresh_session_drops_what_was_cached() {
     assert_eq!(told.borrow().last(), Some(&(Change::All, CacheRule::Shared)));
 }
 
+/// Situation: another client, which shared the volume, has gone when the connection breaks. Danger: what it changed is told on the way to the
+/// old connection, and this client, which is alone again, keeps what it has cached without end. Expectation: that is dropped.
+#[test]
+fn who_is_alone_again_drops_what_was_cached_while_others_were_there() {
+    let world = World::new(8);
+    let node = Node::new(&world);
+    node.sole.set(false);
+    let client = node.attach();
+    let told = watch(&world, &client);
+    node.sole.set(true);
+    node.disconnect();
+    world.pass(Duration::from_secs(1));
+    assert_eq!((told.take(), client.cache_rule()), (vec![(Change::All, CacheRule::Shared)], CacheRule::Sole));
+    node.disconnect();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(told.take(), [(Change::All, CacheRule::Shared)], "nor has the node been heard while it was alone");
+}
+
 /// A replay is refused: what caches hold of its file is wrong.
 #[test]
 fn a_refused_replay_drops_its_file() {
