@@ -141,22 +141,21 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
             }
             return Ok(life.status);
         }
-        if life.upgraded {
-            tracing::info!("the daemon makes way for another");
-            supervisor.binary = Binary::OfNow;
-            continue;
-        }
-        if !life.served && supervisor.binary == Binary::OfNow && replacement().is_some() {
-            tracing::error!(status = %life.status, "what the binary is now cannot take over: it is left to the one of before");
-            supervisor.binary = Binary::OfBefore;
-            continue;
-        }
-        match lives.after(&life, began.elapsed()) {
-            Ok(pause) => {
+        let is_new = supervisor.binary == Binary::OfNow && replacement().is_some();
+        match lives.after(&life, began.elapsed(), is_new) {
+            Next::Upgraded => {
+                tracing::info!("the daemon makes way for another");
+                supervisor.binary = Binary::OfNow;
+            }
+            Next::OfBefore => {
+                tracing::error!(status = %life.status, "what the binary is now cannot take over: it is left to the one of before");
+                supervisor.binary = Binary::OfBefore;
+            }
+            Next::Another(pause) => {
                 tracing::error!(status = %life.status, "the daemon has died: another one takes over, and who uses the mount waits for it");
                 std::thread::sleep(pause);
             }
-            Err(why) => {
+            Next::GivenUp(why) => {
                 tracing::error!(status = %life.status, "{why}: the mount is given up, and who uses it gets errors");
                 return Ok(life.status);
             }
@@ -173,27 +172,48 @@ struct Lives {
     served: Instant,
 }
 
+/// What follows a daemon's end.
+#[derive(PartialEq, Eq, Debug)]
+enum Next {
+    /// Another one, for which it made way.
+    Upgraded,
+    /// One of the binary of before, as what has its place now cannot take over.
+    OfBefore,
+    /// Another one, after so long.
+    Another(Duration),
+    /// Nobody, and why.
+    GivenUp(String),
+}
+
 impl Lives {
-    /// How long to wait after one more, or why there is to be no other.
-    fn after(&mut self, life: &Life, lived: Duration) -> Result<Duration, String> {
+    /// After one more, of a binary that `is_new` or not.
+    fn after(&mut self, life: &Life, lived: Duration, is_new: bool) -> Next {
         if lived >= LONG_LIFE && life.served {
             (self.killed, self.failed) = (0, 0);
         }
         if life.served {
             self.served = Instant::now();
         }
+        if life.upgraded {
+            return Next::Upgraded;
+        }
+        if !life.served && is_new {
+            return Next::OfBefore;
+        }
         match life.status.signal() {
             Some(_) => self.killed += 1,
             None => self.failed += 1,
         }
         if self.killed >= SHORT_LIVES {
-            return Err(format!("{SHORT_LIVES} daemons in a row have died within {} s", LONG_LIFE.as_secs()));
+            return Next::GivenUp(format!("{SHORT_LIVES} daemons in a row have died within {} s", LONG_LIFE.as_secs()));
         }
         if !life.served && self.served.elapsed() >= WITHOUT_SERVICE {
-            return Err(format!("for {} s no daemon could take over", WITHOUT_SERVICE.as_secs()));
+            return Next::GivenUp(format!("for {} s no daemon could take over", WITHOUT_SERVICE.as_secs()));
         }
         let doublings = (self.killed + self.failed).checked_sub(AT_ONCE);
-        Ok(doublings.map_or(Duration::ZERO, |doublings| FIRST_PAUSE.saturating_mul(2u32.saturating_pow(doublings)).min(LONGEST_PAUSE)))
+        Next::Another(
+            doublings.map_or(Duration::ZERO, |doublings| FIRST_PAUSE.saturating_mul(2u32.saturating_pow(doublings)).min(LONGEST_PAUSE)),
+        )
     }
 }
 
@@ -586,27 +606,44 @@ mod tests {
         Life { status: ExitStatus::from_raw(raw), served, upgraded: false }
     }
 
+    fn long_ago() -> Instant {
+        Instant::now().checked_sub(WITHOUT_SERVICE).unwrap()
+    }
+
     /// Daemons that are killed soon are replaced at once at first, then later and later, and not for ever.
     #[test]
     fn daemons_in_a_row_that_die_soon() {
         let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
-        let pauses: Vec<u64> = std::iter::from_fn(|| lives.after(&life(libc::SIGKILL, true), Duration::from_secs(1)).ok())
-            .map(|pause| pause.as_millis() as u64)
-            .collect();
+        let mut pauses = Vec::new();
+        while let Next::Another(pause) = lives.after(&life(libc::SIGKILL, true), Duration::from_secs(1), false) {
+            pauses.push(pause.as_millis() as u64);
+        }
         assert_eq!(pauses, [0, 0, 0, 0, 0, 0, 0, 50, 100, 200, 400, 800, 1600, 2000, 2000]);
         let mut lives = Lives { killed: SHORT_LIVES - 1, failed: 0, served: Instant::now() };
-        assert_eq!(lives.after(&life(libc::SIGKILL, true), LONG_LIFE), Ok(Duration::ZERO));
+        assert_eq!(lives.after(&life(libc::SIGKILL, true), LONG_LIFE, false), Next::Another(Duration::ZERO));
     }
 
     /// One that cannot take over says so, and may be able to later. It does not count as killed.
     #[test]
     fn daemons_that_cannot_take_over() {
         let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
+        let failed = life(1 << 8, false);
         for _ in 0..1000 {
-            lives.after(&life(1 << 8, false), Duration::from_secs(1)).unwrap();
+            assert!(matches!(lives.after(&failed, Duration::from_secs(1), false), Next::Another(_)));
         }
-        assert_eq!(lives.after(&life(1 << 8, false), Duration::from_secs(1)), Ok(LONGEST_PAUSE));
-        lives.served = Instant::now().checked_sub(WITHOUT_SERVICE).unwrap();
-        lives.after(&life(1 << 8, false), Duration::from_secs(1)).unwrap_err();
+        assert_eq!(lives.after(&failed, Duration::from_secs(1), false), Next::Another(LONGEST_PAUSE));
+        lives.served = long_ago();
+        assert!(matches!(lives.after(&failed, Duration::from_secs(1), false), Next::GivenUp(_)));
+    }
+
+    /// Situation: a daemon that has served for long makes way for another, and that cannot take over at once, nor the binary of before.
+    /// Danger: it counts as if nobody had served for as long. Expectation: they are tried for as long as others are.
+    #[test]
+    fn daemons_that_cannot_take_over_from_one_that_made_way() {
+        let mut lives = Lives { killed: 0, failed: 0, served: long_ago() };
+        let upgraded = Life { upgraded: true, ..life(libc::SIGKILL, true) };
+        assert_eq!(lives.after(&upgraded, LONG_LIFE, true), Next::Upgraded);
+        assert_eq!(lives.after(&life(1 << 8, false), Duration::from_secs(1), true), Next::OfBefore);
+        assert_eq!(lives.after(&life(1 << 8, false), Duration::from_secs(1), false), Next::Another(Duration::ZERO));
     }
 }
