@@ -127,9 +127,7 @@ impl Ring {
                 match -entry.result() {
                     // The connection is over, which the device tells.
                     libc::ENOTCONN | libc::ECANCELED | libc::ENODEV | libc::ENOENT | libc::ECONNABORTED => {}
-                    refused if before == State::Fresh && at >= inner.queues.len() => {
-                        inner.is_enough(&io::Error::from_raw_os_error(refused))
-                    }
+                    refused if before == State::Fresh && at >= inner.first => inner.is_enough(&io::Error::from_raw_os_error(refused)),
                     refused => return Err(io::Error::from_raw_os_error(refused)),
                 }
                 continue;
