@@ -93,6 +93,29 @@ fn relatime_tells_what_was_read_since_it_changed() {
     place.umount();
 }
 
+/// Situation: a program reads files whose attributes the kernel has from a listing, and asks for nothing else first. Danger: nobody has noted
+/// that they are unread, and nothing is moved. Expectation: their readings count, and those of a file that somebody reserved room for.
+#[test]
+fn relatime_counts_what_is_read_after_a_listing() {
+    let place = place("relatime");
+    let (dir, file, link) = (place.path("mnt/dir"), place.path("mnt/dir/file"), place.path("mnt/dir/link"));
+    place.umount();
+    place.mount_with(&["-o", "relatime"]);
+    list(&dir);
+    read(&file);
+    fs::read_link(&link).unwrap();
+    for path in [&file, &link] {
+        let [read, modified, _] = times(path);
+        assert!(read > modified, "{path:?}");
+    }
+    assert!(!counts(&file, || self::read(&file)));
+    place.program("fallocate", &["-l", "7", file.to_str().unwrap()]).good();
+    let before = times(&file)[0];
+    read(&file);
+    assert!(times(&file)[0] > before);
+    place.umount();
+}
+
 #[test]
 fn strictatime_counts_every_opening_that_is_read_from() {
     let place = place("strictatime,nodiratime");

@@ -175,6 +175,14 @@ fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     assert_eq!(after(0o4755, "fallocate", &["-l", "100"]), 0o4755);
     assert_eq!(after(0o4755, "setpriv", &["--reuid=1000", "--regid=50", "--clear-groups", "fallocate", "-l", "100"]), 0o755);
 
+    // So it does where the kernel has the file from a listing.
+    make(&file, 0o4755, 1000, 50);
+    place.umount();
+    place.mount_with(&["-o", "allow_other,dev,suid"]);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+    place.program("fallocate", &["-l", "100", file.to_str().unwrap()]).good();
+    assert_eq!(mode(&file), 0o4755);
+
     // A trash says who has removed something.
     place.ebb(&["trash", "keep", "mnt/d", "1d"]).good();
     fs::create_dir(dir.join("sub")).unwrap();

@@ -570,7 +570,7 @@ impl Filesystem for Volume {
             let page = self.client.readdir(self.real(ino), after, limit).await?;
             for (entry, attr) in &page.entries {
                 match entries.push(&entry.name, entry.cookie, &self.entry(attr.clone())) {
-                    Pushed::Added { referenced: true } => self.known.borrow_mut().refer(attr.ino),
+                    Pushed::Added { referenced: true } => self.refer(attr),
                     Pushed::Added { referenced: false } => {}
                     Pushed::Full => return Ok(()),
                 }
@@ -658,6 +658,7 @@ impl Filesystem for Volume {
         let (caller, is_root) = self.changer(cx, ino);
         let caller = Caller { checked: true, ..caller };
         self.once(cx).fallocate(&caller, ino, (offset, len_bytes), what, keep_size, !is_root).await?;
+        self.readings.changed(ino);
         Ok(())
     }
 

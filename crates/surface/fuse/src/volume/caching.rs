@@ -63,9 +63,13 @@ impl Volume {
 
     /// An entry that the kernel takes a reference with.
     pub(super) fn referenced(&self, attr: Attr) -> EntryReply {
-        self.known.borrow_mut().refer(attr.ino);
-        self.seen(&attr);
+        self.refer(&attr);
         self.entry(attr)
+    }
+
+    pub(super) fn refer(&self, attr: &Attr) {
+        self.known.borrow_mut().refer(attr.ino);
+        self.seen(attr);
     }
 
     /// Attributes that the kernel has cached of an inode, and these pages, are no longer so. It is
