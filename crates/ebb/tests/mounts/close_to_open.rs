@@ -116,6 +116,43 @@ fn a_strong_mount_beside_it_stays_strong() {
     }
 }
 
+/// Situation: a mount that was alone has a directory open when another one comes, and reads it again. Danger: the kernel goes on keeping what it
+/// reads there, and is told of no change. Expectation: each reading shows what is there.
+#[test]
+fn a_directory_that_was_opened_alone_is_read_anew() {
+    let mut place = Place::new();
+    let (node, address) = serve(&mut place, "127.0.0.1:0");
+    let mount = |mountpoint: &str, data: &str| {
+        let volume = format!("ebb://{address}/volume");
+        place.ebb(&["mount", &volume, mountpoint, "--data", data, "--consistency", "close-to-open"]).good();
+    };
+    mount("mnt", "client");
+    fs::create_dir(place.path("mnt/dir")).unwrap();
+    let path = std::ffi::CString::new(place.text("mnt/dir")).unwrap();
+    // SAFETY: the path lives for the call, and what is opened is closed once, below.
+    let dir = unsafe { libc::opendir(path.as_ptr()) };
+    assert!(!dir.is_null());
+    let count = || {
+        // SAFETY: it is open.
+        unsafe {
+            libc::rewinddir(dir);
+            std::iter::from_fn(|| libc::readdir64(dir).as_ref()).count() - 2
+        }
+    };
+    assert_eq!(count(), 0);
+    mount("mnt2", "client2");
+    for names in 1..5 {
+        assert_eq!(count(), names - 1);
+        fs::write(place.path("mnt2/dir").join(names.to_string()), "").unwrap();
+        assert_eq!(count(), names);
+    }
+    // SAFETY: it is open, and not used again.
+    unsafe { libc::closedir(dir) };
+    place.umount_at("mnt2");
+    place.umount();
+    assert_eq!(place.signal(node, libc::SIGTERM), 0);
+}
+
 /// The node dies between a close and the open that is to see it, and is started again.
 #[test]
 fn what_was_closed_is_seen_after_a_restart_of_the_node() {

@@ -551,8 +551,9 @@ impl Filesystem for Volume {
             let attr = self.client.getattr(self.real(ino)).await;
             attr.is_ok_and(|attr| self.readings.opened(ino, Some(&attr)))
         };
-        // Where others may change the bucket the node is to hear of every listing.
-        let keep = self.is_told() && !unread;
+        // Where others may change the bucket the node is to hear of every listing. Whoever is close-to-open is told of nothing once others have come.
+        let is_told = self.is_told() && (self.consistency == Consistency::Strong || self.client.is_exclusive());
+        let keep = is_told && !unread;
         let caching = if keep { Caching::Keep } else { Caching::Fresh };
         let handle = Handle(self.next_number() << FLAG_BITS);
         self.leave(cx, ino, handle, false)?;
@@ -576,7 +577,8 @@ impl Filesystem for Volume {
                 }
                 after = entry.cookie;
             }
-            if page.end {
+            // While more is waited for others may come, and change what is in already.
+            if page.end || entries.holds_entries() {
                 return Ok(());
             }
         }
