@@ -3,9 +3,8 @@
 
 use crate::Node;
 use crate::borders::Side;
-use crate::load::bucket_refusal;
 use crate::troubles::Subject;
-use ebb_model::RpcError;
+use ebb_model::{FsError, RpcError};
 use ebb_ports::{Bucket, BucketError, Object, PortFuture, Ports};
 use futures_util::future::{Either, select};
 use std::cell::Cell;
@@ -16,7 +15,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One of as many requests as are made at one time over a line of some Mbit/s.
-pub(crate) const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 16 << 10;
+const SLOWEST_DOWNLOAD_BYTES_PER_SECOND: u64 = 16 << 10;
 
 /// What comes damaged so often in a row is so in the store.
 pub(crate) const MAX_DAMAGED: u32 = 4;
@@ -48,42 +47,73 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    pub fn pause(&mut self, draw: u64, asked: Option<Duration>) -> Duration {
-        let pause = self.next / 2 + (self.next / 2).mul_f64(draw as f64 / u64::MAX as f64);
+    /// Where the store said how long it is to be left alone, that is `asked`.
+    fn pause(&mut self, ports: &Ports, asked: Option<Duration>) -> Duration {
+        let draw = ports.entropy.next_u64() as f64 / u64::MAX as f64;
+        let pause = self.next / 2 + (self.next / 2).mul_f64(draw);
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         pause.max(asked.unwrap_or_default())
     }
+
+    pub async fn wait(&mut self, ports: &Ports, asked: Option<Duration>) {
+        let pause = self.pause(ports, asked);
+        ports.clock.sleep(pause).await;
+    }
 }
 
-/// Repeats a request that does the same however often it is carried out until it is answered, for the stated
-/// time, where no node asks; one with a body of `body_bytes` has the time that a slow line needs for it besides.
+/// Attempts at a request that does the same however often it is carried out, for a stated time; one with a body has the time that a slow
+/// line needs for it besides.
+struct Attempts<'a> {
+    ports: &'a Ports,
+    deadline: Duration,
+    slow_body: Duration,
+    backoff: Backoff,
+}
+
+impl Attempts<'_> {
+    fn new(ports: &Ports, patience: Duration, body_bytes: u64) -> Attempts<'_> {
+        let deadline = ports.clock.monotonic() + patience;
+        Attempts { ports, deadline, slow_body: slow_download(body_bytes), backoff: Backoff::default() }
+    }
+
+    /// It is given up when the time is over; `late` says of what there was no answer.
+    async fn attempt<T>(&self, ask: PortFuture<'_, Result<T, BucketError>>, late: impl Fn() -> String) -> Result<T, BucketError> {
+        let left = self.deadline.saturating_sub(self.ports.clock.monotonic()) + self.slow_body;
+        match select(ask, self.ports.clock.sleep(left)).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err(BucketError::Unavailable { what: late(), retry_after: None }),
+        }
+    }
+
+    /// How long to wait before the next attempt, if there is to be one after this error.
+    fn pause(&mut self, error: &BucketError) -> Option<Duration> {
+        let pause = error.is_silence().then(|| self.backoff.pause(self.ports, error.retry_after()))?;
+        (self.ports.clock.monotonic() + pause < self.deadline).then_some(pause)
+    }
+}
+
+/// What so many bytes take on the slowest line that they are fetched over.
+pub(crate) fn slow_download(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / SLOWEST_DOWNLOAD_BYTES_PER_SECOND)
+}
+
+/// Repeats a request until it is answered, where no node asks.
 pub(crate) async fn ask<'a, T>(
     ports: &Ports,
     patience: Duration,
     body_bytes: u64,
     ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
 ) -> Result<T, BucketError> {
-    let clock = &ports.clock;
-    let deadline = clock.monotonic() + patience;
-    let slow_body = Duration::from_secs(body_bytes / SLOWEST_BODY_BYTES_PER_SECOND);
-    let mut backoff = Backoff::default();
+    let mut attempts = Attempts::new(ports, patience, body_bytes);
     loop {
-        let left = deadline.saturating_sub(clock.monotonic()) + slow_body;
-        let error = match select(ask(), clock.sleep(left)).await {
-            Either::Left((Ok(answer), _)) => return Ok(answer),
-            Either::Left((Err(error), _)) => error,
-            Either::Right(_) => BucketError::Unavailable { what: "no answer of the bucket in time".into(), retry_after: None },
+        let error = match attempts.attempt(ask(), || "no answer of the bucket in time".into()).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
         };
-        let asked = match &error {
-            BucketError::Unavailable { retry_after, .. } => *retry_after,
-            BucketError::Unknown { .. } => None,
-            _ => return Err(error),
-        };
-        let pause = backoff.pause(ports.entropy.next_u64(), asked);
-        if clock.monotonic() + pause >= deadline {
-            return Err(error);
+        match attempts.pause(&error) {
+            Some(pause) => ports.clock.sleep(pause).await,
+            None => return Err(error),
         }
-        clock.sleep(pause).await;
     }
 }
 
@@ -99,7 +129,7 @@ impl Node {
 
     /// What became of a request of who writes.
     pub(crate) fn heard<T>(&self, key: &str, answer: &Result<T, BucketError>) {
-        if !answer.as_ref().is_err_and(is_silence) {
+        if !answer.as_ref().is_err_and(BucketError::is_silence) {
             let (answers, now) = (self.answers(self.side_of_key(key)), self.ports.clock.monotonic());
             answers.any.set(now);
             answers.writes.set(now);
@@ -116,18 +146,13 @@ impl Node {
         body_bytes: u64,
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
-        let deadline = self.ports.clock.monotonic() + self.options.bucket_timeout;
-        let slow_body = Duration::from_secs(body_bytes / SLOWEST_BODY_BYTES_PER_SECOND);
-        let mut backoff = Backoff::default();
+        let mut attempts = Attempts::new(&self.ports, self.options.bucket_timeout, body_bytes);
         let side = self.side_of_key(key);
         let subject = self.subject("bucket reads", side);
         loop {
-            let left = deadline.saturating_sub(self.ports.clock.monotonic()) + slow_body;
-            let answer = match self.waiting("the bucket", select(ask(), self.ports.clock.sleep(left))).await {
-                Either::Left((answer, _)) => answer,
-                Either::Right(_) => Err(BucketError::Unavailable { what: format!("no answer to {what} {key} in time"), retry_after: None }),
-            };
-            if !answer.as_ref().is_err_and(is_silence) {
+            let attempt = attempts.attempt(ask(), || format!("no answer to {what} {key} in time"));
+            let answer = self.waiting("the bucket", attempt).await;
+            if !answer.as_ref().is_err_and(BucketError::is_silence) {
                 self.answers(side).any.set(self.ports.clock.monotonic());
                 self.trouble(&subject, None);
             }
@@ -135,17 +160,13 @@ impl Node {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let asked = match &error {
-                BucketError::Unavailable { retry_after, .. } => *retry_after,
-                BucketError::Unknown { .. } => None,
-                _ => return Err(error),
-            };
-            self.trouble(&subject, Some(format!("{what} is not answered by {}: {error}", self.describe(side))));
-            let pause = backoff.pause(self.ports.entropy.next_u64(), asked);
-            if self.ports.clock.monotonic() + pause >= deadline || self.is_stopping() {
-                return Err(error);
+            if error.is_silence() {
+                self.trouble(&subject, Some(format!("{what} is not answered by {}: {error}", self.describe(side))));
             }
-            self.waiting("the bucket", self.ports.clock.sleep(pause)).await;
+            match attempts.pause(&error).filter(|_| !self.is_stopping()) {
+                Some(pause) => self.waiting("the bucket", self.ports.clock.sleep(pause)).await,
+                None => return Err(error),
+            }
         }
     }
 
@@ -199,7 +220,7 @@ impl Node {
     ) -> Result<T, RpcError> {
         self.bucket_retry(what, key, body_bytes, ask).await.map_err(|error| {
             // What is not answered is a trouble.
-            if !is_silence(&error) && !matches!(error, BucketError::NotFound { .. }) {
+            if !error.is_silence() && !matches!(error, BucketError::NotFound { .. }) {
                 tracing::warn!(%error, what, "the bucket did not do its part");
             }
             bucket_refusal(&error)
@@ -207,7 +228,14 @@ impl Node {
     }
 }
 
-/// The bucket has not answered. Whatever else it says is an answer.
-fn is_silence(error: &BucketError) -> bool {
-    matches!(error, BucketError::Unavailable { .. } | BucketError::Unknown { .. })
+/// What a request is told of a bucket that does not do its part.
+pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
+    RpcError::Refused(match error {
+        BucketError::NotFound { .. } => FsError::NotFound,
+        BucketError::Forbidden { .. } => FsError::AccessDenied,
+        BucketError::Precondition { .. } | BucketError::Refused { .. } | BucketError::Nested { .. } | BucketError::Corrupt { .. } => {
+            FsError::Io
+        }
+        BucketError::Unavailable { .. } | BucketError::Unknown { .. } => FsError::TimedOut,
+    })
 }

@@ -3,9 +3,9 @@
 
 use crate::Node;
 use crate::bucket::Damage;
+use crate::bucket::bucket_refusal;
 use crate::buffers::Buffers;
 use crate::line::Line;
-use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::streams::{MAX_REQUEST_BYTES, Streams};
 use crate::troubles::Subject;

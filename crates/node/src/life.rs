@@ -155,8 +155,7 @@ impl Node {
                 Err(BucketError::Precondition { .. }) => return,
                 Err(error) => {
                     self.trouble(subject, Some(format!("{what} cannot be renewed: {error}")));
-                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
-                    self.ports.clock.sleep(pause).await;
+                    backoff.wait(&self.ports, None).await;
                 }
             }
         }

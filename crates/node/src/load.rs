@@ -12,7 +12,6 @@ use crate::troubles::Subject;
 use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope, end_of_part, page_key, pieces_of_listing, pieces_of_name};
 use ebb_format::page::Head;
 use ebb_model::*;
-use ebb_ports::BucketError;
 use futures_util::future::{try_join, try_join_all};
 use std::future::Future;
 use std::rc::Rc;
@@ -340,15 +339,3 @@ const INSTALL_BYTES: usize = 512 << 10;
 
 /// What an entry takes beside its names, keys and values.
 const ENTRY_BYTES: usize = 160;
-
-/// What a request is told of a bucket that does not do its part.
-pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
-    RpcError::Refused(match error {
-        BucketError::NotFound { .. } => FsError::NotFound,
-        BucketError::Forbidden { .. } => FsError::AccessDenied,
-        BucketError::Precondition { .. } | BucketError::Refused { .. } | BucketError::Nested { .. } | BucketError::Corrupt { .. } => {
-            FsError::Io
-        }
-        BucketError::Unavailable { .. } | BucketError::Unknown { .. } => FsError::TimedOut,
-    })
-}

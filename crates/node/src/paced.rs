@@ -6,7 +6,7 @@
 //! large body at most and not for all that were asked for earlier, and no large one waits for ever.
 //! What has no body, lists and the head of the volume pass by: nobody loses a volume for a rate.
 
-use crate::bucket::SLOWEST_BODY_BYTES_PER_SECOND;
+use crate::bucket::slow_download;
 use crate::head::Tenure;
 use crate::signal::Signal;
 use crate::window::{Fate, Window};
@@ -78,7 +78,7 @@ impl Gate {
 
     /// Waits for the turn of so many bytes.
     async fn pass(&self, bytes: u64) {
-        let ends = self.clock.monotonic() + Duration::from_secs(bytes / SLOWEST_BODY_BYTES_PER_SECOND);
+        let ends = self.clock.monotonic() + slow_download(bytes);
         self.last_number.set(self.last_number.get() + 1);
         let place = (ends, self.last_number.get());
         self.waiting.borrow_mut().insert(place);
@@ -140,7 +140,7 @@ impl PacedBucket {
         if let Some(sending) = sending {
             sending.ended(match &sent {
                 Ok(_) => Fate::Taken,
-                Err(BucketError::Unknown { .. } | BucketError::Unavailable { .. }) => Fate::Lost,
+                Err(error) if error.is_silence() => Fate::Lost,
                 Err(_) => Fate::Refused,
             });
         }

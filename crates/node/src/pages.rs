@@ -3,7 +3,7 @@
 
 use crate::Node;
 use crate::bucket::Damage;
-use crate::load::bucket_refusal;
+use crate::bucket::bucket_refusal;
 use crate::locks::{Locks, Mode};
 use crate::troubles::Subject;
 use ebb_core::backing::{found_pieces, page_key, piece_key};

@@ -1,5 +1,6 @@
 //! Starting a node: whose volume it is, what the log says (O-70), what a power cut took back.
 
+use crate::bucket::bucket_refusal;
 use crate::bucket::{Answers, MAX_DAMAGED};
 use crate::cache::Cache;
 use crate::exposed::Exposures;
@@ -12,7 +13,6 @@ use crate::head::{Candidate, HeadError, TakeOver, Tenure};
 use crate::holes::Holes;
 use crate::identity::{self, IdentityError};
 use crate::lend::Loans;
-use crate::load::bucket_refusal;
 use crate::log::{self, Log, LogError, Recovery, SnapshotFrames, Start};
 use crate::members;
 use crate::metadata::Metadata;

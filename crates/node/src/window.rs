@@ -94,11 +94,11 @@ impl Drop for Sending<'_> {
 
 /// The time that the client of a store gives a request with so many bytes (`ebb-bucket`).
 fn given_up_after(bytes: u64) -> Duration {
-    Duration::from_secs(35) + slow_body(bytes)
+    Duration::from_secs(35) + slow_upload(bytes)
 }
 
 /// What so many bytes take on the slowest line that carries anything to a bucket.
-pub fn slow_body(bytes: u64) -> Duration {
+pub fn slow_upload(bytes: u64) -> Duration {
     Duration::from_secs(bytes / SLOWEST_UPLOAD_BYTES_PER_SECOND)
 }
 

@@ -208,6 +208,19 @@ pub enum BucketError {
 }
 
 impl BucketError {
+    /// The bucket has not answered, and may be asked again. Whatever else it says is an answer.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, BucketError::Unavailable { .. } | BucketError::Unknown { .. })
+    }
+
+    /// How long the store asks to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            BucketError::Unavailable { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
     /// What it means that an upload could not be ended which nobody else has heard of. Who is told that an outcome is unknown
     /// looks for uploads of the key; nothing is to be said of one that is gone, or that the store will not let anybody end.
     pub fn leaves_upload(self) -> Option<BucketError> {

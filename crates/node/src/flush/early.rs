@@ -156,7 +156,7 @@ impl Node {
                 // The upload sends it, in its time.
                 Err(error) => {
                     tracing::debug!(?error, "nothing is sent early");
-                    self.ports.clock.sleep(backoff.pause(self.ports.entropy.next_u64(), None)).await;
+                    backoff.wait(&self.ports, None).await;
                 }
             }
         }
@@ -315,18 +315,16 @@ impl Node {
                 Either::Right(_) => BucketError::Unknown { what: "no answer in time".into() },
             };
             tracing::debug!(key, number, %error, "a part is not copied");
-            let retry_after = match error {
-                BucketError::Unavailable { retry_after, .. } => retry_after,
-                BucketError::Unknown { .. } => None,
+            match &error {
                 BucketError::Refused { what } => {
                     tracing::warn!(key, what, "the bucket does not copy parts: nothing is sent early from now on");
                     self.flusher.lane(Side::ROOT).copies_parts.set(false);
                     return None;
                 }
+                error if error.is_silence() => {}
                 _ => return None,
-            };
-            let pause = backoff.pause(self.ports.entropy.next_u64(), retry_after);
-            self.ports.clock.sleep(pause.min(self.options.bucket_timeout)).await;
+            }
+            backoff.wait(&self.ports, error.retry_after().map(|asked| asked.min(self.options.bucket_timeout))).await;
         }
         None
     }

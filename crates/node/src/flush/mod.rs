@@ -21,12 +21,12 @@ use crate::borders::Side;
 use crate::bucket::Backoff;
 use crate::buffers::Buffers;
 use crate::signal::Signal;
-use crate::window::slow_body;
+use crate::window::slow_upload;
 use early::Early;
 use ebb_core::backing::{DirtyWork, FlushStep};
 use ebb_core::extent::{BlockRuns, touched_blocks};
 use ebb_model::*;
-use ebb_ports::{BucketError, ETag};
+use ebb_ports::ETag;
 use futures_channel::oneshot;
 use futures_util::StreamExt;
 use futures_util::future::{Either, join_all, select};
@@ -238,8 +238,7 @@ impl Node {
                 // What is due waits for something else.
                 Ok(_) => self.ports.clock.sleep(POLL).await,
                 Err(()) => {
-                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
-                    self.ports.clock.sleep(pause).await;
+                    backoff.wait(&self.ports, None).await;
                 }
             }
         }
@@ -365,7 +364,7 @@ impl Node {
         let length = |ino| state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
         let lengths = state.backing().dirty_inodes().map(|(_, ino)| length(ino));
         let (bytes, longest) = lengths.fold((0u64, 0), |(sum, longest), len| (sum.saturating_add(len), len.max(longest)));
-        let patience = self.upload_patience() + slow_body(longest.min(CHUNK_BYTES));
+        let patience = self.upload_patience() + slow_upload(longest.min(CHUNK_BYTES));
         match self.options.upload_bytes_per_sec {
             Some(rate) => patience + Duration::from_secs(bytes / rate.max(1)),
             None => patience,
@@ -543,7 +542,7 @@ impl Node {
                 tracing::warn!(what, %error, "could not be written to the bucket");
                 Round { failed: true, ..Round::default() }
             }
-            Err(FlushError::Bucket(error @ (BucketError::Unavailable { .. } | BucketError::Unknown { .. }))) => {
+            Err(FlushError::Bucket(error)) if error.is_silence() => {
                 let what = format!("{} does not take what is written: {error}", self.describe(side));
                 self.trouble(&self.subject("bucket writes", side), Some(what));
                 Round { failed: true, ..Round::default() }

@@ -153,8 +153,7 @@ impl Node {
             match self.log_end(end.clone()).await {
                 Err(RpcError::Refused(FsError::NoSpace)) if !self.is_stopping() => {
                     self.trouble("space", Some("the node's disk is full".into()));
-                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
-                    self.ports.clock.sleep(pause).await;
+                    backoff.wait(&self.ports, None).await;
                 }
                 ended => return ended,
             }
@@ -261,8 +260,7 @@ impl Node {
                 return Err(BucketError::Unknown { what });
             }
             self.trouble(&self.subject("bucket writes", self.side_of_key(key)), Some(what));
-            let pause = backoff.pause(self.ports.entropy.next_u64(), retry_after);
-            self.ports.clock.sleep(pause).await;
+            backoff.wait(&self.ports, retry_after).await;
         }
     }
 }

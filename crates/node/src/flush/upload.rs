@@ -5,8 +5,8 @@ use super::said::{Proof, Said, Untrue};
 use super::transact::FlushError;
 use crate::borders::Side;
 use crate::bucket::Backoff;
+use crate::bucket::bucket_refusal;
 use crate::buffers::Room;
-use crate::load::bucket_refusal;
 use crate::locks::Mode;
 use crate::{Node, Planted};
 use bytes::{Bytes, BytesMut};
@@ -388,7 +388,7 @@ impl Node {
                 &self.subject("bucket writes", side),
                 Some(format!("{} does not take what is written: {what}", self.describe(side))),
             );
-            self.ports.clock.sleep(backoff.pause(self.ports.entropy.next_u64(), *retry_after)).await;
+            backoff.wait(&self.ports, *retry_after).await;
         }
     }
 
@@ -504,8 +504,7 @@ impl Node {
                 Err(error) => {
                     let what = format!("it cannot be seen what became of {key} when the node last stopped: {error}");
                     self.trouble(&self.subject("bucket writes", self.side_of_key(key)), Some(what));
-                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
-                    self.ports.clock.sleep(pause).await;
+                    backoff.wait(&self.ports, None).await;
                 }
             }
         }

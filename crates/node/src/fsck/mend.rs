@@ -4,7 +4,7 @@
 
 use crate::Node;
 use crate::bucket::Backoff;
-use crate::load::bucket_refusal;
+use crate::bucket::bucket_refusal;
 use crate::locks::Mode;
 use crate::log::Damage;
 use crate::replica::refusal;
@@ -257,8 +257,7 @@ impl Node {
             match proposed.await {
                 Ok((_, applied)) => self.follow(applied, None).await?,
                 Err(RpcError::Overloaded) => {
-                    let pause = backoff.pause(self.ports.entropy.next_u64(), None);
-                    self.ports.clock.sleep(pause).await;
+                    backoff.wait(&self.ports, None).await;
                     continue;
                 }
                 Err(error) => return Err(error),
