@@ -3,7 +3,6 @@
 
 use crate::Node;
 use crate::bucket::Damage;
-use crate::bucket::bucket_refusal;
 use crate::buffers::Buffers;
 use crate::line::Line;
 use crate::locks::Mode;
@@ -17,12 +16,11 @@ use ebb_model::*;
 use ebb_ports::{BucketError, Clock, ETag, Object};
 use futures_channel::oneshot;
 use futures_util::FutureExt;
-use futures_util::future::{Shared, join_all, select};
+use futures_util::future::{Shared, join_all};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// Requests for the data of one bucket's objects under way at one time, as many as the paper's prefetch (O-84).
 const MAX_PARALLEL: usize = 64;
@@ -366,88 +364,7 @@ impl Node {
         self.is_sound(key, &range);
         Ok(summed)
     }
-
-    /// Waits for the end of the upload of a file, which says what the object is.
-    pub(crate) async fn upload_ended(&self, ino: Ino) -> Result<(), RpcError> {
-        let deadline = self.ports.clock.monotonic() + self.upload_patience();
-        while self.replica.view().backing().upload(ino).is_some() {
-            if self.ports.clock.monotonic() >= deadline {
-                return Err(FsError::TimedOut.into());
-            }
-            let progress = Box::pin(self.flusher.progress.wait());
-            select(progress, self.ports.clock.sleep(UPLOAD_POLL)).await;
-        }
-        Ok(())
-    }
-
-    fn no_object(&self, ino: Ino, key: &str) -> String {
-        let state = self.replica.view();
-        if state.backing().is_lost(ino) {
-            return format!("the bytes of {key} are nowhere: a node was lost with them, and `ebb restore` has named it");
-        }
-        let rest = match state.extents().resident_bytes_of(ino) {
-            0 => "nothing of it is cached",
-            _ => "what is cached of it can still be read",
-        };
-        format!("{key} was removed from the bucket by somebody else; {rest}")
-    }
-
-    /// A download failed. Where the object is no longer the one that the home names, the
-    /// file takes on the new one (O-55) and whoever waits plans again.
-    pub(crate) async fn object_changed(self: &Rc<Self>, ino: Ino, key: &str, etag: &ETag, error: BucketError) -> Result<(), RpcError> {
-        if !matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
-            return Err(bucket_refusal(&error));
-        }
-        self.upload_ended(ino).await?;
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
-        match self.home_of(ino) {
-            // Moved or uploaded meanwhile: the home names another object or key by now.
-            Some((now_key, now_etag, _)) if now_key == key && now_etag == *etag => {}
-            _ => return Ok(()),
-        }
-        let meta = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
-            Ok(meta) => meta,
-            Err(BucketError::NotFound { .. }) => {
-                self.trouble(Subject::NoObject { ino, etag: etag.0.clone() }, Some(self.no_object(ino, key)));
-                return Err(FsError::Io.into());
-            }
-            Err(error) => return Err(bucket_refusal(&error)),
-        };
-        if meta.etag == *etag {
-            return Ok(());
-        }
-        if self.replica.view().backing().dirty(ino).is_some_and(|dirty| dirty.content.is_some()) {
-            // What is sent next is what was changed here, and for the rest of it theirs.
-            self.keep_other(key, Some(etag)).await.map_err(|error| bucket_refusal(&error))?;
-        }
-        tracing::info!(key, "the object was replaced by somebody else; its cached bytes are dropped");
-        self.find_stored(ino, &(0..u64::MAX)).await?;
-        let before = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
-        let time = self.ports.clock.wall();
-        let (_, applied) = self
-            .replica
-            .propose(|state| {
-                let stamp = Stamp { time, version: state.next_version() };
-                let modified = Time::from_secs(meta.modified_secs);
-                Ok(Command::Backing(BackingCommand::Replaced {
-                    ino,
-                    etag: meta.etag.0.clone(),
-                    len_bytes: meta.len_bytes,
-                    modified,
-                    stamp,
-                }))
-            })
-            .await?;
-        self.is_sound(key, &(0..u64::MAX));
-        self.follow(applied, None).await?;
-        self.hide_dropped(ino, before).await?;
-        self.refresh_lent(ino);
-        Ok(())
-    }
 }
-
-/// How often a read that found the object changed looks whether an upload has ended.
-const UPLOAD_POLL: Duration = Duration::from_millis(100);
 
 /// A run of blocks in requests of this many, which end where spans of an object do. What is no more than one stays one.
 fn pieces(run: Range<u64>, most: u64) -> Vec<Range<u64>> {

@@ -37,6 +37,7 @@ mod members;
 mod metadata;
 mod mutate;
 mod options;
+mod outside;
 mod paced;
 mod packs;
 mod pages;

@@ -10,10 +10,8 @@ use crate::listings::LIST_LIMIT;
 use crate::load::For;
 use crate::locks::{Locks, Mode};
 use crate::traversals::Look;
-use ebb_core::backing::{Listing, LoadPlan, Part, Scope, Standing};
-use ebb_core::partition::Partition;
+use ebb_core::backing::{Listing, LoadPlan, Part, Scope};
 use ebb_model::*;
-use ebb_ports::ObjectMeta;
 use futures_util::future::{Either, select};
 use futures_util::{StreamExt, stream};
 use std::cell::{Cell, RefCell};
@@ -169,7 +167,7 @@ impl Node {
     }
 
     /// Lists the whole of a directory that is complete, and takes on what others have changed.
-    async fn list_again(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
+    pub(crate) async fn list_again(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
         self.room_to_load()?;
         let Some((prefix, epoch)) = self.begin_revalidation(dir).await? else { return Ok(()) };
         let mut agreed = BTreeSet::new();
@@ -229,74 +227,5 @@ impl Node {
             self.found_below(dir);
         }
         Ok(())
-    }
-
-    /// Asks for what stands for a name in the bucket, and takes on what others have made of it.
-    async fn confirm(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
-        let known = {
-            let state = self.replica.view();
-            state.backing().standing(state.namespace(), dir, name)
-        };
-        match known {
-            Some(Standing::Object { ino, key, etag }) => self.confirm_object((dir, name), ino, &key, &etag).await,
-            Some(Standing::Prefix { dir: below, prefix }) => self.confirm_prefix((dir, name), below, prefix).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn confirm_object(self: &Rc<Self>, (dir, name): (Ino, &Name), ino: Ino, key: &str, etag: &str) -> Result<(), RpcError> {
-        let known = Standing::Object { ino, key: key.into(), etag: etag.into() };
-        let stands = |state: &Partition| state.backing().standing(state.namespace(), dir, name).as_ref() == Some(&known);
-        // Nothing is written to the file while its object is asked for.
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
-        if !stands(&self.replica.view()) {
-            return Ok(());
-        }
-        let found = match self.in_time(self.bucket_read("head", key, 0, || self.bucket().head(key))).await {
-            Ok(meta) if meta.etag.0 == etag => return Ok(()),
-            Ok(meta) => Some(meta),
-            Err(RpcError::Refused(FsError::NotFound)) => None,
-            Err(error) => return Err(error),
-        };
-        tracing::info!(key, "the object was replaced or removed by somebody else");
-        self.find_stored(ino, &(0..u64::MAX)).await?;
-        let before = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
-        self.take_on(stands, |stamp| match found {
-            Some(ObjectMeta { etag, len_bytes, modified_secs, .. }) => {
-                BackingCommand::Replaced { ino, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs), stamp }
-            }
-            None => BackingCommand::Vanished { parent: dir, name: name.clone(), stamp },
-        })
-        .await?;
-        self.is_sound(key, &(0..u64::MAX));
-        self.hide_dropped(ino, before).await?;
-        self.refresh_lent(ino);
-        Ok(())
-    }
-
-    /// Others have made the directory. It goes once there is nothing below its prefix.
-    async fn confirm_prefix(self: &Rc<Self>, (dir, name): (Ino, &Name), below: Ino, prefix: String) -> Result<(), RpcError> {
-        if !self.in_time(self.probe(vec![prefix.clone()])).await?.is_empty() {
-            return Ok(());
-        }
-        self.complete(below).await?;
-        Box::pin(self.list_again(below)).await?;
-        tracing::info!(prefix, "everything below was removed by somebody else");
-        let stands = |state: &Partition| state.backing().is_deserted(state.namespace(), dir, name, &prefix);
-        self.take_on(stands, |stamp| BackingCommand::Vanished { parent: dir, name: name.clone(), stamp }).await
-    }
-
-    /// Logs what others have done, unless something was done here meanwhile.
-    async fn take_on(&self, stands: impl FnOnce(&Partition) -> bool, change: impl FnOnce(Stamp) -> BackingCommand) -> Result<(), RpcError> {
-        let time = self.ports.clock.wall();
-        let proposed = self.replica.propose(|state| match stands(state) {
-            true => Ok(Command::Backing(change(Stamp { time, version: state.next_version() }))),
-            false => Err(FsError::Busy.into()),
-        });
-        match proposed.await {
-            Ok((_, applied)) => self.follow(applied, None).await,
-            Err(RpcError::Refused(FsError::Busy)) => Ok(()),
-            Err(error) => Err(error),
-        }
     }
 }
