@@ -17,6 +17,7 @@ pub mod fuzz;
 pub mod head;
 pub mod identity;
 mod json;
+pub mod object;
 pub mod page;
 pub mod record;
 pub mod rpc;

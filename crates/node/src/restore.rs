@@ -3,7 +3,6 @@
 
 use crate::backup::{BackupError, PATIENCE};
 use crate::bucket::ask;
-use crate::flush::{tag_of, tag_owner};
 use crate::head::{Candidate, TakeOver, Tenure};
 use crate::identity;
 use crate::listings::LIST_LIMIT;
@@ -14,6 +13,7 @@ use ebb_core::backing::{Loss, Object};
 use ebb_core::partition::{Partition, Rebuilt, Remains};
 use ebb_format::backup::Backup;
 use ebb_format::identity::{Identity, Serves};
+use ebb_format::object::ObjectOf;
 use ebb_format::segment::VolumeId;
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ListEntry, ListRequest, ObjectMeta, Ports};
@@ -147,8 +147,7 @@ impl Restoring {
 
     /// Objects that say whose content they are, of files that have none at their keys.
     async fn moved(&self, bucket: &dyn Bucket, first: &Rebuilt) -> Result<BTreeMap<Ino, String>, BucketError> {
-        let lost = first.losses.iter().filter(|(_, loss)| **loss == Loss::Lost).map(|(ino, _)| *ino);
-        let wanted: BTreeMap<String, Ino> = lost.map(|ino| (tag_owner(self.backup.cluster, ino), ino)).collect();
+        let is_wanted = |object: &ObjectOf| object.cluster == self.backup.cluster && first.losses.get(&object.ino) == Some(&Loss::Lost);
         let asked = stream::iter(&first.others).map(|key| async move {
             match ask(&self.ports, PATIENCE, 0, || bucket.head(key)).await {
                 Ok(meta) => Ok(Some((key, meta))),
@@ -157,14 +156,12 @@ impl Restoring {
             }
         });
         let found: Vec<(&String, ObjectMeta)> = asked.buffered(ASKED_AT_ONCE).try_filter_map(async |found| Ok(found)).try_collect().await?;
-        let mut newest: BTreeMap<Ino, ((u64, u64), String)> = BTreeMap::new();
+        let mut newest: BTreeMap<Ino, ((Incarnation, Version), String)> = BTreeMap::new();
         for (key, meta) in found {
-            let Some((owner, version)) = tag_of(&meta) else { continue };
-            let Some(ino) = wanted.get(owner) else { continue };
-            let Some((incarnation, version)) = version.split_once('.') else { continue };
-            let Some(age) = incarnation.parse().ok().zip(version.parse().ok()) else { continue };
-            if newest.get(ino).is_none_or(|(other, _)| *other < age) {
-                newest.insert(*ino, (age, key.clone()));
+            let Some(object) = ObjectOf::decode(&meta.tags).filter(is_wanted) else { continue };
+            let age = (object.incarnation, object.version);
+            if newest.get(&object.ino).is_none_or(|(other, _)| *other < age) {
+                newest.insert(object.ino, (age, key.clone()));
             }
         }
         Ok(newest.into_iter().map(|(ino, (_, key))| (ino, key)).collect())

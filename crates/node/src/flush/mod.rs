@@ -40,7 +40,6 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use transact::{Doubts, FlushError};
-pub(crate) use upload::{tag_of, tag_owner};
 
 /// How often the queue of dirty files is looked at.
 const POLL: Duration = Duration::from_millis(200);

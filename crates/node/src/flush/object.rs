@@ -1,10 +1,10 @@
 //! What is done to the object of a file: written, moved, deleted.
 
 use super::transact::FlushError;
-use super::upload::tag;
 use crate::Node;
 use ebb_core::backing::{FlushStep, keys};
 use ebb_core::partition::Partition;
+use ebb_format::object::object_tag;
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag, ObjectMeta};
 use std::cell::Cell;
@@ -132,10 +132,10 @@ impl Node {
         if source.etag == there.etag {
             return Ok(true);
         }
-        if source.len_bytes != there.len_bytes || tag(&source.tags) != tag(&there.tags) {
+        if source.len_bytes != there.len_bytes || object_tag(&source.tags) != object_tag(&there.tags) {
             return Ok(false);
         }
-        if tag(&there.tags).is_some() {
+        if object_tag(&there.tags).is_some() {
             return Ok(true);
         }
         // Others wrote it. What is too long to be looked at is copied once more.

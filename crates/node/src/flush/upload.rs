@@ -13,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 use ebb_core::backing::FlushStep;
 use ebb_core::backing::keys::EARLY;
 use ebb_core::extent::{Segment, Source};
+use ebb_format::object::{ObjectOf, object_tag, object_tags};
 use ebb_format::sums::{self, Sums};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag, ObjectMeta, ObjectTags, PartTag, Piece, UploadId};
@@ -26,9 +27,6 @@ use std::time::Duration;
 
 /// What is kept free at least for what is appended to a file that is about to be sent.
 const SLACK_BYTES: u64 = 1 << 20;
-
-/// What an object of ours is told by: whose content it is, at which version.
-const TAG: &str = "ebb-object";
 
 /// Attempts to keep a changing file's upload whole before its writers are made to wait.
 const ATTEMPTS_WITHOUT_WAITING: usize = 2;
@@ -440,7 +438,7 @@ impl Node {
                 ended => return ended.map(Sent::Answered),
             }
             let there = match self.ask_until_clear(key, &doubt, || self.bucket().head(key)).await {
-                Ok(meta) if doubt.get() && meta.len_bytes == content.size_bytes && tag(&meta.tags) == tag(&content.tags) => {
+                Ok(meta) if doubt.get() && meta.len_bytes == content.size_bytes && object_tag(&meta.tags) == object_tag(&content.tags) => {
                     return Ok(Sent::Found(meta.etag));
                 }
                 Ok(_) => self.keep_other(key, replaces.as_ref()).await?,
@@ -558,15 +556,8 @@ impl Node {
     /// than everything here: versions of several cannot be compared, and what was sent by
     /// another node's log says nothing about what this one has to send.
     fn version_in(&self, meta: &ObjectMeta, ino: Ino) -> Option<Version> {
-        let (owner, version) = tag_of(meta)?;
-        let (incarnation, version) = version.split_once('.')?;
-        let mine = incarnation.parse() == Ok(self.incarnation.0);
-        (owner == self.tag_owner(ino)).then_some(())?;
-        Some(if mine { Version(version.parse().ok()?) } else { Version(0) })
-    }
-
-    fn tag_owner(&self, ino: Ino) -> String {
-        tag_owner(self.cluster, ino)
+        let object = ObjectOf::decode(&meta.tags).filter(|object| (object.cluster, object.ino) == (self.cluster, ino))?;
+        Some(if object.incarnation == self.incarnation { object.version } else { Version(0) })
     }
 
     pub(super) fn content(&self, ino: Ino) -> Result<Content, FlushError> {
@@ -574,15 +565,8 @@ impl Node {
         // Gone since: there is nothing to be sent.
         let attr = state.namespace().attr(ino).map_err(|_| FlushError::Later)?;
         let version = Version(state.next_version().0 - 1);
-        let tags = vec![
-            (TAG.into(), format!("{}/{}.{}", self.tag_owner(ino), self.incarnation.0, version.0)),
-            // Hints for other tools: rclone and s3fs write and read the same.
-            ("mtime".into(), format!("{}.{:09}", attr.mtime.secs, attr.mtime.nanos)),
-            ("mode".into(), format!("{}", 0o100000 | u32::from(attr.mode))),
-            ("uid".into(), attr.uid.to_string()),
-            ("gid".into(), attr.gid.to_string()),
-        ];
-        Ok(Content { version, size_bytes: attr.size_bytes, tags })
+        let object = ObjectOf { cluster: self.cluster, ino, incarnation: self.incarnation, version };
+        Ok(Content { version, size_bytes: attr.size_bytes, tags: object_tags(&object, &attr) })
     }
 
     /// Bytes of a file as they were when its upload began. The caller holds the inode's lock.
@@ -669,17 +653,3 @@ pub(super) const PARTS_AT_ONCE: usize = 8;
 
 /// Another writer that changes the object between every look and put is given up on for this cycle.
 pub(super) const MAX_CONFLICTS: usize = 8;
-
-pub(crate) fn tag_owner(cluster: ClusterId, ino: Ino) -> String {
-    format!("{cluster}/{:016x}", ino.0)
-}
-
-/// Whose content an object of ours is, and at which version of which incarnation.
-/// Whose content an object of ours is, and its incarnation and version.
-pub(crate) fn tag_of(meta: &ObjectMeta) -> Option<(&str, &str)> {
-    tag(&meta.tags)?.rsplit_once('/')
-}
-
-pub(super) fn tag(tags: &ObjectTags) -> Option<&str> {
-    tags.iter().find(|(name, _)| name == TAG).map(|(_, value)| value.as_str())
-}

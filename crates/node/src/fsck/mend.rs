@@ -11,8 +11,9 @@ use crate::replica::refusal;
 use ebb_core::backing::Reserved;
 use ebb_core::extent::Source;
 use ebb_core::partition::Partition;
+use ebb_format::object;
 use ebb_model::*;
-use ebb_ports::{BucketError, ETag, ObjectMeta};
+use ebb_ports::{BucketError, ETag};
 use futures_util::future::select;
 use std::ops::Range;
 use std::rc::Rc;
@@ -250,7 +251,7 @@ impl Node {
                     return Err(RpcError::Overloaded);
                 }
                 let stamp = Stamp { time, version: state.next_version() };
-                let modified = mtime_in(&meta).unwrap_or(Time::from_secs(meta.modified_secs));
+                let modified = object::modified(&meta.tags).unwrap_or(Time::from_secs(meta.modified_secs));
                 let (etag, len_bytes) = (meta.etag.0.clone(), meta.len_bytes);
                 Ok(Command::Backing(BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp }))
             });
@@ -277,13 +278,6 @@ impl Node {
             (None, Some(_)) => Ok(()),
         }
     }
-}
-
-/// When the content of an object of ours was last changed.
-fn mtime_in(meta: &ObjectMeta) -> Option<Time> {
-    let (_, text) = meta.tags.iter().find(|(name, _)| name == "mtime")?;
-    let (secs, nanos) = text.split_once('.')?;
-    Some(Time { secs: secs.parse().ok()?, nanos: nanos.parse().ok().filter(|nanos| *nanos < 1_000_000_000)? })
 }
 
 fn is_whole(state: &Partition, ino: Ino) -> bool {
