@@ -432,15 +432,15 @@ impl Node {
         self.replica.log().expect_room().await.map_err(refusal)
     }
 
-    /// A clean block that is changed in part becomes dirty as a whole: the rest of it, which
-    /// the bucket has, goes to the bucket again from here. It is forced before, or a power cut
-    /// that keeps the change in the log and loses the block would leave zeros, and these would
-    /// replace what the bucket has.
+    /// A block that is changed in part is dirty as a whole: the rest of it, which the bucket has if
+    /// it was clean or is being sent, goes to the bucket again from here. It is forced before, or a
+    /// power cut that keeps the change in the log and loses the block would leave zeros, and these
+    /// would replace what the bucket has. Once for each upload: what is written from then on is not in that.
     pub(crate) async fn force_rest(&self, ino: Ino, changed: Range<u64>) -> Result<(), RpcError> {
         let whole = extent::whole_blocks(changed.start, changed.end - changed.start);
         let is_at_stake = |block: u64| {
-            let is_clean = self.replica.view().extents().block(ino, block).is_some_and(|block| !block.dirty);
-            is_clean && !whole.contains(&block) && !self.store.is_block_forced(ino, block)
+            let is_sent = self.replica.view().extents().block(ino, block).is_some_and(|block| self.flusher.may_be_sent(ino, &block));
+            is_sent && !whole.contains(&block) && !self.store.is_block_forced(ino, block)
         };
         if [changed.start, changed.end.saturating_sub(1)].into_iter().any(|at| is_at_stake(at / BLOCK_BYTES)) {
             self.fsync(ino).await?;

@@ -24,7 +24,7 @@ use crate::signal::Signal;
 use crate::window::slow_upload;
 use early::Early;
 use ebb_core::backing::{DirtyWork, FlushStep};
-use ebb_core::extent::{BlockRuns, touched_blocks};
+use ebb_core::extent::{Block, BlockRuns, touched_blocks};
 use ebb_model::*;
 use ebb_ports::ETag;
 use futures_channel::oneshot;
@@ -63,6 +63,8 @@ pub struct Flusher {
     behind: RefCell<BTreeMap<Ino, Version>>,
     /// Blocks into which a write has failed: what they are is not what an upload under way has sent.
     torn: RefCell<BlockRuns>,
+    /// Files that are being sent, as they were at these versions.
+    sending: RefCell<BTreeMap<Ino, Version>>,
     /// Files that were sent, and the commands that say so.
     sent: RefCell<BTreeMap<Ino, LogIndex>>,
 }
@@ -113,6 +115,7 @@ impl Flusher {
             taken: RefCell::default(),
             behind: RefCell::default(),
             torn: RefCell::default(),
+            sending: RefCell::default(),
             sent: RefCell::default(),
         }
     }
@@ -125,6 +128,21 @@ impl Flusher {
     /// An upload has ended, or the file is gone.
     pub fn forget_failed(&self, ino: Ino) {
         self.torn.borrow_mut().remove(ino, 0..u64::MAX);
+    }
+
+    /// The file is about to be sent as it is at this version. The inode's lock is held.
+    fn sends(&self, ino: Ino, version: Version) {
+        self.sending.borrow_mut().insert(ino, version);
+    }
+
+    /// The log says what has become of that.
+    fn has_ended(&self, ino: Ino) {
+        self.sending.borrow_mut().remove(&ino);
+    }
+
+    /// The bucket may have what was last written to a block, whether the log says so by now or not. The inode's lock is held exclusively.
+    pub fn may_be_sent(&self, ino: Ino, block: &Block) -> bool {
+        !block.dirty || self.sending.borrow().get(&ino).is_some_and(|sent| block.version <= *sent)
     }
 
     /// A file is clean by the command at `index`. What is said of others by commands up to `durable` is so for good.

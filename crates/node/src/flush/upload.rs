@@ -104,6 +104,7 @@ impl Node {
                 }
                 self.sum_sent(ino, len_bytes, version).await;
                 self.end(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version }).await?;
+                self.flusher.has_ended(ino);
                 self.flusher.forget_failed(ino);
                 self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
                 self.flusher.early.forget(ino, len_bytes);
@@ -116,6 +117,7 @@ impl Node {
             Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
             Err(error) => {
                 self.give_up(ino).await?;
+                self.flusher.has_ended(ino);
                 // Where what the file has not fetched yet is another's by now, the next cycle
                 // sends what the file is then.
                 if let FlushError::Bucket(cause @ (BucketError::Precondition { .. } | BucketError::NotFound { .. })) = &error
@@ -155,6 +157,7 @@ impl Node {
                 // Grown since: the next cycle does what is right by then.
                 return Err(FlushError::Later);
             }
+            self.flusher.sends(ino, content.version);
             let body = self.read_for_upload(ino, 0..content.size_bytes, content.size_bytes).await?;
             if let Some(sums) = Sums::of(&body) {
                 content.say(&sums);
@@ -245,6 +248,7 @@ impl Node {
             Some(None) => return Ok(Attempt::Outdated),
             said => said.flatten(),
         };
+        self.flusher.sends(ino, content.version);
         self.flusher.preserved.begin(ino, content.size_bytes, said.is_some());
         self.flusher.taken.borrow_mut().remove(&ino);
         let frozen = waits.then_some(guard);
