@@ -14,7 +14,7 @@ pub use rebuild::{Rebuilt, Remains};
 use crate::backing::{Backing, BackingItem};
 use crate::extent::{self, ExtentItem, Extents};
 pub use crate::namespace::Inconsistent;
-use crate::namespace::{Change, Namespace, NamespaceItem};
+use crate::namespace::{Change, Namespace, NamespaceItem, Operation};
 use crate::session::{Session, Sessions, Verdict};
 use ebb_model::*;
 use serde::{Deserialize, Serialize};
@@ -176,80 +176,77 @@ impl Partition {
         let mut changes = Vec::new();
         let mut stale = Vec::new();
         let mut vacated = None;
-        let mut answer =
-            match command {
-                Command::SessionOpen { session, client, replaces } => {
-                    if let Some(old) = replaces {
-                        self.close_session(*old, &mut changes);
-                    }
-                    self.sessions.open(*session, client.clone());
-                    None
+        let mut answer = match command {
+            Command::SessionOpen { session, client, replaces } => {
+                if let Some(old) = replaces {
+                    self.close_session(*old, &mut changes);
                 }
-                Command::SessionClose { session } => {
-                    self.close_session(*session, &mut changes);
-                    None
+                self.sessions.open(*session, client.clone());
+                None
+            }
+            Command::SessionClose { session } => {
+                self.close_session(*session, &mut changes);
+                None
+            }
+            Command::Client { tx, caller, stamp, mutation } => {
+                let op = &mut Operation { caller, stamp: *stamp, trash: None, changes: &mut changes };
+                Some(self.client(index, *tx, mutation, op, Namespace::mutate))
+            }
+            Command::Repeated { tx, caller, stamp, mutation } => {
+                let op = &mut Operation { caller, stamp: *stamp, trash: None, changes: &mut changes };
+                Some(self.client(index, *tx, mutation, op, Namespace::repeat))
+            }
+            Command::Discard { tx, caller, stamp, mutation, trash, repeated } => {
+                let op = &mut Operation { caller, stamp: *stamp, trash: Some(trash), changes: &mut changes };
+                let carry_out = if *repeated { Namespace::repeat } else { Namespace::mutate };
+                Some(self.client(index, *tx, mutation, op, carry_out))
+            }
+            Command::Restore { ino, to, name, stamp } => {
+                if self.may_restore(*ino, *to, name).is_ok() {
+                    self.namespace.restore(*ino, *to, name, *stamp, &mut changes);
+                    self.advance(Some(*stamp));
                 }
-                Command::Client { tx, caller, stamp, mutation } => {
-                    Some(self.client(index, *tx, *stamp, mutation, &mut changes, |names, changes| {
-                        names.mutate(caller, *stamp, mutation, changes)
-                    }))
+                None
+            }
+            Command::Purge { ino, holders, stamp } => {
+                if self.namespace.purge(*ino, holders, *stamp, &mut changes) {
+                    self.advance(Some(*stamp));
                 }
-                Command::Repeated { tx, caller, stamp, mutation } => {
-                    Some(self.client(index, *tx, *stamp, mutation, &mut changes, |names, changes| {
-                        names.repeat(caller, *stamp, mutation, changes)
-                    }))
+                None
+            }
+            Command::Quota { dir, limits, stamp } => {
+                if self.namespace.set_quota(*dir, *limits, *stamp, &mut changes).is_ok() {
+                    self.advance(Some(*stamp));
                 }
-                Command::Discard { tx, caller, stamp, mutation, trash, repeated } => {
-                    Some(self.client(index, *tx, *stamp, mutation, &mut changes, |names, changes| {
-                        names.discard(caller, *stamp, mutation, trash, *repeated, changes)
-                    }))
+                None
+            }
+            Command::Release { session, ino } => {
+                self.namespace.release(*session, *ino, &mut changes);
+                None
+            }
+            Command::Stored { ino, first, sums, stamp } => {
+                if self.namespace.stored(*ino, *first, sums, *stamp, &mut changes) {
+                    self.advance(Some(*stamp));
                 }
-                Command::Restore { ino, to, name, stamp } => {
-                    if self.may_restore(*ino, *to, name).is_ok() {
-                        self.namespace.restore(*ino, *to, name, *stamp, &mut changes);
-                        self.advance(Some(*stamp));
-                    }
-                    None
-                }
-                Command::Purge { ino, holders, stamp } => {
-                    if self.namespace.purge(*ino, holders, *stamp, &mut changes) {
-                        self.advance(Some(*stamp));
-                    }
-                    None
-                }
-                Command::Quota { dir, limits, stamp } => {
-                    if self.namespace.set_quota(*dir, *limits, *stamp, &mut changes).is_ok() {
-                        self.advance(Some(*stamp));
-                    }
-                    None
-                }
-                Command::Release { session, ino } => {
-                    self.namespace.release(*session, *ino, &mut changes);
-                    None
-                }
-                Command::Stored { ino, first, sums, stamp } => {
-                    if self.namespace.stored(*ino, *first, sums, *stamp, &mut changes) {
-                        self.advance(Some(*stamp));
-                    }
-                    None
-                }
-                // The inode may have gone while its bytes were on their way.
-                Command::Extent(ExtentCommand::Packed { ino, .. } | ExtentCommand::Exposed { ino, .. })
-                    if self.namespace.inode(*ino).is_none() =>
-                {
-                    None
-                }
-                Command::Extent(command) => {
-                    vacated = self.vacated(command);
-                    self.extents.apply(command);
-                    None
-                }
-                Command::Backing(command) => {
-                    self.advance(command.stamp());
-                    stale = self.backing.apply(self.version, command, &mut self.namespace, &mut self.extents, &mut changes);
-                    None
-                }
-            };
+                None
+            }
+            // The inode may have gone while its bytes were on their way.
+            Command::Extent(ExtentCommand::Packed { ino, .. } | ExtentCommand::Exposed { ino, .. })
+                if self.namespace.inode(*ino).is_none() =>
+            {
+                None
+            }
+            Command::Extent(command) => {
+                vacated = self.vacated(command);
+                self.extents.apply(command);
+                None
+            }
+            Command::Backing(command) => {
+                self.advance(command.stamp());
+                stale = self.backing.apply(self.version, command, &mut self.namespace, &mut self.extents, &mut changes);
+                None
+            }
+        };
         let (touched, mut effects) = self.observe(&changes, stale);
         effects.extend(vacated);
         let names = if answer.is_none() { names_of(&changes) } else { Vec::new() };
@@ -266,10 +263,9 @@ impl Partition {
         &mut self,
         index: LogIndex,
         tx: TxId,
-        stamp: Stamp,
         mutation: &Mutation,
-        changes: &mut Vec<Change>,
-        carry_out: impl FnOnce(&mut Namespace, &mut Vec<Change>) -> Result<Option<Attr>, FsError>,
+        op: &mut Operation,
+        carry_out: fn(&mut Namespace, &Mutation, &mut Operation) -> Result<Option<Attr>, FsError>,
     ) -> Result<Mutated, RpcError> {
         match self.sessions.check(tx) {
             Verdict::New => {}
@@ -277,13 +273,13 @@ impl Partition {
             Verdict::Misordered => return Err(RpcError::Misordered),
             Verdict::Unknown => return Err(RpcError::SessionExpired),
         }
-        let result = self.backing.admit(mutation, &self.namespace).and_then(|()| carry_out(&mut self.namespace, changes));
+        let result = self.backing.admit(mutation, &self.namespace).and_then(|()| carry_out(&mut self.namespace, mutation, op));
         if result.is_ok() {
-            self.advance(Some(stamp));
+            self.advance(Some(op.stamp));
         } else {
-            assert!(changes.is_empty(), "a refused mutation changes nothing");
+            assert!(op.changes.is_empty(), "a refused mutation changes nothing");
         }
-        let answer = result.map_err(RpcError::Refused).map(|attr| Mutated { attr, index, replay: mutation.replay(stamp) });
+        let answer = result.map_err(RpcError::Refused).map(|attr| Mutated { attr, index, replay: mutation.replay(op.stamp) });
         self.sessions.record(tx, answer.clone());
         answer
     }

@@ -4,7 +4,7 @@
 mod reference;
 
 use bytes::Bytes;
-use ebb_core::namespace::{Change, FIRST_COOKIE, Namespace};
+use ebb_core::namespace::{Change, FIRST_COOKIE, Namespace, Operation};
 use ebb_model::*;
 use proptest::prelude::*;
 use reference::Reference;
@@ -211,7 +211,7 @@ impl World {
         let stamp = Stamp { time: Time::from_secs(self.clock as i64), version: Version(self.clock) };
         let before = self.namespace.clone();
         let mut changes = Vec::new();
-        let answer = self.namespace.mutate(caller, stamp, mutation, &mut changes);
+        let answer = self.namespace.mutate(mutation, &mut Operation { caller, stamp, trash: None, changes: &mut changes });
         let expected = self.reference.run(caller, stamp.time, mutation);
         let mut found = answer.clone().map(|attr| attr.map(unversioned));
         if let (Mutation::Unlink { .. } | Mutation::Rmdir { .. } | Mutation::Rename { .. }, Ok(gone)) = (mutation, &mut found)

@@ -10,7 +10,7 @@
 use super::access::{GROUP_ALL, SET_GID, is_privileged, require_owner};
 use super::flags::require_unguarded;
 use super::xattr::require_room;
-use super::{Change, Inode, Namespace};
+use super::{Inode, Namespace, Operation};
 use bytes::Bytes;
 use ebb_model::*;
 
@@ -146,16 +146,13 @@ impl Namespace {
 
     /// Sets an ACL, or removes it where `value` is none. An access ACL that the mode can say
     /// becomes the mode. Removing one leaves the mode as it is, also where there was none.
-    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
     pub(super) fn set_acl(
         &mut self,
-        caller: &Caller,
-        stamp: Stamp,
         ino: Ino,
         class: AclClass,
         value: &[u8],
         drop_set_gid: bool,
-        changes: &mut Vec<Change>,
+        op: &mut Operation,
     ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         if value.len() > MAX_XATTR_VALUE_BYTES {
@@ -171,10 +168,10 @@ impl Namespace {
             _ => return Ok(attr.clone()),
         }
         require_unguarded(&inode)?;
-        require_owner(caller, &inode)?;
+        require_owner(op.caller, &inode)?;
         let mut mode = attr.mode;
         if let (AclClass::Access, Some(acl)) = (class, &acl) {
-            let foreign = drop_set_gid || !is_privileged(caller) && !caller.in_group(attr.gid);
+            let foreign = drop_set_gid || !is_privileged(op.caller) && !op.caller.in_group(attr.gid);
             mode = mode & !0o777 & if foreign { !SET_GID } else { !0 } | acl.bits();
         }
         let kept = acl.filter(|acl| class == AclClass::Default || !acl.is_minimal()).map(|acl| acl.encode());
@@ -187,9 +184,9 @@ impl Namespace {
 
         inode.attr.mode = mode;
         inode.keep(class, kept);
-        inode.changed(stamp);
+        inode.changed(op.stamp);
         self.put_inode(&inode);
-        changes.push(Change::Touched { ino, stamp });
+        op.touched(ino);
         Ok(inode.attr)
     }
 }

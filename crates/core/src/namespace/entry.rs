@@ -2,8 +2,7 @@
 //! names are made of. None of them checks anything.
 
 use super::access::require;
-use super::trash::Parting;
-use super::{Change, Dentry, Entry, Inode, Link, Namespace};
+use super::{Change, Dentry, Entry, Inode, Link, Namespace, Operation};
 use ebb_model::*;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Bound;
@@ -124,31 +123,30 @@ impl Namespace {
     }
 
     /// `inode` is known by one name less. Without any it goes to the trash, or for good, or waits for
-    /// its holders.
-    pub(super) fn lose_name(&mut self, ino: Ino, link: Link, name: &Name, stamp: Stamp, parting: Parting, changes: &mut Vec<Change>) {
-        if let Some(trash) = parting.trash
+    /// its `holders`.
+    pub(super) fn lose_name(&mut self, ino: Ino, link: Link, name: &Name, holders: &[SessionId], op: &mut Operation) {
+        if let Some(trash) = op.trash
             && let Some(path) = self.path_to_keep(ino, link, name)
         {
-            self.keep(ino, link, name, path, (trash, parting.uid), stamp, changes);
+            self.keep(ino, link, name, path, trash, op);
             return;
         }
-        let holders = parting.holders;
         let counted_in = self.counts_in(ino);
         let mut inode = self.inode(ino).expect("a dentry refers to an inode that exists");
         let primary = self.drop_link(&mut inode, link);
         let kind = inode.attr.kind;
         inode.attr.nlink = if kind == FileKind::Directory { 0 } else { inode.attr.nlink - 1 };
-        inode.changed(stamp);
+        inode.changed(op.stamp);
         self.put_inode(&inode);
         let nameless = inode.attr.nlink == 0;
-        changes.push(Change::Unlinked { parent: link.parent, name: name.clone(), ino, primary, stamp });
+        op.unlinked(link.parent, name, ino, primary);
         if kind == FileKind::Directory {
             self.end_root(ino, counted_in);
         }
         if nameless && holders.is_empty() {
             self.inodes.remove(&ino);
             self.count_out(counted_in, &inode);
-            changes.push(Change::Gone { ino, attr: inode.attr });
+            op.changes.push(Change::Gone { ino, attr: inode.attr });
             return;
         }
         if nameless {

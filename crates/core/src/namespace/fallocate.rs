@@ -1,24 +1,21 @@
 //! fallocate: room for a range of a file, or zeros in its place.
 
 use super::access::is_privileged;
-use super::{Change, Namespace};
+use super::{Change, Namespace, Operation};
 use ebb_model::*;
 use std::ops::Range;
 
 impl Namespace {
     /// Rights are those of the descriptor, as with a write. `span` is offset and length, `how`
     /// what is done and whether the size stays.
-    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
     pub(super) fn fallocate(
         &mut self,
-        caller: &Caller,
-        stamp: Stamp,
         ino: Ino,
         span: (u64, u64),
         how: (Allocation, bool),
         edges: &[u64],
         drop_set_id: bool,
-        changes: &mut Vec<Change>,
+        op: &mut Operation,
     ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let old_bytes = inode.attr.file_bytes()?;
@@ -29,24 +26,24 @@ impl Namespace {
         let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
         self.permit_bytes(ino, what == Allocation::Zero)?;
 
-        if drop_set_id || !is_privileged(caller) {
-            inode.attr.mode = inode.without_set_id(caller);
+        if drop_set_id || !is_privileged(op.caller) {
+            inode.attr.mode = inode.without_set_id(op.caller);
         }
         inode.drop_capability();
         if !keep_size {
             inode.attr.size_bytes = old_bytes.max(end);
         }
-        inode.modified(stamp);
+        inode.modified(op.stamp);
         self.put_inode(&inode);
         let new = inode.attr;
         if what == Allocation::Zero && offset < old_bytes {
             let range = zero_span(offset, len_bytes, old_bytes);
-            changes.push(Change::Zeroed { ino, range, edges: edges.to_vec(), stamp });
+            op.changes.push(Change::Zeroed { ino, range, edges: edges.to_vec(), stamp: op.stamp });
         }
         if new.size_bytes != old_bytes {
-            changes.push(Change::Resized { ino, old_bytes, new_bytes: new.size_bytes, stamp });
+            op.changes.push(Change::Resized { ino, old_bytes, new_bytes: new.size_bytes, stamp: op.stamp });
         }
-        changes.push(Change::Touched { ino, stamp });
+        op.touched(ino);
         self.count_resized(ino, old_bytes);
         Ok(new)
     }

@@ -3,27 +3,20 @@
 
 use super::access::{is_privileged, require_owner};
 use super::xattr::require_room;
-use super::{Change, Inode, Namespace};
+use super::{Inode, Namespace, Operation};
 use bytes::Bytes;
 use ebb_model::*;
 
 impl Namespace {
-    pub(super) fn set_flags(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        ino: Ino,
-        value: &[u8],
-        changes: &mut Vec<Change>,
-    ) -> Result<Attr, FsError> {
+    pub(super) fn set_flags(&mut self, ino: Ino, value: &[u8], op: &mut Operation) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let flags = InodeFlags::parse(value)?;
         if !matches!(inode.attr.kind, FileKind::Regular | FileKind::Directory) {
             return Err(FsError::NotSupported);
         }
-        require_owner(caller, &inode)?;
+        require_owner(op.caller, &inode)?;
         let old = inode.flags();
-        if flags.guards() != old.guards() && !is_privileged(caller) {
+        if flags.guards() != old.guards() && !is_privileged(op.caller) {
             return Err(FsError::NotPermitted);
         }
         if flags == old {
@@ -35,9 +28,9 @@ impl Namespace {
             true => drop(inode.xattrs.remove(InodeFlags::ATTRIBUTE)),
             false => drop(inode.xattrs.insert(Bytes::from_static(InodeFlags::ATTRIBUTE), value)),
         }
-        inode.changed(stamp);
+        inode.changed(op.stamp);
         self.put_inode(&inode);
-        changes.push(Change::Touched { ino, stamp });
+        op.touched(ino);
         Ok(inode.attr)
     }
 }

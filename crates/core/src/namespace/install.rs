@@ -1,8 +1,8 @@
 //! Names and content that come from the bucket. Nobody has changed anything by them: they
 //! were there and have now been seen.
 
-use super::trash::{Parting, TRASHED};
-use super::{Change, Dentry, Inode, Namespace};
+use super::trash::TRASHED;
+use super::{Change, Dentry, Inode, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
@@ -102,7 +102,7 @@ impl Namespace {
         if dentry.kind == FileKind::Directory && !self.is_empty_directory(dentry.ino) {
             return false;
         }
-        self.remove(parent, name, dentry, stamp, Parting::for_good(&[]), changes);
+        self.remove(parent, name, dentry, &[], &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes });
         true
     }
 

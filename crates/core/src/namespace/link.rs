@@ -2,25 +2,17 @@
 
 use super::access::require;
 use super::flags::require_unguarded;
-use super::{Change, Namespace};
+use super::{Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
-    pub(super) fn link(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        ino: Ino,
-        parent: Ino,
-        name: &Name,
-        changes: &mut Vec<Change>,
-    ) -> Result<Attr, FsError> {
+    pub(super) fn link(&mut self, ino: Ino, parent: Ino, name: &Name, op: &mut Operation) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
-        let dir = self.searchable(caller, parent)?;
+        let dir = self.searchable(op.caller, parent)?;
         if self.dentry(parent, name).is_some() {
             return Err(FsError::Exists);
         }
-        require(caller, &dir, Access::WRITE)?;
+        require(op.caller, &dir, Access::WRITE)?;
         let kind = inode.attr.kind;
         if kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
@@ -36,12 +28,12 @@ impl Namespace {
         self.linkable.remove(&ino);
         self.orphans.remove(&ino);
         let link = self.enter(parent, name, ino, kind);
-        self.dir_changed(parent, stamp, 0);
+        self.dir_changed(parent, op.stamp, 0);
         self.add_link(&mut inode, link, false);
         inode.attr.nlink += 1;
-        inode.changed(stamp);
+        inode.changed(op.stamp);
         self.put_inode(&inode);
-        changes.push(Change::Linked { parent, name: name.clone(), ino, primary: inode.names == 1, stamp });
+        op.linked(parent, name, ino, inode.names == 1);
         self.count_renamed(ino, counted_in);
         Ok(inode.attr)
     }

@@ -3,7 +3,7 @@
 use super::access::{GROUP_EXECUTE, SET_GID, STICKY, is_privileged, require};
 use super::packed::MODE;
 use super::readdir::FIRST_COOKIE;
-use super::{Change, Inode, Namespace};
+use super::{Inode, Namespace, Operation};
 use bytes::Bytes;
 use ebb_model::*;
 use std::collections::BTreeMap;
@@ -28,34 +28,23 @@ impl Namespace {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
-    pub(super) fn make(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        parent: Ino,
-        name: &Name,
-        ino: Ino,
-        mode: u16,
-        what: &Make,
-        changes: &mut Vec<Change>,
-    ) -> Result<Attr, FsError> {
-        let dir = self.searchable(caller, parent)?;
+    pub(super) fn make(&mut self, parent: Ino, name: &Name, ino: Ino, mode: u16, what: &Make, op: &mut Operation) -> Result<Attr, FsError> {
+        let dir = self.searchable(op.caller, parent)?;
         if self.dentry(parent, name).is_some() {
             return Err(FsError::Exists);
         }
-        require(caller, &dir, Access::WRITE)?;
-        validate(caller, what)?;
+        require(op.caller, &dir, Access::WRITE)?;
+        validate(op.caller, what)?;
         self.require_unused(ino)?;
         let kind = what.kind();
-        let mut inode = Inode::new(caller, stamp, &dir, ino, mode, what);
+        let mut inode = Inode::new(op, &dir, ino, mode, what);
         let attr = inode.attr.clone();
         let link = self.enter(parent, name, ino, kind);
         self.add_link(&mut inode, link, true);
         self.add_inode(&inode);
         self.count_in(ino);
-        self.dir_changed(parent, stamp, i32::from(kind == FileKind::Directory));
-        changes.push(Change::Linked { parent, name: name.clone(), ino, primary: true, stamp });
+        self.dir_changed(parent, op.stamp, i32::from(kind == FileKind::Directory));
+        op.linked(parent, name, ino, true);
         Ok(attr)
     }
 
@@ -91,9 +80,9 @@ impl Namespace {
 
 impl Inode {
     /// An inode that is made in `dir`, with no names yet.
-    pub(super) fn new(caller: &Caller, stamp: Stamp, dir: &Inode, ino: Ino, mode: u16, what: &Make) -> Inode {
-        let kind = what.kind();
-        let mode = inherited_mode(caller, &dir.attr, kind, mode);
+    pub(super) fn new(op: &Operation, dir: &Inode, ino: Ino, mode: u16, what: &Make) -> Inode {
+        let (kind, Stamp { time, version }) = (what.kind(), op.stamp);
+        let mode = inherited_mode(op.caller, &dir.attr, kind, mode);
         let (mode, mut xattrs) = dir.bequeath(kind, mode);
         let flags = dir.flags().and(InodeFlags::NO_DUMP);
         if flags != InodeFlags::default() && matches!(kind, FileKind::Regular | FileKind::Directory) {
@@ -102,17 +91,17 @@ impl Inode {
         let record = InstalledRecord {
             mode,
             nlink: 1,
-            uid: caller.uid,
-            gid: if dir.attr.mode & SET_GID != 0 { dir.attr.gid } else { caller.gid },
-            atime: stamp.time,
-            mtime: stamp.time,
-            ctime: stamp.time,
-            btime: stamp.time,
+            uid: op.caller.uid,
+            gid: if dir.attr.mode & SET_GID != 0 { dir.attr.gid } else { op.caller.gid },
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
             xattrs,
             links: Vec::new(),
         };
         let mut inode = Inode::recorded(ino, what, 0, record);
-        inode.attr.version = stamp.version;
+        inode.attr.version = version;
         inode
     }
 

@@ -63,7 +63,7 @@ use quota::Quotas;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use trash::{Parting, require_no_trash};
+use trash::require_no_trash;
 
 #[derive(Clone)]
 pub struct Namespace {
@@ -147,130 +147,88 @@ impl Namespace {
 
     /// Carries out what a client asks for, or refuses it and changes nothing. Answers with
     /// the attributes of the inode made, linked, changed or written.
-    pub fn mutate(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        mutation: &Mutation,
-        changes: &mut Vec<Change>,
-    ) -> Result<Option<Attr>, FsError> {
-        self.measured(caller, stamp, mutation, None, changes)
-    }
-
-    fn measured(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        mutation: &Mutation,
-        trash: Option<&TrashPlace>,
-        changes: &mut Vec<Change>,
-    ) -> Result<Option<Attr>, FsError> {
+    pub fn mutate(&mut self, mutation: &Mutation, op: &mut Operation) -> Result<Option<Attr>, FsError> {
+        self.may_discard(op)?;
         match self.within_quotas(mutation) {
-            Ok(()) => self.carry_out(caller, stamp, mutation, trash, changes),
+            Ok(()) => self.carry_out(mutation, op),
             // Whatever else is wrong with it is said first.
-            Err(refusal) => self.clone().carry_out(caller, stamp, mutation, None, &mut Vec::new()).and(Err(refusal)),
+            Err(refusal) => {
+                let mut tried = Operation { trash: None, changes: &mut Vec::new(), ..*op };
+                self.clone().carry_out(mutation, &mut tried).and(Err(refusal))
+            }
         }
     }
 
     /// As [`Namespace::mutate`], of what was carried out before and lost since: no quota refuses it.
-    pub fn repeat(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        mutation: &Mutation,
-        changes: &mut Vec<Change>,
-    ) -> Result<Option<Attr>, FsError> {
-        self.unmeasured(caller, stamp, mutation, None, changes)
-    }
-
-    fn unmeasured(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        mutation: &Mutation,
-        trash: Option<&TrashPlace>,
-        changes: &mut Vec<Change>,
-    ) -> Result<Option<Attr>, FsError> {
+    pub fn repeat(&mut self, mutation: &Mutation, op: &mut Operation) -> Result<Option<Attr>, FsError> {
+        self.may_discard(op)?;
         let crosses = self.within_quotas(mutation) == Err(FsError::CrossDevice);
-        let done = self.carry_out(caller, stamp, mutation, trash, changes);
+        let done = self.carry_out(mutation, op);
         if crosses && done.is_ok() {
             self.count_anew();
         }
         done
     }
 
-    /// As [`Namespace::mutate`], or as [`Namespace::repeat`]: what loses its last name goes to the trash.
-    pub fn discard(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        mutation: &Mutation,
-        trash: &TrashPlace,
-        repeated: bool,
-        changes: &mut Vec<Change>,
-    ) -> Result<Option<Attr>, FsError> {
-        self.may_have_trash(trash)?;
-        match repeated {
-            false => self.measured(caller, stamp, mutation, Some(trash), changes),
-            true => self.unmeasured(caller, stamp, mutation, Some(trash), changes),
-        }
-    }
-
-    fn carry_out(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        mutation: &Mutation,
-        trash: Option<&TrashPlace>,
-        changes: &mut Vec<Change>,
-    ) -> Result<Option<Attr>, FsError> {
+    fn carry_out(&mut self, mutation: &Mutation, op: &mut Operation) -> Result<Option<Attr>, FsError> {
         require_no_trash(mutation)?;
         match mutation {
-            Mutation::Make { parent, name, ino, mode, what } => {
-                self.make(caller, stamp, *parent, name, *ino, *mode, what, changes).map(Some)
+            Mutation::Make { parent, name, ino, mode, what } => self.make(*parent, name, *ino, *mode, what, op).map(Some),
+            Mutation::Link { ino, parent, name } => self.link(*ino, *parent, name, op).map(Some),
+            Mutation::Unlink { parent, name, holders } => self.unlink(*parent, name, holders, op).map(|()| self.parted(op)),
+            Mutation::Rmdir { parent, name, holders } => self.rmdir(*parent, name, holders, op).map(|()| self.parted(op)),
+            Mutation::Rename { from, name, to, new_name, mode, holders } => {
+                self.rename((*from, name), (*to, new_name), *mode, holders, op).map(|()| self.parted(op))
             }
-            Mutation::Link { ino, parent, name } => self.link(caller, stamp, *ino, *parent, name, changes).map(Some),
-            Mutation::Unlink { parent, name, holders } => self
-                .unlink(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes)
-                .map(|()| self.parted(changes)),
-            Mutation::Rmdir { parent, name, holders } => self
-                .rmdir(caller, stamp, *parent, name, Parting { holders, trash, uid: caller.uid }, changes)
-                .map(|()| self.parted(changes)),
-            Mutation::Rename { from, name, to, new_name, mode, holders } => self
-                .rename(caller, stamp, (*from, name), (*to, new_name), *mode, Parting { holders, trash, uid: caller.uid }, changes)
-                .map(|()| self.parted(changes)),
-            Mutation::SetAttr { ino, set } => self.set_attr(caller, stamp, *ino, set, changes).map(Some),
-            Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => {
-                self.set_flags(caller, stamp, *ino, value, changes).map(Some)
-            }
-            Mutation::SetXattr { ino, name, value, mode } => self.set_xattr(caller, stamp, *ino, name, value, *mode, changes).map(Some),
-            Mutation::SetAcl { ino, class, value, drop_set_gid } => {
-                self.set_acl(caller, stamp, *ino, *class, value, *drop_set_gid, changes).map(Some)
-            }
-            Mutation::RemoveXattr { ino, name } => self.remove_xattr(caller, stamp, *ino, name, changes).map(Some),
+            Mutation::SetAttr { ino, set } => self.set_attr(*ino, set, op).map(Some),
+            Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => self.set_flags(*ino, value, op).map(Some),
+            Mutation::SetXattr { ino, name, value, mode } => self.set_xattr(*ino, name, value, *mode, op).map(Some),
+            Mutation::SetAcl { ino, class, value, drop_set_gid } => self.set_acl(*ino, *class, value, *drop_set_gid, op).map(Some),
+            Mutation::RemoveXattr { ino, name } => self.remove_xattr(*ino, name, op).map(Some),
             Mutation::Write { ino, offset, len_bytes, sums, drop_set_id } => {
-                self.write(caller, stamp, *ino, (*offset, *len_bytes), sums, *drop_set_id, changes).map(Some)
+                self.write(*ino, (*offset, *len_bytes), sums, *drop_set_id, op).map(Some)
             }
             Mutation::WriteWhole { ino, offset, len_bytes, sums, drop_set_id } => {
                 let sums = sums_of_touched(*offset, *len_bytes, sums);
-                self.write(caller, stamp, *ino, (*offset, *len_bytes), &sums, *drop_set_id, changes).map(Some)
+                self.write(*ino, (*offset, *len_bytes), &sums, *drop_set_id, op).map(Some)
             }
-            Mutation::Tmpfile { parent, ino, mode, holder } => {
-                self.tmpfile(caller, stamp, *parent, *ino, *mode, *holder, changes).map(Some)
-            }
+            Mutation::Tmpfile { parent, ino, mode, holder } => self.tmpfile(*parent, *ino, *mode, *holder, op).map(Some),
             Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id } => {
-                self.fallocate(caller, stamp, *ino, (*offset, *len_bytes), (*what, *keep_size), edges, *drop_set_id, changes).map(Some)
+                self.fallocate(*ino, (*offset, *len_bytes), (*what, *keep_size), edges, *drop_set_id, op).map(Some)
             }
         }
     }
 
     /// What a removal has left no name of, as it is, or was at the end.
-    fn parted(&self, changes: &[Change]) -> Option<Attr> {
-        changes.iter().find_map(|change| match change {
+    fn parted(&self, op: &Operation) -> Option<Attr> {
+        op.changes.iter().find_map(|change| match change {
             Change::Gone { attr, .. } => Some(attr.clone()),
             Change::Unlinked { ino, .. } => self.inode(*ino).map(|inode| inode.attr).filter(|attr| attr.nlink == 0),
             _ => None,
         })
+    }
+}
+
+/// What an operation is carried out for, and what comes of it.
+pub struct Operation<'a> {
+    pub caller: &'a Caller,
+    pub stamp: Stamp,
+    /// Where what loses its last name goes, if it is kept.
+    pub trash: Option<&'a TrashPlace>,
+    pub changes: &'a mut Vec<Change>,
+}
+
+impl Operation<'_> {
+    fn linked(&mut self, parent: Ino, name: &Name, ino: Ino, primary: bool) {
+        self.changes.push(Change::Linked { parent, name: name.clone(), ino, primary, stamp: self.stamp });
+    }
+
+    fn unlinked(&mut self, parent: Ino, name: &Name, ino: Ino, primary: bool) {
+        self.changes.push(Change::Unlinked { parent, name: name.clone(), ino, primary, stamp: self.stamp });
+    }
+
+    fn touched(&mut self, ino: Ino) {
+        self.changes.push(Change::Touched { ino, stamp: self.stamp });
     }
 }
 

@@ -2,27 +2,23 @@
 //! come in the order in which Linux finds them.
 
 use super::access::{require, require_removable};
-use super::trash::Parting;
-use super::{Change, Dentry, Entry, Inode, Link, Namespace};
+use super::{Dentry, Entry, Inode, Link, Namespace, Operation};
 use ebb_model::*;
 
 /// A name in a directory.
 type Place<'a> = (Ino, &'a Name);
 
 impl Namespace {
-    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
     pub(super) fn rename(
         &mut self,
-        caller: &Caller,
-        stamp: Stamp,
         from: Place,
         to: Place,
         mode: RenameMode,
-        parting: Parting,
-        changes: &mut Vec<Change>,
+        holders: &[SessionId],
+        op: &mut Operation,
     ) -> Result<(), FsError> {
-        self.searchable(caller, from.0)?;
-        self.searchable(caller, to.0)?;
+        self.searchable(op.caller, from.0)?;
+        self.searchable(op.caller, to.0)?;
         let source = self.dentry(from.0, from.1).ok_or(FsError::NotFound)?;
         let target = self.dentry(to.0, to.1);
         match (mode, target) {
@@ -34,32 +30,32 @@ impl Namespace {
         if target.is_some_and(|target| target.ino == source.ino) {
             return Ok(());
         }
-        self.require_movable(caller, from.0, to.0, source)?;
+        self.require_movable(op.caller, from.0, to.0, source)?;
         match target {
-            None => require(caller, &self.directory(to.0)?, Access::WRITE)?,
-            Some(target) if mode == RenameMode::Exchange => self.require_movable(caller, to.0, from.0, target)?,
-            Some(target) => self.require_replaceable(caller, to.0, source, target)?,
+            None => require(op.caller, &self.directory(to.0)?, Access::WRITE)?,
+            Some(target) if mode == RenameMode::Exchange => self.require_movable(op.caller, to.0, from.0, target)?,
+            Some(target) => self.require_replaceable(op.caller, to.0, source, target)?,
         }
         let whiteout = match mode {
-            RenameMode::Whiteout { ino, .. } => Some(self.whiteout(caller, stamp, from.0, ino, parting)?),
+            RenameMode::Whiteout { ino, .. } => Some(self.whiteout(from.0, ino, op)?),
             RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Exchange => None,
         };
         match target {
-            Some(target) if mode == RenameMode::Exchange => self.exchange(stamp, from, to, source, target, changes),
-            _ => self.replace(stamp, from, to, source, target, whiteout, parting, changes),
+            Some(target) if mode == RenameMode::Exchange => self.exchange(from, to, source, target, op),
+            _ => self.replace(from, to, source, target, whiteout, holders, op),
         }
         Ok(())
     }
 
     /// What overlays take for a removed name: a device 0:0, which nobody can open, of whoever moves the name away.
-    fn whiteout(&self, caller: &Caller, stamp: Stamp, dir: Ino, ino: Option<Ino>, parting: Parting) -> Result<Inode, FsError> {
+    fn whiteout(&self, dir: Ino, ino: Option<Ino>, op: &Operation) -> Result<Inode, FsError> {
         let ino = ino.ok_or(FsError::Invalid)?;
         self.require_unused(ino)?;
-        if parting.trash.is_some_and(|trash| trash.ino == ino) {
+        if op.trash.is_some_and(|trash| trash.ino == ino) {
             return Err(FsError::Invalid);
         }
         let what = Make::Special { kind: FileKind::CharDevice, rdev: 0 };
-        Ok(Inode::new(caller, stamp, &self.directory(dir)?, ino, 0, &what))
+        Ok(Inode::new(op, &self.directory(dir)?, ino, 0, &what))
     }
 
     /// Refuses to move a directory below itself, or over a directory that it is in.
@@ -104,14 +100,13 @@ impl Namespace {
     #[expect(clippy::too_many_arguments, reason = "one per fact that the checks have found")]
     fn replace(
         &mut self,
-        stamp: Stamp,
         from: Place,
         to: Place,
         source: Dentry,
         target: Option<Dentry>,
         whiteout: Option<Inode>,
-        parting: Parting,
-        changes: &mut Vec<Change>,
+        holders: &[SessionId],
+        op: &mut Operation,
     ) {
         let subdirectory = i32::from(source.kind == FileKind::Directory);
         let left = Link { parent: from.0, cookie: source.cookie };
@@ -120,24 +115,24 @@ impl Namespace {
             Some(inode) => self.leave(from, left, inode),
             None => self.strike(from.0, from.1),
         }
-        self.dir_changed(from.0, stamp, -subdirectory);
+        self.dir_changed(from.0, op.stamp, -subdirectory);
         let link = match target {
             None if from.0 == to.0 && stays.is_none() => self.enter_at(to.1, left, source.ino, source.kind),
             None => self.enter(to.0, to.1, source.ino, source.kind),
             Some(target) => {
                 let link = Link { parent: to.0, cookie: target.cookie };
-                self.lose_name(target.ino, link, to.1, stamp, parting, changes);
+                self.lose_name(target.ino, link, to.1, holders, op);
                 self.redirect(to, link, source);
                 link
             }
         };
         let replaced = target.map_or(0, |target| i32::from(target.kind == FileKind::Directory));
-        self.dir_changed(to.0, stamp, subdirectory - replaced);
-        let primary = self.name_moved(source.ino, left, link, stamp);
-        changes.push(Change::Unlinked { parent: from.0, name: from.1.clone(), ino: source.ino, primary, stamp });
-        changes.push(Change::Linked { parent: to.0, name: to.1.clone(), ino: source.ino, primary, stamp });
+        self.dir_changed(to.0, op.stamp, subdirectory - replaced);
+        let primary = self.name_moved(source.ino, left, link, op.stamp);
+        op.unlinked(from.0, from.1, source.ino, primary);
+        op.linked(to.0, to.1, source.ino, primary);
         if let Some(ino) = stays {
-            changes.push(Change::Linked { parent: from.0, name: from.1.clone(), ino, primary: true, stamp });
+            op.linked(from.0, from.1, ino, true);
         }
     }
 
@@ -150,22 +145,20 @@ impl Namespace {
         self.count_in(ino);
     }
 
-    fn exchange(&mut self, stamp: Stamp, from: Place, to: Place, source: Dentry, target: Dentry, changes: &mut Vec<Change>) {
+    fn exchange(&mut self, from: Place, to: Place, source: Dentry, target: Dentry, op: &mut Operation) {
         let left = Link { parent: from.0, cookie: source.cookie };
         let right = Link { parent: to.0, cookie: target.cookie };
         self.redirect(from, left, target);
         self.redirect(to, right, source);
         let moves = i32::from(source.kind == FileKind::Directory) - i32::from(target.kind == FileKind::Directory);
-        self.dir_changed(from.0, stamp, -moves);
-        self.dir_changed(to.0, stamp, moves);
-        let source_primary = self.name_moved(source.ino, left, right, stamp);
-        let target_primary = self.name_moved(target.ino, right, left, stamp);
-        changes.extend([
-            Change::Unlinked { parent: from.0, name: from.1.clone(), ino: source.ino, primary: source_primary, stamp },
-            Change::Unlinked { parent: to.0, name: to.1.clone(), ino: target.ino, primary: target_primary, stamp },
-            Change::Linked { parent: to.0, name: to.1.clone(), ino: source.ino, primary: source_primary, stamp },
-            Change::Linked { parent: from.0, name: from.1.clone(), ino: target.ino, primary: target_primary, stamp },
-        ]);
+        self.dir_changed(from.0, op.stamp, -moves);
+        self.dir_changed(to.0, op.stamp, moves);
+        let source_primary = self.name_moved(source.ino, left, right, op.stamp);
+        let target_primary = self.name_moved(target.ino, right, left, op.stamp);
+        op.unlinked(from.0, from.1, source.ino, source_primary);
+        op.unlinked(to.0, to.1, target.ino, target_primary);
+        op.linked(to.0, to.1, source.ino, source_primary);
+        op.linked(from.0, from.1, target.ino, target_primary);
     }
 
     /// Makes the name refer to what `entry` refers to, at the place that it has in its directory.

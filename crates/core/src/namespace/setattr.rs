@@ -3,37 +3,30 @@
 use super::access::{GROUP_EXECUTE, SET_GID, SET_UID, is_privileged, require, require_owner};
 use super::packed::MODE;
 use super::xattr::CAPABILITY;
-use super::{Change, Inode, Namespace};
+use super::{Change, Inode, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
     /// All that is asked for, or nothing. An empty request changes nothing, not even ctime.
-    pub(super) fn set_attr(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        ino: Ino,
-        set: &SetAttr,
-        changes: &mut Vec<Change>,
-    ) -> Result<Attr, FsError> {
+    pub(super) fn set_attr(&mut self, ino: Ino, set: &SetAttr, op: &mut Operation) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         validate(&inode, set)?;
-        require_rights(caller, &inode, set)?;
+        require_rights(op.caller, &inode, set)?;
         let old = inode.attr.clone();
         // The kernel asks nobody for his rights to this: it can be chown(2) of nothing, or be for a write, which asks once more.
-        let is_nothing = *set == DROP_SET_ID && (![0, old.uid].contains(&caller.uid) || inode.without_set_id(caller) == old.mode);
+        let is_nothing = *set == DROP_SET_ID && (![0, old.uid].contains(&op.caller.uid) || inode.without_set_id(op.caller) == old.mode);
         if *set == SetAttr::default() || is_nothing {
             return Ok(old);
         }
 
         if *set == READING {
-            inode.attr.atime = stamp.time;
-            inode.attr.version = inode.attr.version.max(stamp.version);
+            inode.attr.atime = op.stamp.time;
+            inode.attr.version = inode.attr.version.max(op.stamp.version);
             self.put_inode(&inode);
-            changes.push(Change::Touched { ino, stamp });
+            op.touched(ino);
             return Ok(inode.attr);
         }
-        inode.attr.mode = new_mode(caller, &inode, set);
+        inode.attr.mode = new_mode(op.caller, &inode, set);
         if set.mode.is_some() {
             inode.acl_follows_mode();
         }
@@ -44,20 +37,20 @@ impl Namespace {
         inode.attr.gid = set.gid.unwrap_or(old.gid);
         inode.attr.size_bytes = set.size_bytes.unwrap_or(old.size_bytes);
         if set.size_bytes.is_some() {
-            inode.attr.mtime = stamp.time;
+            inode.attr.mtime = op.stamp.time;
         }
-        inode.attr.atime = set.atime.map_or(inode.attr.atime, |time| resolve(time, stamp));
-        inode.attr.mtime = set.mtime.map_or(inode.attr.mtime, |time| resolve(time, stamp));
-        inode.changed(stamp);
+        inode.attr.atime = set.atime.map_or(inode.attr.atime, |time| resolve(time, op.stamp));
+        inode.attr.mtime = set.mtime.map_or(inode.attr.mtime, |time| resolve(time, op.stamp));
+        inode.changed(op.stamp);
         self.put_inode(&inode);
 
         let new = inode.attr;
         if new.size_bytes != old.size_bytes {
             self.count_resized(ino, old.size_bytes);
-            changes.push(Change::Resized { ino, old_bytes: old.size_bytes, new_bytes: new.size_bytes, stamp });
+            op.changes.push(Change::Resized { ino, old_bytes: old.size_bytes, new_bytes: new.size_bytes, stamp: op.stamp });
         }
         if new.size_bytes == old.size_bytes || (SetAttr { size_bytes: None, ..*set }) != SetAttr::default() {
-            changes.push(Change::Touched { ino, stamp });
+            op.touched(ino);
         }
         Ok(new)
     }

@@ -2,35 +2,25 @@
 //! if it does not.
 
 use super::access::require;
-use super::{Change, Inode, Namespace};
+use super::{Change, Inode, Namespace, Operation};
 use ebb_model::*;
 use std::collections::BTreeSet;
 
 impl Namespace {
     /// `parent` says who may make it and what it inherits, and does not change: nobody but
     /// `holder` knows of the file.
-    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
-    pub(super) fn tmpfile(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        parent: Ino,
-        ino: Ino,
-        mode: u16,
-        holder: SessionId,
-        changes: &mut Vec<Change>,
-    ) -> Result<Attr, FsError> {
-        let dir = self.searchable(caller, parent)?;
-        require(caller, &dir, Access::WRITE)?;
+    pub(super) fn tmpfile(&mut self, parent: Ino, ino: Ino, mode: u16, holder: SessionId, op: &mut Operation) -> Result<Attr, FsError> {
+        let dir = self.searchable(op.caller, parent)?;
+        require(op.caller, &dir, Access::WRITE)?;
         self.require_unused(ino)?;
-        let mut inode = Inode::new(caller, stamp, &dir, ino, mode, &Make::Regular);
+        let mut inode = Inode::new(op, &dir, ino, mode, &Make::Regular);
         inode.attr.nlink = 0;
         let attr = inode.attr.clone();
         self.add_inode(&inode);
         self.count_in_stray(ino, parent);
         self.orphans.insert(ino, BTreeSet::from([holder]));
         self.linkable.insert(ino);
-        changes.push(Change::Made { ino });
+        op.changes.push(Change::Made { ino });
         Ok(attr)
     }
 }

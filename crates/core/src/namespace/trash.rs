@@ -9,7 +9,7 @@
 //!   and nothing is made in it.
 
 use super::access::require;
-use super::{Change, FIRST_COOKIE, Inode, Link, Namespace, QUOTA};
+use super::{Change, FIRST_COOKIE, Inode, Link, Namespace, Operation, QUOTA};
 use bytes::Bytes;
 use ebb_model::*;
 
@@ -20,23 +20,6 @@ const VERSION: u8 = 1;
 
 /// What has a longer path than programs can use is not kept.
 const MAX_PATH_BYTES: usize = 4095;
-
-/// What becomes of an inode that loses a name.
-#[derive(Clone, Copy)]
-pub(super) struct Parting<'a> {
-    /// Sessions that have it open.
-    pub holders: &'a [SessionId],
-    /// Where it goes with its last name, if it is kept.
-    pub trash: Option<&'a TrashPlace>,
-    /// Who removes it.
-    pub uid: u32,
-}
-
-impl<'a> Parting<'a> {
-    pub fn for_good(holders: &'a [SessionId]) -> Parting<'a> {
-        Parting { holders, trash: None, uid: 0 }
-    }
-}
 
 /// What the name of the trash is in its directory.
 pub fn trash_name() -> Name {
@@ -103,8 +86,9 @@ impl Namespace {
 
 /// What comes into the trash.
 impl Namespace {
-    /// Refuses a place that cannot be, or become, a trash.
-    pub(super) fn may_have_trash(&self, place: &TrashPlace) -> Result<(), FsError> {
+    /// Refuses what is to go where there is no trash, and none can be.
+    pub(super) fn may_discard(&self, op: &Operation) -> Result<(), FsError> {
+        let Some(place) = op.trash else { return Ok(()) };
         self.directory(place.top)?;
         match self.dentry(place.top, &trash_name()) {
             Some(dentry) if dentry.kind == FileKind::Directory => Ok(()),
@@ -128,21 +112,12 @@ impl Namespace {
     }
 
     /// Moves what has lost its last name to the trash. A quota ends with the path of its root.
-    #[expect(clippy::too_many_arguments, reason = "one per fact that the removal has found")]
-    pub(super) fn keep(
-        &mut self,
-        ino: Ino,
-        link: Link,
-        name: &Name,
-        path: Bytes,
-        (place, uid): (&TrashPlace, u32),
-        stamp: Stamp,
-        changes: &mut Vec<Change>,
-    ) {
+    pub(super) fn keep(&mut self, ino: Ino, link: Link, name: &Name, path: Bytes, place: &TrashPlace, op: &mut Operation) {
         let counted_in = self.counts_in(ino);
-        let trash = self.trash_of(place.top).unwrap_or_else(|| self.make_trash(place, stamp, changes));
+        let trash = self.trash_of(place.top).unwrap_or_else(|| self.make_trash(place, op));
+        let stamp = op.stamp;
         let until_secs = stamp.time.secs.saturating_add(i64::try_from(place.keep_secs).unwrap_or(i64::MAX));
-        let trashed = Trashed { path, at: stamp.time, until_secs, uid };
+        let trashed = Trashed { path, at: stamp.time, until_secs, uid: op.caller.uid };
         let kept_name = trashed_name(ino);
         self.end_root(ino, counted_in);
         let mut inode = self.inode(ino).expect("a dentry refers to an inode that exists");
@@ -155,23 +130,23 @@ impl Namespace {
         let primary = self.move_link(&mut inode, link, kept);
         self.put_inode(&inode);
         self.count_renamed(ino, counted_in);
-        changes.push(Change::Unlinked { parent: link.parent, name: name.clone(), ino, primary, stamp });
-        changes.push(Change::Linked { parent: trash, name: kept_name, ino, primary, stamp });
+        op.unlinked(link.parent, name, ino, primary);
+        op.linked(trash, &kept_name, ino, primary);
     }
 
     /// Root's, and nobody else's to look into. To who sees `top` nothing changes.
-    fn make_trash(&mut self, place: &TrashPlace, stamp: Stamp, changes: &mut Vec<Change>) -> Ino {
-        let (top, ino, time) = (place.top, place.ino, stamp.time);
+    fn make_trash(&mut self, place: &TrashPlace, op: &mut Operation) -> Ino {
+        let (top, ino, time) = (place.top, place.ino, op.stamp.time);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
         let record =
             InstalledRecord { mode: 0o700, nlink: 1, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: Vec::new(), links: Vec::new() };
         let mut inode = Inode::recorded(ino, &Make::Directory, 0, record);
-        inode.attr.version = stamp.version;
+        inode.attr.version = op.stamp.version;
         let link = self.enter(top, &trash_name(), ino, FileKind::Directory);
         self.add_link(&mut inode, link, true);
         self.add_inode(&inode);
         self.count_in(ino);
-        changes.push(Change::Linked { parent: top, name: trash_name(), ino, primary: true, stamp });
+        op.linked(top, &trash_name(), ino, true);
         ino
     }
 }
@@ -222,7 +197,7 @@ impl Namespace {
         let (trash, kept_name) = self.primary_name(ino).expect("what is in the trash has a name there");
         let dentry = self.dentry(trash, &kept_name).expect("a link leads to a dentry");
         self.change_inode(ino, |inode| drop(inode.xattrs.remove(TRASHED)));
-        self.remove(trash, &kept_name, dentry, stamp, Parting::for_good(holders), changes);
+        self.remove(trash, &kept_name, dentry, holders, &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes });
         true
     }
 }

@@ -1,25 +1,16 @@
 //! unlink: removes a name of what is not a directory.
 
 use super::access::require_removable;
-use super::trash::Parting;
-use super::{Change, Dentry, Link, Namespace};
+use super::{Dentry, Link, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
-    pub(super) fn unlink(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        parent: Ino,
-        name: &Name,
-        parting: Parting,
-        changes: &mut Vec<Change>,
-    ) -> Result<(), FsError> {
-        let dentry = self.removable(caller, parent, name)?;
+    pub(super) fn unlink(&mut self, parent: Ino, name: &Name, holders: &[SessionId], op: &mut Operation) -> Result<(), FsError> {
+        let dentry = self.removable(op.caller, parent, name)?;
         if dentry.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
-        self.remove(parent, name, dentry, stamp, parting, changes);
+        self.remove(parent, name, dentry, holders, op);
         Ok(())
     }
 
@@ -32,9 +23,10 @@ impl Namespace {
         Ok(dentry)
     }
 
-    pub(super) fn remove(&mut self, parent: Ino, name: &Name, dentry: Dentry, stamp: Stamp, parting: Parting, changes: &mut Vec<Change>) {
+    /// `holders` have it open.
+    pub(super) fn remove(&mut self, parent: Ino, name: &Name, dentry: Dentry, holders: &[SessionId], op: &mut Operation) {
         self.strike(parent, name);
-        self.dir_changed(parent, stamp, -i32::from(dentry.kind == FileKind::Directory && name.as_bytes() != TRASH));
-        self.lose_name(dentry.ino, Link { parent, cookie: dentry.cookie }, name, stamp, parting, changes);
+        self.dir_changed(parent, op.stamp, -i32::from(dentry.kind == FileKind::Directory && name.as_bytes() != TRASH));
+        self.lose_name(dentry.ino, Link { parent, cookie: dentry.cookie }, name, holders, op);
     }
 }

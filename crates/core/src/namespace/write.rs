@@ -2,7 +2,7 @@
 //! have them, at which version (O-68).
 
 use super::access::is_privileged;
-use super::{Change, Namespace};
+use super::{Change, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
@@ -17,16 +17,13 @@ impl Namespace {
     /// Rights are those of the descriptor and were checked when it was opened: a file may be
     /// written by who has it open, whatever its mode is now. `span` is offset and length; to
     /// write nothing changes nothing.
-    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
     pub(super) fn write(
         &mut self,
-        caller: &Caller,
-        stamp: Stamp,
         ino: Ino,
         span: (u64, u64),
         sums: &[Option<u32>],
         drop_set_id: bool,
-        changes: &mut Vec<Change>,
+        op: &mut Operation,
     ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let old_bytes = inode.attr.file_bytes()?;
@@ -37,17 +34,17 @@ impl Namespace {
         }
         self.permit_bytes(ino, false)?;
         let privileges = (inode.attr.mode, inode.xattrs.len());
-        if drop_set_id || !is_privileged(caller) {
-            inode.attr.mode = inode.without_set_id(caller);
+        if drop_set_id || !is_privileged(op.caller) {
+            inode.attr.mode = inode.without_set_id(op.caller);
         }
         inode.drop_capability();
         let dropped = privileges != (inode.attr.mode, inode.xattrs.len());
         inode.attr.size_bytes = inode.attr.size_bytes.max(end);
-        inode.modified(stamp);
+        inode.modified(op.stamp);
         self.put_inode(&inode);
-        changes.push(Change::Written { ino, offset, len_bytes, sums: sums.to_vec(), stamp });
+        op.changes.push(Change::Written { ino, offset, len_bytes, sums: sums.to_vec(), stamp: op.stamp });
         if dropped {
-            changes.push(Change::Touched { ino, stamp });
+            op.touched(ino);
         }
         self.count_resized(ino, old_bytes);
         Ok(inode.attr)

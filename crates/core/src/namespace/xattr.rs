@@ -3,7 +3,7 @@
 
 use super::access::{STICKY, is_privileged, require, require_owner};
 use super::flags::require_unguarded;
-use super::{Change, Inode, Namespace, QUOTA, TRASHED};
+use super::{Inode, Namespace, Operation, QUOTA, TRASHED};
 use bytes::Bytes;
 use ebb_model::*;
 
@@ -25,22 +25,19 @@ impl Namespace {
         Ok(inode.xattrs.into_keys().filter(|name| ![InodeFlags::ATTRIBUTE, QUOTA, TRASHED].contains(&&name[..])).collect())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one per field of the mutation")]
     pub(super) fn set_xattr(
         &mut self,
-        caller: &Caller,
-        stamp: Stamp,
         ino: Ino,
         name: &Bytes,
         value: &Bytes,
         mode: XattrMode,
-        changes: &mut Vec<Change>,
+        op: &mut Operation,
     ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         if value.len() > MAX_XATTR_VALUE_BYTES {
             return Err(FsError::ValueTooLarge);
         }
-        require_changeable(caller, &inode, name)?;
+        require_changeable(op.caller, &inode, name)?;
         if name == KEEP && (inode.attr.kind != FileKind::Directory || parse_keep(value).is_none()) {
             return Err(FsError::Invalid);
         }
@@ -52,29 +49,22 @@ impl Namespace {
         }
         require_room(&inode, name, value)?;
         inode.xattrs.insert(name.clone(), value.clone());
-        inode.changed(stamp);
+        inode.changed(op.stamp);
         self.put_inode(&inode);
-        changes.push(Change::Touched { ino, stamp });
+        op.touched(ino);
         Ok(inode.attr)
     }
 
-    pub(super) fn remove_xattr(
-        &mut self,
-        caller: &Caller,
-        stamp: Stamp,
-        ino: Ino,
-        name: &Bytes,
-        changes: &mut Vec<Change>,
-    ) -> Result<Attr, FsError> {
+    pub(super) fn remove_xattr(&mut self, ino: Ino, name: &Bytes, op: &mut Operation) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
-        require_changeable(caller, &inode, name)?;
+        require_changeable(op.caller, &inode, name)?;
         if !inode.xattrs.contains_key(name) {
             return Err(FsError::NoAttribute);
         }
         inode.xattrs.remove(name);
-        inode.changed(stamp);
+        inode.changed(op.stamp);
         self.put_inode(&inode);
-        changes.push(Change::Touched { ino, stamp });
+        op.touched(ino);
         Ok(inode.attr)
     }
 }

@@ -1,7 +1,7 @@
 use crate::volume::*;
 use FsError::*;
 use bytes::Bytes;
-use ebb_core::namespace::{Change, Namespace, QUOTA};
+use ebb_core::namespace::{Change, Namespace, Operation, QUOTA};
 use ebb_model::*;
 
 const NONE: QuotaLimits = QuotaLimits { bytes: None, inodes: None };
@@ -279,7 +279,8 @@ fn what_is_repeated_is_not_refused() {
     volume.limit(b, bytes(100)).unwrap();
     let mut repeat = |mutation: Mutation| {
         let stamp = volume.stamp();
-        let done = volume.namespace.repeat(&Caller::ROOT, stamp, &mutation, &mut Vec::new());
+        let done =
+            volume.namespace.repeat(&mutation, &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes: &mut Vec::new() });
         assert_eq!(volume.namespace.check(), Vec::<String>::new());
         done
     };

@@ -1,7 +1,7 @@
 use crate::volume::*;
 use FsError::*;
 use bytes::Bytes;
-use ebb_core::namespace::{Change, Namespace, QUOTA, TRASHED, trash_name, trashed_name};
+use ebb_core::namespace::{Change, Namespace, Operation, QUOTA, TRASHED, trash_name, trashed_name};
 use ebb_model::*;
 
 const DAY: u64 = 86_400;
@@ -16,7 +16,8 @@ impl Volume {
     fn discard_to(&mut self, mutation: Mutation, trash: TrashPlace) -> Result<Vec<Change>, FsError> {
         let stamp = self.stamp();
         let mut changes = Vec::new();
-        let done = self.namespace.discard(&ALICE_ALL, stamp, &mutation, &trash, false, &mut changes);
+        let done =
+            self.namespace.mutate(&mutation, &mut Operation { caller: &ALICE_ALL, stamp, trash: Some(&trash), changes: &mut changes });
         assert_eq!(self.namespace.check(), Vec::<String>::new());
         done.map(|_| changes)
     }

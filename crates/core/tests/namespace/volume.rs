@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use ebb_core::namespace::{Change, Namespace};
+use ebb_core::namespace::{Change, Namespace, Operation};
 use ebb_model::*;
 
 /// A namespace with a clock; every operation is one second after the last.
@@ -41,7 +41,7 @@ impl Volume {
     pub fn run(&mut self, caller: &Caller, mutation: Mutation) -> Result<(Option<Attr>, Vec<Change>), FsError> {
         let stamp = self.stamp();
         let mut changes = Vec::new();
-        let answer = self.namespace.mutate(caller, stamp, &mutation, &mut changes);
+        let answer = self.namespace.mutate(&mutation, &mut Operation { caller, stamp, trash: None, changes: &mut changes });
         assert_eq!(self.namespace.check(), Vec::<String>::new());
         answer.map(|attr| (attr, changes))
     }
