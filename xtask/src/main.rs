@@ -15,6 +15,7 @@ mod powercut;
 mod recoveries;
 mod rig;
 mod rng;
+mod rounds;
 mod scale;
 mod sim;
 mod store_faults;
@@ -23,7 +24,7 @@ mod workload;
 mod xattr;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use rig::Shape;
+use rounds::Rounds;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -143,37 +144,9 @@ enum Command {
         release: bool,
     },
     /// Cut the power of nodes under load and look for what they had forced. Needs root.
-    Powercut {
-        #[arg(long, default_value_t = 20)]
-        rounds: u32,
-        /// Which shapes to try; all, one after the other, if none is named.
-        #[arg(long, value_enum)]
-        only: Vec<Shape>,
-        /// The workload and what each cut takes follow from it. Drawn from the clock if it is not given.
-        #[arg(long)]
-        seed: Option<u64>,
-        /// Plant a bug into the node, which must be found.
-        #[arg(long, conflicts_with = "release")]
-        planted: bool,
-        #[arg(long)]
-        release: bool,
-    },
+    Powercut(Rounds),
     /// Kill daemons under load and look for what they had acknowledged.
-    Crash {
-        #[arg(long, default_value_t = 20)]
-        rounds: u32,
-        /// Which shapes to try; all, one after the other, if none is named.
-        #[arg(long, value_enum)]
-        mount: Vec<Shape>,
-        /// The workload follows from it. Drawn from the clock if it is not given.
-        #[arg(long)]
-        seed: Option<u64>,
-        /// Plant a bug into the node, which must be found.
-        #[arg(long, conflicts_with = "release")]
-        planted: bool,
-        #[arg(long)]
-        release: bool,
-    },
+    Crash(Rounds),
 }
 
 /// Seeds of a run that names no number and no time.
@@ -201,12 +174,8 @@ fn main() -> ExitCode {
         Command::StoreFaults { faults, seconds, seed, release } => {
             store_faults::run(if faults.is_empty() { Fault::value_variants() } else { &faults }, seconds, seed, release)
         }
-        Command::Powercut { rounds, only, seed, planted, release } => {
-            powercut::run(powercut::Wanted { rounds, shapes: shapes(only), seed, release, planted })
-        }
-        Command::Crash { rounds, mount, seed, planted, release } => {
-            crash::run(crash::Wanted { rounds, shapes: shapes(mount), seed, release, planted })
-        }
+        Command::Powercut(rounds) => powercut::run(&rounds),
+        Command::Crash(rounds) => crash::run(&rounds),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -215,8 +184,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn shapes(named: Vec<Shape>) -> Vec<Shape> {
-    if named.is_empty() { Shape::ALL.to_vec() } else { named }
 }

@@ -11,12 +11,13 @@ mod layer;
 mod machine;
 mod trial;
 
-use crate::finding::{Finding, at};
+use crate::Outcome;
+use crate::finding::at;
 use crate::recoveries::Recoveries;
 use crate::rig::{Rig, Shape};
-use crate::rng::{self, Rng};
+use crate::rng::Rng;
+use crate::rounds::Rounds;
 use crate::workload::{AtWork, Crew, Mix};
-use crate::{Outcome, tool};
 use disk::Lost;
 use layer::Layer;
 use machine::Boot;
@@ -26,40 +27,22 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub struct Wanted {
-    pub rounds: u32,
-    pub shapes: Vec<Shape>,
-    pub seed: Option<u64>,
-    pub release: bool,
-    /// With a bug in the node. Something that was forced must then be lost or wrong; no other error will do.
-    pub planted: bool,
-}
-
-pub fn run(wanted: Wanted) -> Outcome<()> {
-    let Wanted { rounds, shapes, seed, release, planted } = wanted;
-    let seed = seed.unwrap_or_else(rng::seed);
-    let binaries = if planted { tool::build_planted()? } else { tool::build(&["ebb", "ebb-s3-server"], release)? };
+pub fn run(rounds: &Rounds) -> Outcome<()> {
+    let binaries = rounds.build()?;
     let place = Place::new()?;
-    let mut rng = Rng(seed);
+    let mut rng = Rng(rounds.seed);
     let boot = Boot::first(&place.0, &binaries, &mut rng)?;
     trial::run(&place.0)?;
-    println!("{rounds} power cuts each of {}, seed {seed}", shapes.iter().map(|shape| shape.name()).collect::<Vec<_>>().join(", "));
-    for shape in shapes {
-        let mut site = Site::new(shape, &binaries, &boot, Rng(rng.draw()))?;
-        if planted {
+    rounds.announce("power cuts");
+    for shape in &rounds.mount {
+        let mut site = Site::new(*shape, &binaries, &boot, Rng(rng.draw()))?;
+        if rounds.planted {
             site.rig.store.environment.push(("EBB_PLANTED", "skipped-fsync".into()));
             // A client that lives on makes up for it.
             site.always_both = true;
         }
-        match (site.run(rounds), planted) {
-            (Ok(row), false) => println!("{row}"),
-            (Err(error), true) if error.is::<Finding>() => println!("{:<14} the planted bug is found: {error}", shape.name()),
-            (Ok(_), true) => return Err(format!("{}: the planted bug is not found", shape.name()).into()),
-            (Err(error), _) => {
-                let left = site.leave()?;
-                return Err(format!("{}, seed {seed}: {error}\nleft to look at: {}", shape.name(), left.display()).into());
-            }
-        }
+        let outcome = site.run(rounds.rounds);
+        rounds.judge(*shape, outcome, || site.leave())?;
     }
     Ok(())
 }
@@ -146,9 +129,8 @@ impl Site<'_> {
         let Tally { cuts, operations, disk, recoveries } = &self.tally;
         let Lost { writes, sectors, lengths, names, names_lost } = disk;
         Ok(format!(
-            "{:<14} {cuts} power cuts, {} operations acknowledged, {operations} that were not forced are lost, nothing else; the disk lost \
+            "{cuts} power cuts, {} operations acknowledged, {operations} that were not forced are lost, nothing else; the disk lost \
              {sectors} sectors and {lengths} lengths of {writes} writes, and {names_lost} of {names} names; recovery {recoveries}",
-            self.rig.shape.name(),
             crew.done(),
         ))
     }
