@@ -133,7 +133,7 @@ enum Command {
     /// Let the bucket misbehave under load, and look for what was acknowledged and what is left over.
     StoreFaults {
         /// Which faults; all, one after the other, if none is named.
-        #[arg(value_enum)]
+        #[arg(value_enum, default_values_t = Fault::value_variants(), hide_default_value = true)]
         faults: Vec<Fault>,
         /// How long each lasts.
         #[arg(long, default_value_t = 5)]
@@ -171,9 +171,7 @@ fn main() -> ExitCode {
         Command::Bench { table, rounds, only, json, markdown, peers } => {
             bench::run(bench::Wanted { table, rounds: rounds.into(), only, json, markdown, peers })
         }
-        Command::StoreFaults { faults, seconds, seed, release } => {
-            store_faults::run(if faults.is_empty() { Fault::value_variants() } else { &faults }, seconds, seed, release)
-        }
+        Command::StoreFaults { faults, seconds, seed, release } => store_faults::run(&faults, seconds, seed, release),
         Command::Powercut(rounds) => powercut::run(&rounds),
         Command::Crash(rounds) => crash::run(&rounds),
     };

@@ -20,8 +20,6 @@ pub enum Shape {
 }
 
 impl Shape {
-    pub const ALL: [Shape; 4] = [Shape::EmbeddedDir, Shape::EmbeddedS3, Shape::DetachedDir, Shape::DetachedS3];
-
     pub fn is_embedded(self) -> bool {
         matches!(self, Shape::EmbeddedDir | Shape::EmbeddedS3)
     }

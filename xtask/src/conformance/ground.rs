@@ -33,7 +33,7 @@ pub fn everywhere<T>(on: &Mounts, flags: &[&str], mut suite: impl FnMut(&mut Gro
         fs::remove_dir_all(&disk.dir)?;
         results.push((disk.name, result?));
     }
-    for shape in on.shapes() {
+    for shape in &on.mount {
         let mut rig = Rig::new(*shape, &binaries)?.with(flags);
         rig.mount(OPTIONS)?;
         let dir = rig.mountpoint().join("t");

@@ -11,7 +11,7 @@ mod stress;
 
 use crate::Outcome;
 use crate::rig::Shape;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use ground::Ground;
 use results::{Results, Verdict};
 
@@ -45,7 +45,7 @@ pub enum Suite {
         #[command(flatten)]
         on: Mounts,
         /// All if none is named.
-        #[arg(long, value_enum)]
+        #[arg(long, value_enum, default_values_t = programs::Program::value_variants(), hide_default_value = true)]
         only: Vec<programs::Program>,
         /// How often databases are killed, SQLite's writers with each kind of journal.
         #[arg(long, default_value_t = 10)]
@@ -65,7 +65,7 @@ pub enum Suite {
     /// The clauses of the bucket port and a real mount over the emulators of other clouds, or other servers of S3.
     Stores {
         /// The emulators if none is named.
-        #[arg(long, value_enum)]
+        #[arg(long, value_enum, default_values_t = stores::Server::USUAL, hide_default_value = true)]
         only: Vec<stores::Server>,
         #[arg(long)]
         release: bool,
@@ -76,7 +76,7 @@ pub enum Suite {
 #[derive(Args)]
 pub struct Mounts {
     /// Which shapes to try; all, one after the other, if none is named.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, default_values_t = Shape::value_variants(), hide_default_value = true)]
     mount: Vec<Shape>,
     #[arg(long)]
     release: bool,
@@ -85,19 +85,13 @@ pub struct Mounts {
     mounts_only: bool,
 }
 
-impl Mounts {
-    fn shapes(&self) -> &[Shape] {
-        if self.mount.is_empty() { &Shape::ALL } else { &self.mount }
-    }
-}
-
 pub fn run(suite: Suite) -> Outcome<()> {
     match suite {
         Suite::Pjdfstest { on } => pjdfstest::run(&on),
         Suite::Fsx { on, seeds, from, operations } => fsx::run(&on, from..from.saturating_add(seeds), operations),
         Suite::Posixtest { on } => posixtest::run(&on),
-        Suite::Programs { on, only, kills } => programs::run(&on, if only.is_empty() { &programs::Program::ALL } else { &only }, kills),
+        Suite::Programs { on, only, kills } => programs::run(&on, &only, kills),
         Suite::StressNg { on, only, seconds } => stress::run(&on, &only, seconds),
-        Suite::Stores { only, release } => stores::run(if only.is_empty() { &stores::Server::USUAL } else { &only }, release),
+        Suite::Stores { only, release } => stores::run(&only, release),
     }
 }

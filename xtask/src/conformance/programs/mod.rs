@@ -35,9 +35,6 @@ pub enum Program {
 }
 
 impl Program {
-    pub const ALL: [Program; 7] =
-        [Program::Sqlite, Program::Postgres, Program::Redis, Program::Git, Program::Copies, Program::C, Program::Rust];
-
     fn name(self) -> &'static str {
         match self {
             Program::Sqlite => "sqlite",
