@@ -183,3 +183,8 @@ fn main() -> ExitCode {
         }
     }
 }
+
+/// What a value is called on the command line.
+fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}

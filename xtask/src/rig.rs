@@ -1,7 +1,7 @@
 //! A real mount with all that belongs to it: storage, node, daemon; gone when dropped.
 
 use crate::finding::Finding;
-use crate::{Outcome, tool};
+use crate::{Outcome, name_of, tool};
 use clap::ValueEnum;
 use ebb_cli::places::{MountRecord, Process, RunDir};
 use std::fs;
@@ -26,10 +26,6 @@ impl Shape {
 
     pub fn is_s3(self) -> bool {
         matches!(self, Shape::EmbeddedS3 | Shape::DetachedS3)
-    }
-
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
 
@@ -155,11 +151,11 @@ impl Rig {
         let store = if shape.is_s3() {
             Store::s3(binaries, &format!("run-{}", std::process::id()), fill)?
         } else {
-            let backing = directory(&shape.name()).join("backing");
+            let backing = directory(&name_of(shape)).join("backing");
             fs::create_dir_all(&backing)?;
             Store::of(format!("file://{}", backing.display()), Vec::new())
         };
-        Rig::over(shape, &shape.name(), store, binaries)
+        Rig::over(shape, &name_of(shape), store, binaries)
     }
 
     /// Over storage that is there.

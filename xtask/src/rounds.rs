@@ -2,7 +2,7 @@
 
 use crate::finding::Finding;
 use crate::rig::Shape;
-use crate::{Outcome, rng, tool};
+use crate::{Outcome, name_of, rng, tool};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -30,13 +30,13 @@ impl Rounds {
     }
 
     pub fn announce(&self, harm: &str) {
-        let shapes: Vec<String> = self.mount.iter().map(|shape| shape.name()).collect();
+        let shapes: Vec<String> = self.mount.iter().map(|shape| name_of(*shape)).collect();
         println!("{} {harm} each of {}, seed {}", self.rounds, shapes.join(", "), self.seed);
     }
 
     /// Says how it went on a shape, and fails if it is not as it should be; `leave` then says what is left to look at.
     pub fn judge(&self, shape: Shape, outcome: Outcome<String>, leave: impl FnOnce() -> Outcome<PathBuf>) -> Outcome<()> {
-        let name = shape.name();
+        let name = name_of(shape);
         match outcome {
             Ok(_) if self.planted => return Err(format!("{name}: the planted bug is not found").into()),
             Ok(row) => println!("{name:<14} {row}"),

@@ -5,6 +5,7 @@ use super::plot::{self, Panel, Point};
 use super::quiet::Busy;
 use super::tables::{Bound, Goal, Row, Table};
 use super::{Outcome, Peers, commit, tool};
+use crate::name_of;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -124,7 +125,7 @@ impl Report {
         let said: Vec<String> = self.machine.iter().map(|(what, value)| format!("{what} {value}")).collect();
         // Writing to a string cannot fail.
         let mut line = |line: String| writeln!(text, "{line}").unwrap_or_default();
-        line(format!("## {}\n", self.table.name()));
+        line(format!("## {}\n", name_of(self.table)));
         if self.busy {
             line(format!("**Taken on a busy machine: others had {:.0} % of it. Not for publication.**\n", 100.0 * self.others));
         }
@@ -178,7 +179,7 @@ impl Report {
             self.failures().map(|(row, column, why)| json!({"row": row, "name": column.name(), "why": why})).collect();
         let machine: serde_json::Map<String, Value> = self.machine.iter().map(|(what, value)| (what.to_string(), json!(value))).collect();
         let whole = json!({
-            "table": self.table.name(), "note": self.table.setup().note, "busy": self.busy, "others": self.others, "rounds": self.rounds,
+            "table": name_of(self.table), "note": self.table.setup().note, "busy": self.busy, "others": self.others, "rounds": self.rounds,
             "machine": machine, "columns": columns, "absent": absent, "failures": failures, "rows": rows,
         });
         Ok(serde_json::to_string_pretty(&whole)? + "\n")
@@ -203,13 +204,13 @@ impl Report {
             |taken: &Taken, column: Column| Some(Point { name: column.name(), spread: taken.spread(column)?, ours: column == Column::Ebb });
         let points = |taken: &Taken| self.columns.iter().filter_map(|column| point(taken, *column)).collect();
         let panels = self.taken.iter().map(|taken| Panel { name: taken.row.name, unit: taken.row.unit, points: points(taken) });
-        plot::svg(&self.table.name(), &panels.collect::<Vec<_>>())
+        plot::svg(&name_of(self.table), &panels.collect::<Vec<_>>())
     }
 
     /// Puts the table into a page, in place of an older one, and its plot into a directory of the page's name.
     pub fn publish(&self, path: &Path) -> Outcome<()> {
         let page = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let (plots, name) = (path.with_extension(""), self.table.name());
+        let (plots, name) = (path.with_extension(""), name_of(self.table));
         let directory = plots.file_name().unwrap_or_default().to_string_lossy();
         let text = format!("{}\n![The same as a plot]({directory}/{name}.svg)\n", self.markdown());
         let page = replaced(&page, &name, &text).ok_or_else(|| format!("{} has no place for the table {name}", path.display()))?;

@@ -82,10 +82,6 @@ impl Table {
         }
     }
 
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-
     pub fn setup(self) -> Setup {
         match self {
             Table::Far => Setup {
@@ -253,12 +249,13 @@ const CHUNKS: &[Row] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name_of;
 
     #[test]
     fn every_table_has_its_place_in_the_page() {
         let page = include_str!("../../../docs/benchmarks.md");
         for table in Table::value_variants() {
-            let name = table.name();
+            let name = name_of(*table);
             let found = ["bench", "end"].map(|mark| page.contains(&format!("<!-- {mark} {name} -->")));
             assert_eq!(found, [true; 2], "{name}");
         }

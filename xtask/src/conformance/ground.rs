@@ -2,7 +2,7 @@
 
 use super::Mounts;
 use crate::rig::Rig;
-use crate::{Outcome, tool};
+use crate::{Outcome, name_of, tool};
 use std::fs;
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ pub fn everywhere<T>(on: &Mounts, flags: &[&str], mut suite: impl FnMut(&mut Gro
         rig.mount(OPTIONS)?;
         let dir = rig.mountpoint().join("t");
         fs::create_dir(&dir)?;
-        let mut ground = Ground { name: shape.name(), dir, rig: Some(rig) };
+        let mut ground = Ground { name: name_of(*shape), dir, rig: Some(rig) };
         let result = suite(&mut ground).and_then(|result| ground.end().map(|()| result));
         match result {
             Ok(result) => results.push((ground.name, result)),
@@ -47,7 +47,7 @@ pub fn everywhere<T>(on: &Mounts, flags: &[&str], mut suite: impl FnMut(&mut Gro
                     rig.keep();
                     rig.dir.display().to_string()
                 });
-                return Err(format!("{}: {error}\nleft to look at: {}", shape.name(), left.collect::<String>()).into());
+                return Err(format!("{}: {error}\nleft to look at: {}", name_of(*shape), left.collect::<String>()).into());
             }
         }
     }

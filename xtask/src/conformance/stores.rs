@@ -4,7 +4,7 @@
 
 use crate::demo::tree;
 use crate::rig::{Rig, Shape, Store};
-use crate::{Outcome, tool};
+use crate::{Outcome, name_of, tool};
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -27,15 +27,6 @@ pub enum Server {
 impl Server {
     /// Where none is named. The others take minutes to build, and S3 is what all other tests are over.
     pub const USUAL: [Server; 2] = [Server::Gcs, Server::Azure];
-
-    fn name(self) -> &'static str {
-        match self {
-            Server::Gcs => "gcs",
-            Server::Azure => "azure",
-            Server::Minio => "minio",
-            Server::Versitygw => "versitygw",
-        }
-    }
 
     /// The tests that ask it.
     fn tests(self) -> &'static str {
@@ -171,7 +162,8 @@ pub fn run(servers: &[Server], release: bool) -> Outcome<()> {
     let programs = servers.iter().map(|server| server.install()).collect::<Outcome<Vec<_>>>()?;
     let binaries = tool::build(&["ebb"], release)?;
     for (server, program) in servers.iter().zip(programs) {
-        let place = tool::conformance()?.join(server.name());
+        let name = name_of(*server);
+        let place = tool::conformance()?.join(&name);
         if place.exists() {
             fs::remove_dir_all(&place)?;
         }
@@ -181,15 +173,15 @@ pub fn run(servers: &[Server], release: bool) -> Outcome<()> {
         clauses(*server, &running)?;
         let clauses = began.elapsed();
         let began = Instant::now();
-        round_trip(*server, &running, &binaries).map_err(|error| format!("a mount over {}: {error}", server.name()))?;
-        println!("{}: clauses in {:.0} s, mount in {:.0} s", server.name(), clauses.as_secs_f64(), began.elapsed().as_secs_f64());
+        round_trip(*server, &running, &binaries).map_err(|error| format!("a mount over {name}: {error}"))?;
+        println!("{name}: clauses in {:.0} s, mount in {:.0} s", clauses.as_secs_f64(), began.elapsed().as_secs_f64());
     }
     Ok(())
 }
 
 /// The clauses that every bucket keeps. Built as all tests are, so that nothing is built twice.
 fn clauses(server: Server, running: &Running) -> Outcome<()> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(tool::cargo());
     command.args(["test", "--locked", "--quiet", "--workspace", "--test", server.tests(), "--", "--nocapture"]).current_dir(tool::root());
     command.env("EBB_TEST_STORE", server.url("suite")).env("EBB_TEST_S3_KNOWN", server.known());
     tool::run(command.envs(running.environment.iter().cloned()))
@@ -198,7 +190,7 @@ fn clauses(server: Server, running: &Running) -> Outcome<()> {
 /// What is written through a mount is there for a mount that knows nothing but the bucket.
 fn round_trip(server: Server, running: &Running, binaries: &Path) -> Outcome<()> {
     let store = Store::of(server.url("mount"), running.environment.clone());
-    let mut rig = Rig::over(Shape::EmbeddedDir, server.name(), store, binaries)?;
+    let mut rig = Rig::over(Shape::EmbeddedDir, &name_of(server), store, binaries)?;
     let (mount, reference) = (rig.mountpoint(), rig.dir.join("reference"));
     fs::create_dir(&reference)?;
     rig.mount("")?;
@@ -213,7 +205,7 @@ fn round_trip(server: Server, running: &Running, binaries: &Path) -> Outcome<()>
     rig.drop_cache()?;
     rig.mount("")?;
     let compared = tree::compare(&reference, &mount)?;
-    println!("{}: {} files with {} MiB came back", server.name(), compared.files, compared.bytes >> 20);
+    println!("{}: {} files with {} MiB came back", name_of(server), compared.files, compared.bytes >> 20);
     rig.umount()
 }
 

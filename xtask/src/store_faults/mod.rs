@@ -13,7 +13,7 @@ mod proxy;
 use crate::rig::{Rig, Shape};
 use crate::rng::Rng;
 use crate::workload::{Crew, Mix};
-use crate::{Outcome, tool};
+use crate::{Outcome, name_of, tool};
 use clap::ValueEnum;
 use files::{Cold, Large};
 use proxy::{Proxy, Request, Seen};
@@ -83,10 +83,6 @@ impl Fault {
             _ => 100,
         }
     }
-
-    fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
 }
 
 /// After a fault everything reaches the bucket within this time, what is left over goes, and nothing is said to be wrong.
@@ -121,7 +117,7 @@ pub fn run(faults: &[Fault], seconds: u64, seed: u64, release: bool) -> Outcome<
             }
             Err(error) => {
                 rig.keep();
-                return Err(format!("{}, seed {seed}: {error}\nleft to look at: {}", fault.name(), rig.dir.display()).into());
+                return Err(format!("{}, seed {seed}: {error}\nleft to look at: {}", name_of(*fault), rig.dir.display()).into());
             }
         }
     }
@@ -230,7 +226,7 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     let done = crew.done() - before;
     let row = format!(
         "| {} | {} of {requests} | {done} | {failed_reads} | {:.1} s |",
-        fault.name(),
+        name_of(fault),
         seen.spoiled - seen_before.spoiled,
         drained.as_secs_f64()
     );
@@ -257,7 +253,7 @@ fn quietly(fault: Fault, rig: &Rig, began: i64) -> Outcome<String> {
     if core > MOST_CORE {
         return Err(format!("{core:.2} of a core are taken though nobody uses the mount").into());
     }
-    Ok(format!("{}: {core:.2} of a core; {}", fault.name(), told(&troubles)))
+    Ok(format!("{}: {core:.2} of a core; {}", name_of(fault), told(&troubles)))
 }
 
 fn wall_secs() -> Outcome<i64> {

@@ -9,7 +9,7 @@ mod redis;
 mod sqlite;
 
 use super::{Ground, Mounts, Results, Verdict, ground, results};
-use crate::{Outcome, tool};
+use crate::{Outcome, name_of, tool};
 use clap::ValueEnum;
 use std::fs;
 use std::path::Path;
@@ -35,18 +35,6 @@ pub enum Program {
 }
 
 impl Program {
-    fn name(self) -> &'static str {
-        match self {
-            Program::Sqlite => "sqlite",
-            Program::Postgres => "postgres",
-            Program::Redis => "redis",
-            Program::Git => "git",
-            Program::Copies => "copies",
-            Program::C => "c",
-            Program::Rust => "rust",
-        }
-    }
-
     /// Installs what it needs and makes, on this machine's disk, what it works on.
     fn prepare(self, reference: &Path) -> Outcome<()> {
         match self {
@@ -96,7 +84,7 @@ pub fn run(on: &Mounts, programs: &[Program], kills: u32) -> Outcome<()> {
 
 fn prepare(programs: &[Program], place: &Path) -> Outcome<()> {
     for program in programs {
-        let reference = place.join(program.name());
+        let reference = place.join(name_of(*program));
         fs::create_dir_all(&reference)?;
         program.prepare(&reference)?;
     }
@@ -108,17 +96,20 @@ fn all(programs: &[Program], place: &Path, ground: &mut Ground, kills: u32) -> O
     let began = Instant::now();
     let mut results = Results::default();
     for program in programs {
-        let (dir, began) = (ground.dir.join(program.name()), Instant::now());
+        let (name, began) = (name_of(*program), Instant::now());
+        let dir = ground.dir.join(&name);
         fs::create_dir(&dir)?;
-        let verdict = verdict(program.work(&place.join(program.name()), &dir, kills));
-        println!("{}: {} in {:.1} s: {verdict}", ground.name, program.name(), began.elapsed().as_secs_f64());
-        results.cases.insert(program.name().to_owned(), verdict);
+        let verdict = verdict(program.work(&place.join(&name), &dir, kills));
+        println!("{}: {name} in {:.1} s: {verdict}", ground.name, began.elapsed().as_secs_f64());
+        results.cases.insert(name, verdict);
     }
     ground.forget_all_but_the_bucket()?;
-    let worked: Vec<_> = programs.iter().filter(|program| results.cases.get(program.name()) == Some(&Verdict::Passed)).copied().collect();
-    for program in worked {
-        let verdict = verdict(program.look_again(&place.join(program.name()), &ground.dir.join(program.name())));
-        results.cases.insert(format!("{}, looked at again", program.name()), verdict);
+    for program in programs {
+        let name = name_of(*program);
+        if results.cases.get(&name) == Some(&Verdict::Passed) {
+            let verdict = verdict(program.look_again(&place.join(&name), &ground.dir.join(&name)));
+            results.cases.insert(format!("{name}, looked at again"), verdict);
+        }
     }
     results.seconds = began.elapsed().as_secs_f64();
     Ok(results)
