@@ -5,7 +5,7 @@ use crate::{Outcome, name_of, tool};
 use clap::ValueEnum;
 use ebb_cli::places::{MountRecord, Process, RunDir};
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -99,11 +99,7 @@ pub struct Starting(Child);
 
 impl Starting {
     pub fn kill(&self) -> Outcome<()> {
-        // SAFETY: takes plain integers.
-        match unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error().into()),
-        }
+        tool::signal_group(self.0.id(), libc::SIGKILL)
     }
 
     /// Until all of them have ended.
@@ -284,10 +280,10 @@ impl Rig {
     fn kill_mount_and(&self, then: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
         let record = self.record().ok_or("there is no daemon to kill")?;
         if let Some(supervisor) = record.supervisor.filter(|supervisor| supervisor.is_alive()) {
-            kill(supervisor.pid, libc::SIGKILL)?;
+            tool::signal(supervisor.pid, libc::SIGKILL)?;
         }
         let daemon = record.daemon;
-        kill(daemon.pid, libc::SIGKILL)?;
+        tool::signal(daemon.pid, libc::SIGKILL)?;
         then()?;
         let began = Instant::now();
         while daemon.is_alive() {
@@ -386,7 +382,7 @@ impl Rig {
         let point = self.mountpoint().display().to_string();
         tool::output(&mut self.ebb(&["umount", &point]))?;
         if let Some(mut node) = self.node.take() {
-            kill(node.id(), libc::SIGTERM)?;
+            tool::signal(node.id(), libc::SIGTERM)?;
             let status = node.wait()?;
             if !status.success() {
                 return Err(format!("the node did not end well: {status}; {}", self.dir.join("node.log").display()).into());
@@ -440,12 +436,4 @@ fn kib(text: &str, name: &str) -> Outcome<u64> {
 /// Where everything of a rig of this process is.
 fn directory(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("ebb-{name}-{}", std::process::id()))
-}
-
-fn kill(pid: u32, signal: i32) -> Outcome<()> {
-    // SAFETY: kill takes plain integers.
-    match unsafe { libc::kill(pid as i32, signal) } {
-        0 => Ok(()),
-        _ => Err(format!("process {pid}: {}", io::Error::last_os_error()).into()),
-    }
 }

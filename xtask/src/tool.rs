@@ -1,4 +1,4 @@
-//! Running other programs.
+//! Running other programs, and ending them.
 
 use crate::Outcome;
 use serde_json::Value;
@@ -28,6 +28,24 @@ pub fn output(command: &mut Command) -> Outcome<String> {
         return Err(format!("{command:?}: {}\n{}{}", output.status, out, err.trim()).into());
     }
     Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Sends a signal to a process.
+pub fn signal(pid: u32, signal: i32) -> Outcome<()> {
+    kill(pid as i32, signal)
+}
+
+/// As [`signal`], to all processes of a group.
+pub fn signal_group(leader: u32, signal: i32) -> Outcome<()> {
+    kill(-(leader as i32), signal)
+}
+
+fn kill(whom: i32, signal: i32) -> Outcome<()> {
+    // SAFETY: takes plain integers.
+    match unsafe { libc::kill(whom, signal) } {
+        0 => Ok(()),
+        _ => Err(format!("process {}: {}", whom.abs(), std::io::Error::last_os_error()).into()),
+    }
 }
 
 pub fn has(program: &str) -> bool {

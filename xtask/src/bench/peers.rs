@@ -4,8 +4,8 @@ use super::curl::{self, Request};
 use super::moosefs::Cluster;
 use super::place::Column;
 use super::put_aside;
-use crate::Outcome;
 use crate::rig::Store;
+use crate::{Outcome, tool};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -140,13 +140,7 @@ impl Peer {
 
     fn signal(&self, signal: libc::c_int) -> Outcome<()> {
         let servers = self.cluster.iter().flat_map(Cluster::servers);
-        for process in servers.chain(&self.mount) {
-            // SAFETY: kill(2) touches no memory. The process is a child that nobody has waited for, so that its id is its own.
-            if unsafe { libc::kill(process.id() as libc::pid_t, signal) } != 0 {
-                return Err(std::io::Error::last_os_error().into());
-            }
-        }
-        Ok(())
+        servers.chain(&self.mount).try_for_each(|process| tool::signal(process.id(), signal))
     }
 
     /// Waits until the bucket has everything.

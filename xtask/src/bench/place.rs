@@ -325,8 +325,7 @@ struct Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // It unmounts and ends.
-        // SAFETY: kill takes plain integers.
-        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        tool::signal(self.child.id(), libc::SIGTERM).ok();
         self.child.wait().ok();
     }
 }

@@ -147,8 +147,7 @@ impl Server {
     }
 
     fn stop(mut self) -> Outcome<()> {
-        // SAFETY: kill takes plain integers.
-        unsafe { libc::kill(self.0.id() as i32, libc::SIGINT) };
+        tool::signal(self.0.id(), libc::SIGINT)?;
         let status = self.0.wait()?;
         if status.success() { Ok(()) } else { Err(format!("the server did not stop well: {status}").into()) }
     }
