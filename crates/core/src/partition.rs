@@ -165,6 +165,11 @@ impl Partition {
         self.applied
     }
 
+    /// That of the last stamp.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
     /// The version that the next command's stamp is to carry.
     pub fn next_version(&self) -> Version {
         Version(self.version.0 + 1)

@@ -94,7 +94,7 @@ impl Node {
         let place = self.place(ino);
         let (start, len_bytes) = (blocks.start * BLOCK_BYTES, ((blocks.end - blocks.start) * BLOCK_BYTES) as usize);
         let data = self.store.read(&place, start, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
-        let version = Version(self.replica.view().next_version().0 - 1);
+        let version = self.replica.view().version();
         let (mut stored, mut summed) = (Vec::<(u64, Vec<u32>)>::new(), Vec::new());
         for (block, bytes) in blocks.zip(data.chunks(BLOCK_BYTES as usize)) {
             let sum = ebb_format::crc32c(bytes);

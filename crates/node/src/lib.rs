@@ -82,7 +82,7 @@ use bucket::Answers;
 use cache::Cache;
 use ebb_core::extent::Unforced;
 use ebb_core::locks::LockTable;
-use ebb_core::partition::{Applied, Effect};
+use ebb_core::partition::{Applied, Effect, Partition};
 use ebb_model::*;
 use ebb_ports::{Bucket, DiskError, Ports};
 use exposed::Exposures;
@@ -287,6 +287,33 @@ impl Node {
                 RpcError::Refused(FsError::Io)
             }
         }
+    }
+
+    /// Logs what `choose` makes of the state, with the time and the version that it is given, and does what follows from it.
+    async fn commit_stamped(&self, choose: impl FnOnce(&Partition, Stamp) -> Result<Command, RpcError>) -> Result<(), RpcError> {
+        let time = self.ports.clock.wall();
+        let proposed = self.replica.propose(|state| choose(state, Stamp { time, version: state.next_version() }));
+        let (_, applied) = proposed.await?;
+        self.follow(applied, None).await
+    }
+
+    /// The volume can be changed from here.
+    fn expect_writable(&self) -> Result<(), RpcError> {
+        match self.lost_to() {
+            _ if self.read_only() => Err(FsError::ReadOnly.into()),
+            Some(owner) => Err(RpcError::NotServing(format!("the volume was taken over by {owner}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, and what clients were answered before a restart is back.
+    fn expect_changeable(&self) -> Result<(), RpcError> {
+        self.expect_writable()?;
+        if self.attachments.awaits_any() { Err(RpcError::Overloaded) } else { Ok(()) }
+    }
+
+    fn expect_running(&self) -> Result<(), RpcError> {
+        if self.is_stopping() { Err(RpcError::NotServing("the node is stopping".into())) } else { Ok(()) }
     }
 
     fn read_only(&self) -> bool {

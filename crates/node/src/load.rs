@@ -223,15 +223,7 @@ impl Node {
             let still = self.replica.view().backing().unseen_names(ino).first().cloned();
             if still == Some((dir, name.clone())) {
                 // The record tells of a name that is not there, or is another inode by now.
-                let time = self.ports.clock.wall();
-                let (_, applied) = self
-                    .replica
-                    .propose(|state| {
-                        let stamp = Stamp { time, version: state.next_version() };
-                        Ok(Command::Backing(BackingCommand::Vanished { parent: dir, name, stamp }))
-                    })
-                    .await?;
-                self.follow(applied, None).await?;
+                self.commit_stamped(|_, stamp| Ok(Command::Backing(BackingCommand::Vanished { parent: dir, name, stamp }))).await?;
             }
         }
     }

@@ -65,12 +65,10 @@ impl Node {
             }
             Verdict::Unknown => return Err(RpcError::SessionExpired),
         }
-        if self.read_only() || self.attachments.read_only(tx.session) {
+        if self.attachments.read_only(tx.session) {
             return Err(FsError::ReadOnly.into());
         }
-        if let Some(owner) = self.lost_to() {
-            return Err(RpcError::NotServing(format!("the volume was taken over by {owner}")));
-        }
+        self.expect_writable()?;
         // What was answered before a restart comes before what is new.
         if replay.is_none() && self.attachments.awaits_any() {
             return Err(RpcError::Overloaded);

@@ -140,15 +140,13 @@ impl Node {
 
     /// Logs what others have done, unless something was done here meanwhile.
     async fn take_on(&self, stands: impl FnOnce(&Partition) -> bool, change: impl FnOnce(Stamp) -> BackingCommand) -> Result<(), RpcError> {
-        let time = self.ports.clock.wall();
-        let proposed = self.replica.propose(|state| match stands(state) {
-            true => Ok(Command::Backing(change(Stamp { time, version: state.next_version() }))),
+        let taken_on = self.commit_stamped(|state, stamp| match stands(state) {
+            true => Ok(Command::Backing(change(stamp))),
             false => Err(FsError::Busy.into()),
         });
-        match proposed.await {
-            Ok((_, applied)) => self.follow(applied, None).await,
+        match taken_on.await {
             Err(RpcError::Refused(FsError::Busy)) => Ok(()),
-            Err(error) => Err(error),
+            taken_on => taken_on,
         }
     }
 }

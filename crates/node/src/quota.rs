@@ -61,30 +61,15 @@ impl Drop for Growth<'_> {
 impl Node {
     /// The answer is given when the quota survives a power cut.
     pub(crate) async fn set_quota(self: &Rc<Self>, path: &[Name], limits: Option<QuotaLimits>) -> Result<AdminReply, RpcError> {
-        if self.read_only() {
-            return Err(FsError::ReadOnly.into());
-        }
-        if let Some(owner) = self.lost_to() {
-            return Err(RpcError::NotServing(format!("the volume was taken over by {owner}")));
-        }
-        if self.attachments.awaits_any() {
-            return Err(RpcError::Overloaded);
-        }
+        self.expect_changeable()?;
         let dir = self.walk(path).await?;
         self.see_all_names(dir).await?;
-        let time = self.ports.clock.wall();
-        let (_, applied) = self
-            .replica
-            .propose(|state| {
-                if self.is_stopping() {
-                    return Err(RpcError::NotServing("the node is stopping".into()));
-                }
-                state.namespace().may_have_quota(dir, limits)?;
-                let stamp = Stamp { time, version: state.next_version() };
-                Ok(Command::Quota { dir, limits, stamp })
-            })
-            .await?;
-        self.follow(applied, None).await?;
+        self.commit_stamped(|state, stamp| {
+            self.expect_running()?;
+            state.namespace().may_have_quota(dir, limits)?;
+            Ok(Command::Quota { dir, limits, stamp })
+        })
+        .await?;
         self.force_log().await?;
         if limits.is_some() && self.unknown_below(dir).is_empty() {
             self.quotas.counted.borrow_mut().insert(dir);

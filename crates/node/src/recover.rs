@@ -344,7 +344,7 @@ impl Node {
             let state = self.replica.view();
             let unexposed = state.extents().void_blocks().filter(|(ino, _)| !state.extents().is_exposed(*ino));
             unexposed.for_each(|(ino, block)| void.entry(ino).or_default().push(block));
-            Version(state.next_version().0 - 1)
+            state.version()
         };
         let damaged = !ebb_format::crc32c(&[0; BLOCK_BYTES as usize]);
         for (ino, blocks) in void {
@@ -430,7 +430,7 @@ impl Node {
     pub(crate) async fn write_snapshot(&self) -> Result<(), RpcError> {
         let (at, version, state, holes) = {
             let state = self.replica.view();
-            (state.applied(), Version(state.next_version().0 - 1), state.clone(), self.holes.made())
+            (state.applied(), state.version(), state.clone(), self.holes.made())
         };
         // Whatever the snapshot speaks of is in the store files and forced before it counts.
         holes.await;

@@ -103,7 +103,7 @@ impl Restoring {
         let options =
             log::Options { volume: VolumeId(cluster.0), incarnation, segment_bytes: log::DEFAULT_SEGMENT_BYTES, late_records: false };
         let (log, _) = Log::recover(disk.clone(), spawn.clone(), options).await?;
-        let version = Version(rebuilt.partition.next_version().0 - 1);
+        let version = rebuilt.partition.version();
         log.snapshot(rebuilt.partition.applied(), version, frames(rebuilt.partition.items())).await?;
         let serves = Serves { cluster, incarnation, backing: bucket.describe(), members: Vec::new() };
         identity::store(&**disk, &Identity { node, serves: Some(serves) }).await.map_err(OpenError::from)?;

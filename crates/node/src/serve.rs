@@ -37,8 +37,8 @@ impl Node {
 
     pub(crate) async fn answer(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
         let asks = matches!(request, Request::Admin(AdminRequest::Status | AdminRequest::Stats));
-        if self.is_stopping() && !asks && !matches!(request, Request::Detach { .. } | Request::Close { .. }) {
-            return Err(RpcError::NotServing("the node is stopping".into()));
+        if !asks && !matches!(request, Request::Detach { .. } | Request::Close { .. }) {
+            self.expect_running()?;
         }
         let shows = matches!(
             request,

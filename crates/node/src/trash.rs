@@ -126,48 +126,27 @@ impl Node {
         Ok(AdminReply::Trash { entries, next })
     }
 
-    /// Nothing of clients is to come back that was before it, and the volume can be changed.
-    fn may_change_trash(&self) -> Result<(), RpcError> {
-        if self.read_only() {
-            return Err(FsError::ReadOnly.into());
-        }
-        if let Some(owner) = self.lost_to() {
-            return Err(RpcError::NotServing(format!("the volume was taken over by {owner}")));
-        }
-        if self.attachments.awaits_any() {
-            return Err(RpcError::Overloaded);
-        }
-        Ok(())
-    }
-
     /// The answer is given when it survives a power cut.
     pub(crate) async fn restore(self: &Rc<Self>, ino: Ino, to: &[Name]) -> Result<AdminReply, RpcError> {
-        self.may_change_trash()?;
+        self.expect_changeable()?;
         let (name, parent) = to.split_last().ok_or(FsError::Exists)?;
         let dir = self.walk(parent).await?;
         self.resolve(dir, name).await?;
         if self.side_of(ino) != self.side_of(dir) {
             return Err(FsError::CrossDevice.into());
         }
-        let time = self.ports.clock.wall();
-        let (_, applied) = self
-            .replica
-            .propose(|state| {
-                if self.is_stopping() {
-                    return Err(RpcError::NotServing("the node is stopping".into()));
-                }
-                state.may_restore(ino, dir, name)?;
-                let stamp = Stamp { time, version: state.next_version() };
-                Ok(Command::Restore { ino, to: dir, name: name.clone(), stamp })
-            })
-            .await?;
-        self.follow(applied, None).await?;
+        self.commit_stamped(|state, stamp| {
+            self.expect_running()?;
+            state.may_restore(ino, dir, name)?;
+            Ok(Command::Restore { ino, to: dir, name: name.clone(), stamp })
+        })
+        .await?;
         self.force_log().await?;
         Ok(AdminReply::Restored)
     }
 
     pub(crate) async fn empty_trash(&self, path: &[Name], until: Time, from: TrashPoint) -> Result<AdminReply, RpcError> {
-        self.may_change_trash()?;
+        self.expect_changeable()?;
         let mut room = PIECE;
         let fits = |entry: &TrashEntry| {
             let fits = entry.trashed.at > until || room > 0;
@@ -188,20 +167,13 @@ impl Node {
 
     /// False if it is not in the trash any more.
     async fn purge(&self, ino: Ino) -> Result<bool, RpcError> {
-        let time = self.ports.clock.wall();
         let mut is_there = false;
-        let (_, applied) = self
-            .replica
-            .propose(|state| {
-                if self.is_stopping() {
-                    return Err(RpcError::NotServing("the node is stopping".into()));
-                }
-                is_there = state.namespace().trashed_inode(ino).is_some();
-                let stamp = Stamp { time, version: state.next_version() };
-                Ok(Command::Purge { ino, holders: self.attachments.holders(ino), stamp })
-            })
-            .await?;
-        self.follow(applied, None).await?;
+        self.commit_stamped(|state, stamp| {
+            self.expect_running()?;
+            is_there = state.namespace().trashed_inode(ino).is_some();
+            Ok(Command::Purge { ino, holders: self.attachments.holders(ino), stamp })
+        })
+        .await?;
         self.recheck_holders(Some(ino)).await?;
         Ok(is_there)
     }
@@ -222,7 +194,7 @@ impl Node {
         let Some(top) = self.top(side) else { return Ok(()) };
         // One that nobody has come across since the cache was lost is not asked for.
         let trash = self.replica.view().namespace().trash_of(top);
-        let Some(trash) = trash.filter(|_| self.may_change_trash().is_ok()) else { return Ok(()) };
+        let Some(trash) = trash.filter(|_| self.expect_changeable().is_ok()) else { return Ok(()) };
         self.complete(trash).await?;
         let mut after = Cookie::START;
         loop {
@@ -237,7 +209,7 @@ impl Node {
                 }
             }
             for ino in expired {
-                if self.is_stopping() || self.may_change_trash().is_err() {
+                if self.is_stopping() || self.expect_changeable().is_err() {
                     return Ok(());
                 }
                 self.purge(ino).await?;

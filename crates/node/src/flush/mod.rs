@@ -291,7 +291,7 @@ impl Node {
                 return Err(FsError::TimedOut.into());
             }
             // Where nobody has changed anything since, what is left is the flush's own, and ends with it.
-            let is_there = self.last_version() > owed.version && !self.owes(&owed);
+            let is_there = self.replica.view().version() > owed.version && !self.owes(&owed);
             self.flusher.refused.try_again();
             // In tasks of their own: a request that the bucket does not answer has to be seen
             // through, and whoever waits here does not have to.
@@ -339,11 +339,7 @@ impl Node {
 
     fn owed_below(&self, root: Ino) -> Owed {
         let (files, keys) = (self.dirty_files_below(root), self.keys_to_go(root));
-        Owed { root, files, keys, version: self.last_version() }
-    }
-
-    fn last_version(&self) -> Version {
-        Version(self.replica.view().next_version().0 - 1)
+        Owed { root, files, keys, version: self.replica.view().version() }
     }
 
     fn owes(&self, owed: &Owed) -> bool {

@@ -84,7 +84,7 @@ impl Node {
         let head_there = old.and_then(|old| old.as_ref()).map(|(head, _)| &**head);
         let (names, backing, version) = {
             let state = self.replica.view();
-            (state.namespace().clone(), state.backing().clone(), Version(state.next_version().0 - 1))
+            (state.namespace().clone(), state.backing().clone(), state.version())
         };
         // Removed since: its page is deleted in its turn.
         let Some(mut draft) = backing.draft_page(&names, dir, self.options.page_piece_entries) else { return Err(FlushError::Later) };

@@ -100,7 +100,7 @@ impl Node {
         match sent {
             Ok((Content { mut version, size_bytes: len_bytes, .. }, etag)) => {
                 if self.has(Planted::EarlyClean) {
-                    version = Version(self.replica.view().next_version().0 - 1);
+                    version = self.replica.view().version();
                 }
                 self.sum_sent(ino, len_bytes, version).await;
                 self.end(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version }).await?;
@@ -568,7 +568,7 @@ impl Node {
         let state = self.replica.view();
         // Gone since: there is nothing to be sent.
         let attr = state.namespace().attr(ino).map_err(|_| FlushError::Later)?;
-        let version = Version(state.next_version().0 - 1);
+        let version = state.version();
         let object = ObjectOf { cluster: self.cluster, ino, incarnation: self.incarnation, version };
         Ok(Content { version, size_bytes: attr.size_bytes, tags: object_tags(&object, &attr) })
     }
@@ -637,7 +637,7 @@ impl Node {
     /// damage is seen.
     pub(super) async fn sum_void(&self, ino: Ino, plan: &[Segment], of: impl Fn(u64, Version) -> bool) -> Result<(), RpcError> {
         let mut sums = Vec::new();
-        let version = Version(self.replica.view().next_version().0 - 1);
+        let version = self.replica.view().version();
         for part in plan.iter().filter(|part| part.source == Source::Local) {
             for block in part.range.start / BLOCK_BYTES..part.range.end.div_ceil(BLOCK_BYTES) {
                 let known = self.replica.view().extents().block(ino, block);

@@ -72,13 +72,11 @@ impl Node {
         };
         if is_due {
             let _guard = self.locks.lock(ino, Mode::Exclusive).await;
-            let time = self.ports.clock.wall();
-            let proposed = self.replica.propose(|state| match is_directory || is_whole(state, ino) {
-                true => Ok(Command::Backing(BackingCommand::SendAgain { ino, stamp: Stamp { time, version: state.next_version() } })),
+            self.commit_stamped(|state, stamp| match is_directory || is_whole(state, ino) {
+                true => Ok(Command::Backing(BackingCommand::SendAgain { ino, stamp })),
                 false => Err(RpcError::Denied("not all of it is here any more".into())),
-            });
-            let (_, applied) = proposed.await?;
-            self.follow(applied, None).await?;
+            })
+            .await?;
         }
         self.force_log().await?;
         self.sent(ino).await
@@ -243,25 +241,22 @@ impl Node {
             if !is_changed && meta.etag == etag {
                 return Ok(AdminReply::RolledBack { before_bytes, lost_bytes: 0, bytes: before_bytes });
             }
-            let time = self.ports.clock.wall();
-            let proposed = self.replica.propose(|state| {
+            let rolled_back = self.commit_stamped(|state, stamp| {
                 let claimed = state.backing().claimed(state.namespace(), ino);
                 // Written or moved meanwhile.
                 if claimed.is_none_or(|claimed| claimed.key != key || claimed.etag != etag.0) {
                     return Err(RpcError::Overloaded);
                 }
-                let stamp = Stamp { time, version: state.next_version() };
                 let modified = object::modified(&meta.tags).unwrap_or(Time::from_secs(meta.modified_secs));
                 let (etag, len_bytes) = (meta.etag.0.clone(), meta.len_bytes);
                 Ok(Command::Backing(BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp }))
             });
-            match proposed.await {
-                Ok((_, applied)) => self.follow(applied, None).await?,
+            match rolled_back.await {
                 Err(RpcError::Overloaded) => {
                     backoff.wait(&self.ports, None).await;
                     continue;
                 }
-                Err(error) => return Err(error),
+                rolled_back => rolled_back?,
             }
             self.force_log().await?;
             self.end_troubles().await;
