@@ -55,6 +55,7 @@ mod serve;
 mod session;
 pub mod side_by_side;
 mod signal;
+mod snapshot;
 mod stats;
 mod store;
 mod streams;

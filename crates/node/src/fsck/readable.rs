@@ -3,7 +3,8 @@
 
 use super::named;
 use crate::log::{Log, LogError};
-use crate::recover::{OpenError, items};
+use crate::recover::OpenError;
+use crate::snapshot::items;
 use ebb_core::backing::Dirt;
 use ebb_core::partition::Partition;
 use ebb_format::identity::Serves;

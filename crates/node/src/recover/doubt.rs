@@ -1,0 +1,125 @@
+//! What the death of the process before, or a power cut, may have done to the bytes that its log speaks of.
+
+use super::replay::Blocks;
+use crate::{Node, packs};
+use ebb_model::*;
+use ebb_ports::DiskError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Blocks that a start writes once more before others have their turn.
+const WRITTEN_IN_A_ROW: u64 = 256;
+
+impl Node {
+    /// Bytes that were written and not forced may be anything since a power cut. What an upload is found to have made
+    /// clean is among them and is fetched again. Where nothing of them is left there are zeros: what is missing
+    /// later was taken from here by something else.
+    pub(super) async fn doubt(&self, doubtful: Blocks) -> Result<(), RpcError> {
+        for (ino, ranges) in doubtful {
+            for blocks in ranges {
+                self.store.fill_up(&self.place(ino), &blocks).await.map_err(|error| self.disk_failed(ino, error))?;
+                let Range { start, end } = blocks;
+                self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: start, count: end - start })).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A sync of what the process before has written may have failed, of which this one hears nothing. Of an exposed file
+    /// nobody but who stores into it may write anything.
+    pub(super) async fn dirty_again(&self, kept: Blocks) -> Result<(), RpcError> {
+        let mut written = 0u64;
+        for (ino, ranges) in kept.into_iter().filter(|(ino, _)| !self.replica.view().extents().is_exposed(*ino)) {
+            let dirty = |blocks: Range<u64>| self.replica.view().extents().dirty_runs(ino, blocks);
+            for block in ranges.into_iter().flat_map(dirty).flatten() {
+                written += 1;
+                if written.is_multiple_of(WRITTEN_IN_A_ROW) {
+                    // Whoever keeps the volume meanwhile has his turn.
+                    self.ports.clock.sleep(Duration::from_micros(1)).await;
+                }
+                match self.store.dirty_again(&self.place(ino), block).await {
+                    // A full disk is no reason not to start.
+                    Err(DiskError::NoSpace) => tracing::warn!(%ino, block, "no room to write once more what is not forced"),
+                    again => again.map_err(|error| self.disk_failed(ino, error))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Of a block without a checksum nobody could tell later that it is gone. Before anybody writes beside it, it gets
+    /// one that zeros do not have.
+    pub(super) async fn find_missing(&self) -> Result<(), RpcError> {
+        let mut void = BTreeMap::<Ino, Vec<u64>>::new();
+        let version = {
+            let state = self.replica.view();
+            let unexposed = state.extents().void_blocks().filter(|(ino, _)| !state.extents().is_exposed(*ino));
+            unexposed.for_each(|(ino, block)| void.entry(ino).or_default().push(block));
+            state.version()
+        };
+        let damaged = !ebb_format::crc32c(&[0; BLOCK_BYTES as usize]);
+        for (ino, blocks) in void {
+            let missing = self.store.missing(&self.place(ino), blocks.into_iter()).await;
+            let sums: Vec<(u64, u32)> =
+                missing.map_err(|error| self.disk_failed(ino, error))?.into_iter().map(|block| (block, damaged)).collect();
+            if !sums.is_empty() {
+                tracing::error!(%ino, blocks = sums.len(), "bytes that the bucket does not have are gone from the node's disk");
+                self.sum_unless_exposed(ino, version, &sums).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A write into a block that has no checksum is in the store file before anything of it is in
+    /// the log. Where the process died in between, readers see what nobody else knows of.
+    pub(super) fn doubt_void_blocks(&self) {
+        let state = self.replica.view();
+        let blocks: Vec<(Ino, Range<u64>)> = state.extents().void_blocks().map(|(ino, block)| (ino, block..block + 1)).collect();
+        self.store.not_forced(blocks.iter().map(|(ino, block)| (self.place(*ino), block)));
+    }
+
+    /// Store files of inodes that are gone or elsewhere, and bytes beyond the end of a file, are
+    /// what a crash between a command and its effects leaves, or one between bytes and their command (O-80).
+    pub(super) async fn drop_strays(&self) -> Result<(), DiskError> {
+        for ino in self.store.list() {
+            let place = self.place(ino);
+            let is_known = self.replica.view().namespace().inode(ino).is_some();
+            match place.packed {
+                _ if !is_known => self.store.drop_file(ino).await?,
+                Some(_) => self.store.drop_own(ino).await?,
+                None => self.store.cut(&place, place.size_bytes).await?,
+            }
+        }
+        for pack in self.store.packs.found.clone() {
+            let used: Vec<PackRange> = self.replica.view().extents().packed_in(pack).map(|(range, _)| range).collect();
+            if used.is_empty() {
+                self.store.drop_pack(pack).await?;
+                continue;
+            }
+            for gap in packs::gaps(pack, &used) {
+                self.store.free(gap).await?;
+            }
+        }
+        // At once: a run that is killed before it forces them leaves no trace of its cuts.
+        self.store.sync_cuts().await
+    }
+
+    /// Holes that a crash has kept from the store file, as far as nothing was written there
+    /// since. Forced before anybody sees them: what was there must not come back later.
+    pub(super) async fn make_holes(&self, holes: Vec<(Ino, Range<u64>)>) -> Result<(), DiskError> {
+        let mut made = BTreeSet::new();
+        for (ino, blocks) in holes {
+            for block in blocks {
+                if self.replica.view().extents().block(ino, block).is_none() {
+                    self.store.hole(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES).await?;
+                    made.insert(ino);
+                }
+            }
+        }
+        for ino in made {
+            self.store.sync(SyncScope::File(ino)).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,342 @@
+//! Starting a node: whose volume it is, what the log says (O-70), what a power cut took back.
+
+mod doubt;
+mod ownership;
+mod replay;
+mod root;
+
+pub(crate) use ownership::give_back;
+pub(crate) use replay::{Replayed, replay};
+
+use crate::bucket::Answers;
+use crate::cache::Cache;
+use crate::exposed::Exposures;
+use crate::fetch::Downloads;
+use crate::flush::Flusher;
+use crate::forget::Forgetting;
+use crate::fsck::Readable;
+use crate::gone::Gone;
+use crate::head::{Candidate, HeadError, TakeOver, Tenure};
+use crate::holes::Holes;
+use crate::identity::{self, IdentityError};
+use crate::lend::Loans;
+use crate::log::{self, Log, LogError, Recovery, Start};
+use crate::members;
+use crate::metadata::Metadata;
+use crate::paced::Pace;
+use crate::quota::Quotas;
+use crate::replica::Replica;
+use crate::revalidate::Revalidation;
+use crate::scrub::Scrub;
+use crate::side_by_side::Member;
+use crate::stats::Counters;
+use crate::store::Store;
+use crate::{Node, Options, Planted};
+use ebb_core::partition::Inconsistent;
+use ebb_format::FormatError;
+use ebb_format::identity::{Identity, Serves};
+use ebb_format::segment::VolumeId;
+use ebb_model::*;
+use ebb_ports::{Bucket, CountedBucket, DiskError, Ports};
+use futures_util::future::{Either, select};
+use ownership::{Buckets, claim, rearrange, serves, unwritten, wipe};
+use root::empty;
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use thiserror::Error;
+
+#[derive(Clone, PartialEq, Debug, Error)]
+pub enum OpenError {
+    #[error("the data directory cannot be used: {0}")]
+    Disk(#[from] DiskError),
+    #[error("the data directory cannot be used: {0}")]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Head(#[from] HeadError),
+    /// The volume is to be joined at `address`. Of it `stranded` files, directories and deletes
+    /// of an earlier time are in the data directory and nowhere else.
+    #[error("the volume is served by {owner} at {address}")]
+    Elsewhere { owner: String, address: String, cluster: ClusterId, stranded: u64 },
+    #[error("the log of the data directory: {0}")]
+    Log(#[from] LogError),
+    #[error("{0}. Nothing was changed: `ebb fsck DATA_DIRECTORY` names these, and says what can be done")]
+    Damaged(Box<Readable>),
+    #[error("the log of the data directory holds what cannot be: {0}")]
+    State(#[from] Inconsistent),
+    #[error("the snapshot of the data directory holds what cannot be: {0}")]
+    Snapshot(#[from] FormatError),
+    #[error("no volume was ever served from this data directory")]
+    Unused,
+    #[error("the log of the data directory lacks the snapshot that it builds on")]
+    NoSnapshot,
+    #[error("the data directory holds another volume ({there}) than {backing}: give this one a data directory of its own")]
+    OtherVolume { there: String, backing: String },
+    #[error(
+        "{backing} was served by another node since this data directory was last used, and {dirty} files and directories here had \
+         not reached it by then. They cannot be written over what came after: keep the data directory, start with another one, \
+         and see docs/operation.md on how to get at these files"
+    )]
+    Superseded { backing: String, dirty: u64 },
+    #[error("two buckets are to be at {dir}: a directory has one")]
+    TwiceAt { dir: MemberDir },
+    #[error("the bucket of {dir}: {error}")]
+    Member { dir: MemberDir, error: Box<HeadError> },
+    #[error("{dir} cannot be the directory of a bucket: {root} has something there, which would no longer be shown")]
+    NotFree { dir: MemberDir, root: String },
+    #[error(
+        "the data directory was last used with {before}, and {dirty} files and directories in it had not reached their buckets by \
+         then: start once more as it was, and unmount, before other buckets take their place"
+    )]
+    Rearranged { before: String, dirty: u64 },
+    #[error("{key} in the bucket cannot be read: {what}")]
+    Root { key: String, what: String },
+    #[error("{0}")]
+    Request(#[from] RpcError),
+}
+
+impl Node {
+    /// Opens the data directory, takes over the volume, and is ready to serve.
+    pub async fn open(ports: Ports, bucket: Option<Rc<dyn Bucket>>, options: Options) -> Result<Rc<Node>, OpenError> {
+        Node::open_over(ports, bucket, Vec::new(), options).await
+    }
+
+    /// [`Node::open`] over several buckets side by side: `root` has the volume's `.ebb/`, each
+    /// member what is below its directory.
+    pub async fn open_side_by_side(
+        ports: Ports,
+        root: Rc<dyn Bucket>,
+        members: Vec<Member>,
+        options: Options,
+    ) -> Result<Rc<Node>, OpenError> {
+        Node::open_over(ports, Some(root), members, options).await
+    }
+
+    async fn open_over(ports: Ports, root: Option<Rc<dyn Bucket>>, members: Vec<Member>, options: Options) -> Result<Rc<Node>, OpenError> {
+        ports.disk.lock()?;
+        let asked: Rc<RefCell<Tallies>> = Rc::default();
+        let counted = |bucket| -> Rc<dyn Bucket> { Rc::new(CountedBucket::new(bucket, ports.clock.clone(), asked.clone())) };
+        let pace = Rc::new(Pace::new(&ports.clock, options.download_bytes_per_sec, options.upload_bytes_per_sec));
+        let root = root.map(counted);
+        let mut members = members::in_order(members.into_iter().map(|member| member.within(counted)).collect())?;
+        let mut identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
+        if identity.serves.as_ref().is_some_and(|serves| serves.members != members::describe(&members)) {
+            identity = rearrange(&ports, identity).await?;
+        }
+        if let Some(root) = root.as_deref().filter(|_| identity.serves.is_none() && !members.is_empty()) {
+            members::check_free(root, &members).await?;
+        }
+        let Some(root) = root.clone().filter(|_| !options.read_only) else {
+            let backing = Buckets::of(root, None, members, asked, pace);
+            return Node::recover(ports, backing, options, identity, None).await;
+        };
+        let candidate = Candidate {
+            node: identity.node,
+            owner: options.owner.clone(),
+            address: options.address.clone(),
+            term: options.head_term,
+            members: members::describe(&members),
+            rearrange: options.rearrange,
+            restores: None,
+        };
+        let tenure = match Tenure::acquire(root.clone(), ports.clone(), candidate.clone(), options.take_over).await {
+            Ok(tenure) => Rc::new(tenure),
+            Err(HeadError::Held { owner, address, cluster, .. })
+                if matches!(options.take_over, TakeOver::Join | TakeOver::Leave) && !address.is_empty() =>
+            {
+                let stranded = match identity.serves.as_ref().filter(|before| before.cluster == cluster) {
+                    Some(before) => unwritten(&ports, before).await?,
+                    None => 0,
+                };
+                return Err(OpenError::Elsewhere { owner, address, cluster, stranded });
+            }
+            Err(refused) => return Err(refused.into()),
+        };
+        let held = tenure.clone();
+        let (has_nothing, others) = (identity.serves.is_none(), RefCell::new(None));
+        let opening = async {
+            if let Err(refused) = members::hold(&mut members, &ports, &candidate, options.take_over, &root.describe()).await {
+                give_back(&tenure).await;
+                return Err(refused);
+            }
+            let backing = Buckets::of(Some(root), Some(tenure.clone()), members, asked.clone(), pace);
+            let members = backing.members.clone();
+            others.replace(Some(members.clone()));
+            let recovering = Node::recover(ports.clone(), backing, options, identity, Some(tenure));
+            match select(pin!(recovering), pin!(members::keep(&members))).await {
+                Either::Left((node, _)) => node,
+                Either::Right((never, _)) => match never {},
+            }
+        };
+        // Recovery may last longer than the head's term, and so may other buckets.
+        let opened = match select(pin!(opening), pin!(held.keep())).await {
+            Either::Left((node, _)) => node,
+            Either::Right((never, _)) => match never {},
+        };
+        // Nothing is here that the next one should wait for.
+        if let (Err(_), true, Some(members)) = (&opened, has_nothing, others.take()) {
+            give_back(&held).await;
+            members::release(&members).await;
+        }
+        opened
+    }
+
+    /// Makes a node of what the data directory holds, if that may go on.
+    async fn recover(
+        ports: Ports,
+        backing: Buckets,
+        mut options: Options,
+        identity: Identity,
+        tenure: Option<Rc<Tenure>>,
+    ) -> Result<Rc<Node>, OpenError> {
+        let serves = serves(&ports, &backing, tenure.as_deref(), &identity);
+        let Buckets { bucket, members, asked } = backing;
+        let known = identity.serves.as_ref();
+        if let Err(refused) = claim(&ports, &identity, &serves, tenure.is_some()).await {
+            if let Some(tenure) = tenure {
+                give_back(&tenure).await;
+                members::release(&members).await;
+            }
+            return Err(refused);
+        }
+        if known.is_none_or(|known| known.incarnation != serves.incarnation) {
+            wipe(&ports).await?;
+        }
+        if known != Some(&serves) {
+            identity::store(&*ports.disk, &Identity { node: identity.node, serves: Some(serves.clone()) }).await?;
+        }
+
+        let (log, recovery) = match recover_log(&ports, &serves, &options).await {
+            Err(damage @ LogError::Corrupt { .. }) => {
+                return Err(OpenError::Damaged(Box::new(Readable::of(&ports, &serves, damage).await)));
+            }
+            recovered => recovered?,
+        };
+        let recovered = log.written();
+        // Nothing was ever acknowledged here: the first snapshot comes before that.
+        let fresh = recovery.is_empty();
+        let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
+        let mut missing_root = None;
+        let Replayed { partition, unsynced, kept, doubtful, unforced, holes, cuts } = match fresh {
+            true => {
+                let (partition, root) = empty(&ports, bucket.as_deref(), &serves, &options).await?;
+                missing_root = root;
+                Replayed::of(partition)
+            }
+            false => replay(recovery).await?,
+        };
+        let store = Store::open(ports.disk.clone()).await?;
+        if let Some((last, _)) = partition.extents().packs().last() {
+            store.packs.begin_after(last);
+        }
+        let space = ports.disk.space().await?;
+        let object_bytes = bucket.as_ref().map_or(u64::MAX, |bucket| bucket.capabilities().max_object_bytes);
+        let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
+        fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
+        let node = Rc::new(Node {
+            cluster: serves.cluster,
+            incarnation: serves.incarnation,
+            replica: Replica::new(partition, log, ports.spawn.clone()),
+            store,
+            tenure,
+            bucket,
+            flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
+            downloads: Downloads::new(members.len() + 1, options.download_buffer_bytes(), &ports.clock),
+            answers: (0..=members.len()).map(|_| Answers::default()).collect(),
+            members,
+            attachments: Default::default(),
+            advisory: Default::default(),
+            locks: Default::default(),
+            loads: Default::default(),
+            listings: Default::default(),
+            pages: Default::default(),
+            traversals: Default::default(),
+            revalidation: Revalidation::default(),
+            gone: Gone::default(),
+            forgetting: Forgetting::default(),
+            metadata: Metadata::default(),
+            cache: Cache::new(&options),
+            holes: Holes::default(),
+            loans: Loans::default(),
+            exposures: Exposures::default(),
+            scrub: Scrub::default(),
+            quotas: Quotas::default(),
+            counters: Counters::new(ports.clock.monotonic(), asked),
+            under_way: Default::default(),
+            troubles: Default::default(),
+            run: ports.entropy.next_u64(),
+            max_file_bytes,
+            recovered,
+            unforced: RefCell::new(unforced),
+            safe: Cell::new(LogIndex(0)),
+            found: Cell::new(LogIndex(0)),
+            snapshot_at: Cell::new(snapshot_at),
+            stopping: Default::default(),
+            ports,
+            options,
+        });
+        node.trouble("root", missing_root);
+        match fresh {
+            true => node.write_snapshot().await?,
+            // The run before may have ended between giving it its name and making that durable.
+            false => node.ports.disk.sync_dir(log::SNAPSHOT_DIR).await?,
+        }
+        node.store.not_forced(unsynced.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (node.place(*ino), run))));
+        node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.place(ino), len)));
+        node.dirty_again(kept).await?;
+        node.doubt_void_blocks();
+        // What is removed or cut now must not come back with the next power cut.
+        node.force_log().await?;
+        node.drop_strays().await?;
+        node.store.sync_names().await?;
+        node.make_holes(holes).await?;
+        node.resume_sessions().await?;
+        let late = match node.tenure {
+            Some(_) => node.settle_uploads().await?,
+            None => Vec::new(),
+        };
+        node.doubt(doubtful).await?;
+        node.find_missing().await?;
+        node.fill_cache_order();
+        node.start(late);
+        Ok(node)
+    }
+
+    /// Clients of before the restart have their whole term to come back, unless they lived
+    /// in the node's own process, which only one can have outlived.
+    async fn resume_sessions(&self) -> Result<(), RpcError> {
+        let now = self.ports.clock.monotonic();
+        let sessions: Vec<SessionId> = self.replica.view().sessions().iter().map(|(session, _)| session).collect();
+        for session in sessions {
+            if self.options.embedded && self.options.heir_of != Some(session) {
+                self.commit(Command::SessionClose { session }).await?;
+            } else {
+                self.attachments.await_return(session, now);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A cache as large as the disk would starve everything else on it: a tenth stays free.
+fn fit_cache(options: &mut Options, available_bytes: u64) {
+    options.cache_bytes = options.cache_bytes.min(available_bytes / 10 * 9);
+    options.dirty_bytes = options.dirty_bytes.min(options.cache_bytes / 10 * 8);
+}
+
+async fn recover_log(ports: &Ports, serves: &Serves, options: &Options) -> Result<(Log, Recovery), LogError> {
+    let options = log::Options {
+        volume: VolumeId(serves.cluster.0),
+        incarnation: serves.incarnation,
+        segment_bytes: options.segment_bytes,
+        late_records: options.has(Planted::LateRecord),
+    };
+    let (log, recovery) = Log::recover(ports.disk.clone(), ports.spawn.clone(), options).await?;
+    if let Some(damage) = &recovery.damaged {
+        tracing::error!(%damage, "a part of the log or a snapshot is damaged; another stands in for it");
+    }
+    if let Start::PowerCut { cut_after, dropped } = recovery.start {
+        tracing::warn!(cut_after = cut_after.0, dropped, "the machine went down: what had not been forced is gone");
+    }
+    Ok((log, recovery))
+}

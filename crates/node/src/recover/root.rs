@@ -1,0 +1,66 @@
+//! The state of a volume that this node has not served before.
+
+use super::OpenError;
+use crate::Options;
+use crate::bucket::{MAX_DAMAGED, bucket_refusal};
+use ebb_core::backing::{keys, page_key};
+use ebb_core::partition::Partition;
+use ebb_format::identity::Serves;
+use ebb_format::page;
+use ebb_model::*;
+use ebb_ports::{Bucket, BucketError, ListRequest, Ports};
+
+/// The state of a volume that this node has not served before, and what is wrong with that.
+pub(super) async fn empty(
+    ports: &Ports,
+    bucket: Option<&dyn Bucket>,
+    serves: &Serves,
+    options: &Options,
+) -> Result<(Partition, Option<String>), OpenError> {
+    let now = ports.clock.wall();
+    let default = InstalledRecord {
+        mode: 0o755,
+        nlink: 2,
+        uid: options.uid,
+        gid: options.gid,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        xattrs: Vec::new(),
+        links: Vec::new(),
+    };
+    let Some(bucket) = bucket else { return Ok((Partition::new(serves.incarnation, default, false), None)) };
+    let key = page_key(Ino::ROOT);
+    let mut attempt = 1;
+    loop {
+        let object = match bucket.get(&key, None, None).await {
+            Ok(object) => object,
+            Err(BucketError::NotFound { .. }) => {
+                let missing = has_pages(bucket).await.map_err(|error| OpenError::Request(bucket_refusal(&error)))?.then(|| {
+                    format!(
+                        "{key} is not in the bucket, where pages of other directories are: it was removed, or never written. Attributes, \
+                         links and special files of the root are not known, nor what has been renamed into it"
+                    )
+                });
+                missing.iter().for_each(|what| tracing::error!("{what}"));
+                return Ok((Partition::new(serves.incarnation, default, true), missing));
+            }
+            Err(error) => {
+                tracing::error!(%error, "the root of the volume cannot be read");
+                return Err(OpenError::Request(bucket_refusal(&error)));
+            }
+        };
+        match page::decode(&object.body) {
+            Ok(head) => return Ok((Partition::new(serves.incarnation, head.page.record, true), None)),
+            Err(error) if attempt == MAX_DAMAGED => return Err(OpenError::Root { key, what: error.to_string() }),
+            Err(error) => tracing::warn!(attempt, "{key} came from the bucket as it was not written: {error}"),
+        }
+        attempt += 1;
+    }
+}
+
+pub(super) async fn has_pages(bucket: &dyn Bucket) -> Result<bool, BucketError> {
+    let listed = bucket.list(ListRequest { prefix: keys::pages_prefix(), by_directory: false, after: None, limit: 1 }).await?;
+    Ok(!listed.entries.is_empty())
+}

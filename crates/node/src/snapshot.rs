@@ -1,0 +1,62 @@
+//! The state after one command, in frames, so that the log before it can go.
+
+use crate::log::SnapshotFrames;
+use crate::recover::OpenError;
+use crate::replica::refusal;
+use crate::{Node, Planted};
+use ebb_core::partition::SnapshotItem;
+use ebb_format::snapshot;
+use ebb_model::*;
+
+/// Items of one frame of a snapshot.
+const ITEMS_PER_FRAME: usize = 512;
+
+impl Node {
+    /// Writes the state as a snapshot, so that the log before it can go.
+    pub(crate) async fn write_snapshot(&self) -> Result<(), RpcError> {
+        let (at, version, state, holes) = {
+            let state = self.replica.view();
+            (state.applied(), state.version(), state.clone(), self.holes.made())
+        };
+        // Whatever the snapshot speaks of is in the store files and forced before it counts.
+        holes.await;
+        // The first one speaks of nothing, and comes before all that is logged: no log stands without one.
+        if at > LogIndex(0) {
+            self.force(SyncScope::All).await?;
+        }
+        let kept = |item: &SnapshotItem| !(self.has(Planted::LostSession) && matches!(item, SnapshotItem::Session { .. }));
+        self.replica.log().snapshot(at, version, frames(state.items().filter(kept))).await.map_err(refusal)?;
+        self.snapshot_at.set(at);
+        Ok(())
+    }
+}
+
+pub(crate) async fn items(mut snapshot: SnapshotFrames) -> Result<Vec<SnapshotItem>, OpenError> {
+    let mut items = Vec::new();
+    while let Some(frame) = snapshot.next().await? {
+        items.append(&mut snapshot::value_of::<Vec<SnapshotItem>>(&frame)?);
+    }
+    Ok(items)
+}
+
+pub(crate) fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator<Item = Vec<u8>> {
+    let mut items = items.peekable();
+    let mut cut_off = Vec::<Vec<SnapshotItem>>::new();
+    std::iter::from_fn(move || {
+        let mut frame = match cut_off.pop() {
+            Some(frame) => frame,
+            None => {
+                items.peek()?;
+                items.by_ref().take(ITEMS_PER_FRAME).collect()
+            }
+        };
+        loop {
+            let content = snapshot::content_of(&frame).expect("items of a partition have an encoding");
+            if content.len() <= snapshot::MAX_FRAME_BYTES || frame.len() == 1 {
+                return Some(content);
+            }
+            // Extended attributes and links make some items long.
+            cut_off.push(frame.split_off(frame.len() / 2));
+        }
+    })
+}
