@@ -26,8 +26,12 @@ struct Volume {
 
 impl Volume {
     async fn new(world: &World) -> Volume {
+        Volume::with(world, PACKED_BYTES).await
+    }
+
+    async fn with(world: &World, pack_bytes: u64) -> Volume {
         let (machine, bucket) = (world.machine("a"), world.bucket());
-        let (process, client) = mount(&machine, &bucket).await;
+        let (process, client) = mount_with(&machine, &bucket, pack_bytes).await;
         let other = make(&client, "other").await;
         Volume { machine, bucket, process, client, other }
     }
@@ -94,6 +98,10 @@ impl Volume {
 }
 
 async fn mount(machine: &Machine, bucket: &SimBucket) -> (Process, Client) {
+    mount_with(machine, bucket, PACKED_BYTES).await
+}
+
+async fn mount_with(machine: &Machine, bucket: &SimBucket, pack_bytes: u64) -> (Process, Client) {
     let process = machine.process_on("node", "data");
     let never = Duration::from_secs(3600);
     let options = Options {
@@ -101,7 +109,7 @@ async fn mount(machine: &Machine, bucket: &SimBucket) -> (Process, Client) {
         embedded: true,
         commit_interval: never,
         flush_interval: never,
-        pack_bytes: PACKED_BYTES,
+        pack_bytes,
         ..Options::default()
     };
     let node = open(&process, bucket, &options).await.unwrap().unwrap();
@@ -369,5 +377,49 @@ fn what_was_moved_and_lost_is_fetched_again() {
             assert!(bytes.len() == 5000 && is_all(&bytes, OLD), "seed {seed}: it is not what it was");
         };
         world.run(scenario).unwrap();
+    }
+}
+
+/// Situation: the disk is so full that a file can be copied to where it has room, and the log cannot say so. Danger: nobody ever gives back the
+/// room of the copy.
+#[test]
+fn a_move_that_a_full_disk_refuses_takes_no_room() {
+    // To another range, and to a store file of its own.
+    for grown_bytes in [5_000, 150_000] {
+        let world = World::new(1);
+        let scenario = async {
+            let volume = Volume::with(&world, PACK_BYTES).await;
+            let files = [0, 1, 2, 3, 4, 5, 6, 7].map(|at| format!("file {at}"));
+            let mut moved = Vec::new();
+            for name in &files {
+                moved.push(volume.file(name, 60_000).await);
+            }
+            // What is at the end of the pack file at work would grow where it is.
+            volume.file("behind", 100).await;
+            volume.force(moved[0]).await;
+            let disk = volume.machine.disk("data");
+            disk.set_capacity(disk.used_bytes());
+            for len in [50_000, 100, 1] {
+                let (name, value) = (Bytes::from_static(b"user.a"), Bytes::from(vec![1; len]));
+                let set = async || volume.client.setxattr(&Caller::ROOT, volume.other, name.clone(), value.clone(), XattrMode::Set).await;
+                while set().await.is_ok() {}
+            }
+            let before = disk.used_bytes();
+            for ino in moved.iter().cycle().take(40) {
+                disk.set_capacity(disk.used_bytes() + 100_000);
+                let grown = volume.client.write(&Caller::ROOT, *ino, 60_000, Bytes::from(vec![NEW; grown_bytes]), false).await;
+                assert_eq!(grown.map(drop), Err(FsError::NoSpace));
+            }
+            disk.set_capacity(64 << 30);
+            volume.force_log().await;
+            let more = disk.used_bytes().saturating_sub(before);
+            assert!(more < 100_000, "{more} bytes are nobody's");
+            for ino in moved {
+                let bytes = volume.read(ino).await;
+                assert!(bytes.len() == 60_000 && is_all(&bytes, OLD));
+            }
+            volume.expect_sound().await;
+        };
+        world.run(scenario).unwrap_or_else(|failure| panic!("{grown_bytes}: {failure}"));
     }
 }

@@ -243,20 +243,31 @@ impl Node {
         let range = reserved.as_ref().map(|reserved| reserved.range);
         let to = Place { packed: range, ..*from };
         let stays = from.packed.zip(range).is_some_and(|(before, now)| now.begins_as(&before));
-        if !stays && let Err(error) = self.copy_to(from, &to).await {
-            // What was written there is nobody's.
-            match range {
-                Some(range) => self.store.vacate(range, self.replica.log().written()),
-                None => self.forget_own(ino).await?,
-            }
-            return Err(error);
-        }
-        let index = self.commit(Command::Extent(ExtentCommand::Packed { ino, range })).await?;
+        let copied = if stays { Ok(()) } else { self.copy_to(from, &to).await };
+        let moved = match copied {
+            Ok(()) => self.commit(Command::Extent(ExtentCommand::Packed { ino, range })).await,
+            Err(error) => Err(error),
+        };
         let place = self.place(ino);
-        if let Some(unused) = range.filter(|_| place.packed != range) {
-            self.store.vacate(unused, index);
+        let is_there = place.packed == range;
+        match moved {
+            Ok(index) => {
+                if let Some(unused) = range.filter(|_| !is_there) {
+                    self.store.vacate(unused, index);
+                }
+                Ok(place)
+            }
+            Err(error) => {
+                // What was written there is nobody's. What a log has that has failed the next start finds out.
+                if !stays && !is_there && self.expect_log().is_ok() {
+                    match range {
+                        Some(range) => self.store.vacate(range, self.replica.log().written()),
+                        None => self.forget_own(ino).await?,
+                    }
+                }
+                Err(error)
+            }
         }
-        Ok(place)
     }
 
     /// An empty store file for a file whose bytes are not in one.
