@@ -380,6 +380,41 @@ fn what_was_moved_and_lost_is_fetched_again() {
     }
 }
 
+/// Situation: of the pack file with the least in it a file cannot be read any more, and the bucket does not have it. Danger: what else is
+/// there stays there for its sake, and so does all that is in the other pack files, which come after it.
+#[test]
+fn a_file_that_cannot_be_moved_keeps_no_other_from_it() {
+    let world = World::new(1);
+    let scenario = async {
+        let volume = Volume::new(&world).await;
+        for at in 0..128 {
+            let ino = volume.file(&format!("file {at}"), 3000).await;
+            volume.force(ino).await;
+        }
+        let packs = volume.paths("packs/");
+        assert_eq!(packs.len(), 4);
+        // Two are left in the first one, and three in each of the others.
+        for at in (0..128).filter(|at| at % 16 != 0 && !(at > &32 && at % 32 == 1)) {
+            volume.unlink(&format!("file {at}")).await;
+        }
+        volume.force_log().await;
+        volume.machine.disk("data").spoil(&packs[0], 0..3000).unwrap();
+        let before = volume.packs().await;
+        assert_eq!((before.packs, before.files), (4, 11));
+        world.sleep(Duration::from_secs(60)).await;
+        volume.force_log().await;
+        assert_eq!(volume.packs().await, PackStatus { packs: 2, ..before });
+        let left = volume.paths("packs/");
+        assert!(left.len() == 2 && left.contains(&packs[0]), "{left:?}");
+        volume.unlink("file 0").await;
+        volume.force_log().await;
+        assert_eq!(volume.packs().await.packs, 1, "it was not alone there");
+        let moved = volume.client.lookup(Ino::ROOT, &Name::new(b"file 16").unwrap()).await.unwrap();
+        assert!(is_all(&volume.read(moved.ino).await, OLD));
+    };
+    world.run(scenario).unwrap();
+}
+
 /// Situation: the disk is so full that a file can be copied to where it has room, and the log cannot say so. Danger: nobody ever gives back the
 /// room of the copy.
 #[test]

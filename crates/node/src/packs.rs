@@ -22,6 +22,9 @@ pub const DIRECTORY: &str = "packs";
 /// How often it looks for a pack file that is mostly holes.
 const COMPACTION_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How long a pack file is left as it is of which something could not be moved: what cannot be read now will hardly be readable soon.
+const STUCK_TIME: Duration = Duration::from_secs(600);
+
 /// A pack file is compacted when less than 1 / this of what one can hold is in use.
 const COMPACTED_SHARE: u64 = 4;
 
@@ -47,6 +50,8 @@ struct State {
     reserved: BTreeMap<PackId, u64>,
     /// Nothing is added to these any more. All that was in one may have gone while something was.
     ended: BTreeSet<PackId>,
+    /// Something could not be moved out of these, which are left as they are until then.
+    stuck: BTreeMap<PackId, Duration>,
 }
 
 /// A range that is kept until this is dropped, whatever the log says.
@@ -103,6 +108,16 @@ impl Packs {
     /// Pack files that are added to no longer and may be empty.
     pub fn ended(&self) -> Vec<PackId> {
         self.state.borrow().ended.iter().copied().collect()
+    }
+
+    fn is_stuck(&self, pack: PackId, now: Duration) -> bool {
+        self.state.borrow().stuck.get(&pack).is_some_and(|until| now < *until)
+    }
+
+    fn note_stuck(&self, pack: PackId, now: Duration) {
+        let mut state = self.state.borrow_mut();
+        state.stuck.retain(|_, until| now < *until);
+        state.stuck.insert(pack, now + STUCK_TIME);
     }
 
     /// The pack file is gone, or goes with the last that is in it.
@@ -344,10 +359,8 @@ impl Node {
             if self.attachments.awaits_any() || self.read_only() {
                 continue;
             }
-            if let Some(pack) = self.sparse_pack()
-                && let Err(error) = self.compact(pack).await
-            {
-                tracing::warn!(pack = pack.0, %error, "a pack file could not be compacted");
+            if let Some(pack) = self.sparse_pack() {
+                self.compact(pack).await;
             }
         }
     }
@@ -355,25 +368,39 @@ impl Node {
     /// The pack file with the least in use, if that is little.
     fn sparse_pack(&self) -> Option<PackId> {
         let state = self.replica.view();
+        let now = self.ports.clock.monotonic();
         // What could not be forced where it is cannot leave it.
-        let stuck: BTreeSet<PackId> =
+        let failed: BTreeSet<PackId> =
             self.store.failed().into_iter().filter_map(|(ino, _)| Some(state.extents().packed(ino)?.pack)).collect();
-        let packs = state.extents().packs().filter(|(pack, _)| !stuck.contains(pack) && !self.store.packs.is_in_use(*pack));
+        let may_go = |pack| !failed.contains(&pack) && !self.store.packs.is_in_use(pack) && !self.store.packs.is_stuck(pack, now);
+        let packs = state.extents().packs().filter(|(pack, _)| may_go(*pack));
         let (pack, used) = packs.min_by_key(|(_, bytes)| *bytes)?;
         (used < self.options.pack_bytes / COMPACTED_SHARE).then_some(pack)
     }
 
-    /// Moves what is in a pack file to the one at work. The file goes when the log is forced.
-    pub(crate) async fn compact(&self, pack: PackId) -> Result<(), RpcError> {
+    /// Moves what is in a pack file to the one at work. The file goes when the log is forced, if there is nothing left in it: one file that
+    /// cannot be moved keeps no other there.
+    async fn compact(&self, pack: PackId) {
         let files: Vec<Ino> = self.replica.view().extents().packed_in(pack).map(|(_, ino)| ino).collect();
         tracing::debug!(pack = pack.0, files = files.len(), "compacting a pack file");
+        let mut left = Vec::new();
         for ino in files {
-            let _guard = self.locks.lock(ino, Mode::Exclusive).await;
-            self.vacate(ino).await?;
-            let place = self.place(ino);
-            if let Some(range) = place.packed.filter(|range| range.pack == pack) {
-                self.relocate(&place, Some(self.reserve_room(range.len_bytes))).await?;
+            if let Err(error) = self.move_out_of(pack, ino).await {
+                left.push((ino, error));
             }
+        }
+        if let Some((ino, error)) = left.first() {
+            tracing::warn!(pack = pack.0, files = left.len(), %ino, %error, "a pack file could not be compacted");
+            self.store.packs.note_stuck(pack, self.ports.clock.monotonic());
+        }
+    }
+
+    async fn move_out_of(&self, pack: PackId, ino: Ino) -> Result<(), RpcError> {
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        self.vacate(ino).await?;
+        let place = self.place(ino);
+        if let Some(range) = place.packed.filter(|range| range.pack == pack) {
+            self.relocate(&place, Some(self.reserve_room(range.len_bytes))).await?;
         }
         Ok(())
     }
