@@ -104,14 +104,8 @@ async fn mount(machine: &Machine, bucket: &SimBucket) -> (Process, Client) {
 async fn mount_with(machine: &Machine, bucket: &SimBucket, pack_bytes: u64) -> (Process, Client) {
     let process = machine.process_on("node", "data");
     let never = Duration::from_secs(3600);
-    let options = Options {
-        volume: "ebb".into(),
-        embedded: true,
-        commit_interval: never,
-        flush_interval: never,
-        pack_bytes,
-        ..Options::default()
-    };
+    let options =
+        Options { volume: "ebb".into(), embedded: true, commit_interval: never, flush_interval: never, pack_bytes, ..Options::default() };
     let node = open(&process, bucket, &options).await.unwrap().unwrap();
     let client = attach_embedded(&process, &node).await.unwrap().unwrap();
     (process, client)

@@ -6,7 +6,7 @@ use crate::bucket::Damage;
 use crate::locks::Mode;
 use crate::store::Place;
 use crate::streams::MAX_REQUEST_BYTES;
-use ebb_core::extent::{self, Block};
+use ebb_core::extent::{self, Block, Segment, Source};
 use ebb_format::sums::Sums;
 use ebb_model::*;
 use ebb_ports::ETag;
@@ -179,6 +179,24 @@ impl Node {
             self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: run.start, count: run.end - run.start })).await?;
         }
         if self.store.is_young(ino) { Ok(()) } else { self.force_log().await.map(drop) }
+    }
+
+    /// Computes the checksums of such blocks, by their versions, that have none, so that from now on
+    /// damage is seen.
+    pub(crate) async fn sum_void(&self, ino: Ino, plan: &[Segment], of: impl Fn(u64, Version) -> bool) -> Result<(), RpcError> {
+        let mut sums = Vec::new();
+        let version = self.replica.view().version();
+        for part in plan.iter().filter(|part| part.source == Source::Local) {
+            for block in part.range.start / BLOCK_BYTES..part.range.end.div_ceil(BLOCK_BYTES) {
+                let known = self.replica.view().extents().block(ino, block);
+                let void = known.is_some_and(|known| known.sum.is_none() && of(block, known.version));
+                if void {
+                    let data = self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+                    sums.push((block, ebb_format::crc32c(&data.map_err(|error| self.disk_failed(ino, error))?)));
+                }
+            }
+        }
+        self.sum_unless_exposed(ino, version, &sums).await
     }
 }
 

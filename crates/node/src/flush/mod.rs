@@ -13,6 +13,7 @@ mod preserve;
 mod refused;
 mod rests;
 mod said;
+mod settle;
 mod transact;
 mod upload;
 
