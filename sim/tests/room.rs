@@ -4,9 +4,12 @@ use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
-use ebb_sim::World;
+use ebb_ports::Capabilities;
 use ebb_sim::volume::rig;
-use futures_util::future::{join, join_all};
+use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Rate, Slowness, World};
+use futures_util::future::{Either, join, join_all, select};
+use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,17 +19,24 @@ const ROOT: Caller = Caller::ROOT;
 /// Runs `work` with a client of a node that lets one MiB wait for the bucket, for ten seconds,
 /// and caches eight.
 fn with_room_for_one<F: Future<Output = ()> + 'static>(seed: u64, work: impl FnOnce(Rc<World>, Rc<Client>) -> F) {
+    with_room_for(seed, MIB, work);
+}
+
+fn with_room_for<F: Future<Output = ()> + 'static>(seed: u64, dirty_bytes: u64, work: impl FnOnce(Rc<World>, Rc<Client>) -> F) {
     let world = Rc::new(World::new(seed));
     let done = world.run(async {
         let process = world.machine("a").process("node");
-        let space_timeout = Duration::from_secs(10);
-        let options =
-            Options { owner: "room".into(), embedded: true, dirty_bytes: MIB, cache_bytes: 8 * MIB, space_timeout, ..Options::default() };
+        let options = options(dirty_bytes);
         let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
         let client = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
         process.call(work(world.clone(), client)).await.expect("the process lives");
     });
     done.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+fn options(dirty_bytes: u64) -> Options {
+    let space_timeout = Duration::from_secs(10);
+    Options { owner: "room".into(), embedded: true, dirty_bytes, cache_bytes: 8 * MIB, space_timeout, ..Options::default() }
 }
 
 async fn fill(client: &Client, ino: Ino, mib: u64) -> Result<(), FsError> {
@@ -41,10 +51,32 @@ async fn make(client: &Client, name: &str) -> Ino {
     client.make(&ROOT, Ino::ROOT, &name, 0o600, Make::Regular, true).await.unwrap().ino
 }
 
-async fn dirty_bytes(client: &Client) -> u64 {
+async fn status(client: &Client) -> Status {
     match client.admin(AdminRequest::Status).await.unwrap() {
-        AdminReply::Status(status) => status.dirty_bytes,
+        AdminReply::Status(status) => *status,
         other => panic!("{other:?}"),
+    }
+}
+
+async fn dirty_bytes(client: &Client) -> u64 {
+    status(client).await.dirty_bytes
+}
+
+/// Files of so many MiB each that are in the bucket, and not in the cache.
+async fn in_the_bucket<const N: usize>(client: &Client, files: [(&str, u64); N]) -> [Ino; N] {
+    let mut made = [Ino::ROOT; N];
+    for (ino, (name, mib)) in made.iter_mut().zip(files) {
+        *ino = make(client, name).await;
+        fill(client, *ino, mib).await.unwrap();
+    }
+    client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+    client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+    made
+}
+
+async fn read(client: &Client, ino: Ino, mib: Range<u64>) {
+    for at in mib {
+        assert_eq!(client.read(ino, at * MIB, MIB as usize).await.unwrap().len() as u64, MIB);
     }
 }
 
@@ -115,4 +147,89 @@ fn who_makes_room_does_not_wait_behind_who_waits_for_it() {
         assert!(written.into_iter().all(|written| written.is_ok()));
         assert!(world.now() - began < Duration::from_secs(2), "{:?}", world.now() - began);
     });
+}
+
+/// Situation: a file is being sent of which a part is only in the bucket, and the bucket falls silent while it is asked for that: nobody may
+/// change the file meanwhile. What is clean of it, and of another one, fills the cache. Danger: who makes room waits for the file that is sent, and
+/// everybody who writes or reads anything waits behind him. Expectation: the other one makes room at once, and where there is
+/// nothing else a writer gets ENOSPC when his time is over.
+#[test]
+fn who_makes_room_does_not_wait_for_a_file_that_waits_for_its_bucket() {
+    with_room_for(4, 4 * MIB, |world, client| async move {
+        let [sent, other] = in_the_bucket(&client, [("sent", 6), ("other", 2)]).await;
+        read(&client, sent, 1..6).await;
+        read(&client, other, 0..2).await;
+        client.write(&ROOT, sent, 0, Bytes::from(vec![8; BLOCK_BYTES as usize]), false).await.unwrap();
+        let new = make(&client, "new").await;
+        // It is sent by one request, so that it is read before the bucket is asked to take anything.
+        let port = world.machine("a").process("other").bucket(&world.bucket());
+        world.bucket().set_capabilities(Capabilities { max_put_bytes: 8 * MIB, ..port.capabilities() });
+        world.bucket().vanish_for(Duration::from_secs(600));
+        let writes = async {
+            world.sleep(Duration::from_secs(1)).await;
+            let began = world.now();
+            fill(&client, new, 2).await.unwrap();
+            assert!(world.now() - began < Duration::from_secs(1), "{:?}", world.now() - began);
+            let write = async { client.write(&ROOT, new, 2 * MIB, Bytes::from(vec![7; MIB as usize]), false).await.map(drop) };
+            let (write, time) = (pin!(write), pin!(world.sleep(Duration::from_secs(20))));
+            let Either::Left((refused, _)) = select(write, time).await else { panic!("it waits for longer than it may") };
+            assert_eq!(refused, Err(FsError::NoSpace));
+        };
+        let flush = client.admin(AdminRequest::Flush { path: vec![] });
+        let Either::Right(_) = select(pin!(flush), pin!(writes)).await else { panic!("the bucket is there") };
+    });
+}
+
+/// Situation: several read a file that is longer than the cache, at one time and all the time. Danger: it is never evicted, since it is always
+/// being read, and more is cached than may be.
+#[test]
+fn what_is_read_all_the_time_is_evicted_all_the_same() {
+    with_room_for_one(5, |world, client| async move {
+        let [file] = in_the_bucket(&client, [("file", 48)]).await;
+        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) };
+        world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+        let reader = async |first: u64| {
+            let mut most = 0;
+            for at in first..first + 20 {
+                read(&client, file, at * 7 % 48..at * 7 % 48 + 1).await;
+                most = status(&client).await.cached_bytes.max(most);
+            }
+            most
+        };
+        let most = join_all((0..32).map(|reader_at| reader(reader_at * 5))).await.into_iter().max().unwrap();
+        // So much is read at one time, which comes in whatever there is.
+        assert!(most <= 32 * MIB, "{most} bytes were cached");
+    });
+}
+
+/// Situation: clean files fill the cache, and the store file of the first of them does not give back its space. Danger: who writes another file is told of that, though
+/// there is enough else to evict.
+#[test]
+fn a_file_that_cannot_be_evicted_is_passed_over() {
+    let world = World::new(6);
+    let done = world.run(async {
+        let (machine, bucket) = (world.machine("a"), world.bucket());
+        let start = async || {
+            let process = machine.process_on("node", "data");
+            let node = rig::open(&process, &bucket, &options(4 * MIB)).await.unwrap().unwrap();
+            let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+            (process, client)
+        };
+        let (process, client) = start().await;
+        for (name, mib) in [("first", 3), ("second", 4)] {
+            let ino = make(&client, name).await;
+            fill(&client, ino, mib).await.unwrap();
+            client.fsync(ino).await.unwrap();
+        }
+        client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        process.kill();
+        let (_process, client) = start().await;
+        let new = make(&client, "new").await;
+        fill(&client, new, 1).await.unwrap();
+        assert_eq!(status(&client).await.cached_bytes, 8 * MIB);
+        // After what the log has to say before, and force.
+        machine.disk("data").fail_nth(DiskOperation::Write, 3);
+        client.write(&ROOT, new, MIB, Bytes::from(vec![7; MIB as usize]), false).await.unwrap();
+    });
+    done.unwrap_or_else(|failure| panic!("{failure}"));
 }

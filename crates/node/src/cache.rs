@@ -9,13 +9,23 @@ use ebb_model::*;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::pin::pin;
+use std::time::Duration;
 
 const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 
 /// Evicted at one time beyond what is needed, as a share of the budget: evictions force
 /// the log, so they are made large and rare.
 const EVICTION_SHARE: u64 = 64;
+
+/// How long whoever makes room waits for a file that somebody reads or writes. Who waits for the disk is done by then; who waits for a
+/// bucket may not be for an hour, and nobody who has to do with other files waits for that.
+const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often a writer who waits for room looks whether what could not be evicted before can be now, of which nobody tells him.
+const ROOM_POLL: Duration = Duration::from_secs(1);
 
 pub struct Cache {
     order: RefCell<cache::Cache>,
@@ -116,7 +126,8 @@ impl Node {
             }
             let progress = Box::pin(self.flusher.progress.wait());
             self.flusher.urge();
-            match self.waiting("room for dirty bytes", select(progress, self.ports.clock.sleep(deadline - now))).await {
+            let pause = self.ports.clock.sleep(ROOM_POLL.min(deadline - now));
+            match self.waiting("room for dirty bytes", select(progress, pause)).await {
                 Either::Left(_) | Either::Right(_) => {}
             }
         }
@@ -135,8 +146,9 @@ impl Node {
         self.has_room_for_dirty(self.cache.refused_bytes.get())
     }
 
-    /// Makes room for bytes that come in clean. Where everything is dirty they come in all
-    /// the same: the budget of dirty bytes is below that of all bytes.
+    /// Makes room for bytes that come in clean. Where everything is dirty or in use they come in all
+    /// the same: the budget of dirty bytes is below that of all bytes. Of files that cannot be evicted
+    /// nobody is told as long as others can.
     pub(crate) async fn reserve_clean(&self, len_bytes: u64) -> Result<(), RpcError> {
         let over = |node: &Node| {
             let resident = node.replica.view().extents().resident_bytes();
@@ -146,15 +158,15 @@ impl Node {
         if over(self) == 0 {
             return Ok(());
         }
-        let _turn = self.cache.evicting.lock().await;
+        let turn = self.cache.evicting.lock().await;
         // Others may have made room meanwhile, which says nothing of how.
         if over(self) == 0 {
             return Ok(());
         }
         // Taken up again once this is over, or they would come up for ever.
-        let (mut kept, mut pinned) = (Vec::new(), Vec::new());
-        let mut evicted = Ok(());
-        while evicted.is_ok() && over(self) > 0 {
+        let (mut kept, mut taken, mut pinned) = (Vec::new(), Vec::new(), Vec::new());
+        let mut failed = None;
+        while over(self) > 0 && !self.is_of_all_files(&failed) {
             let wanted = over(self) + self.options.cache_bytes / EVICTION_SHARE;
             let victims = self.cache.order.borrow_mut().victims(wanted);
             if victims.is_empty() {
@@ -165,40 +177,68 @@ impl Node {
                     pinned.push((ino, chunk));
                     continue;
                 }
-                if evicted.is_ok() {
-                    match self.evict_chunk(ino, chunk).await {
-                        Ok(Some(_)) => continue,
-                        Ok(None) => {}
-                        Err(error) => evicted = Err(error),
-                    }
+                let Some(_guard) = self.locks.try_lock(ino, Mode::Exclusive) else {
+                    taken.push((ino, chunk));
+                    continue;
+                };
+                match self.evict_locked(ino, chunk).await {
+                    Ok(Some(_)) => continue,
+                    Ok(None) => {}
+                    Err(error) => failed = Some(error),
                 }
                 // What could not be evicted now can be later.
                 kept.push((ino, chunk));
             }
         }
-        // Who reads has to have room all the same.
-        let mut broken = 0;
-        for (ino, chunk) in pinned {
-            if evicted.is_ok() && over(self) > 0 {
-                match self.evict_chunk(ino, chunk).await {
-                    Ok(Some(bytes)) => {
-                        broken += bytes;
-                        continue;
-                    }
-                    Ok(None) => {}
-                    Err(error) => evicted = Err(error),
-                }
-            }
-            kept.push((ino, chunk));
+        for &(ino, chunk) in kept.iter().chain(&taken).chain(&pinned) {
+            self.note_clean(ino, chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK);
         }
+        // Nobody waits behind who waits for a file.
+        drop(turn);
+        self.evict_patiently(taken, over, &mut failed).await;
+        // Who reads has to have room all the same.
+        let broken = self.evict_patiently(pinned, over, &mut failed).await;
         self.trouble(
             "pins",
             (broken > 0).then(|| "more is pinned than the cache has room for beside what is in use: some of it goes all the same".into()),
         );
-        for (ino, chunk) in kept {
-            self.note_clean(ino, chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK);
+        match failed {
+            Some(error) if over(self) > 0 => Err(error),
+            _ => Ok(()),
         }
-        evicted
+    }
+
+    /// Not of one file alone: the log takes nothing.
+    fn is_of_all_files(&self, failed: &Option<RpcError>) -> bool {
+        failed.as_ref().is_some_and(|error| *error != FsError::Io.into() || self.expect_log().is_err())
+    }
+
+    /// Evicts chunks of files that somebody may be reading or writing, until there is room. Who does that for long is passed over.
+    /// Returns the bytes freed.
+    async fn evict_patiently(&self, chunks: Vec<(Ino, u64)>, over: impl Fn(&Node) -> u64, failed: &mut Option<RpcError>) -> u64 {
+        let (mut freed, mut passed) = (0, BTreeSet::new());
+        for (ino, chunk) in chunks {
+            if over(self) == 0 || self.is_of_all_files(failed) {
+                break;
+            }
+            if passed.contains(&ino) {
+                continue;
+            }
+            let lock = pin!(self.locks.lock(ino, Mode::Exclusive));
+            let Either::Left((_guard, _)) = select(lock, self.ports.clock.sleep(TAKEN_PATIENCE)).await else {
+                passed.insert(ino);
+                continue;
+            };
+            match self.evict_locked(ino, chunk).await {
+                Ok(Some(bytes)) => {
+                    self.cache.order.borrow_mut().remove_chunk((ino, chunk));
+                    freed += bytes;
+                }
+                Ok(None) => {}
+                Err(error) => *failed = Some(error),
+            }
+        }
+        freed
     }
 
     pub(crate) fn is_pinned(&self, ino: Ino) -> bool {
@@ -207,8 +247,8 @@ impl Node {
 
     /// Makes the clean blocks of a chunk absent, then gives their space back. Returns the bytes
     /// freed; `None` where somebody reads the store file past the node, or may have stored into it.
-    async fn evict_chunk(&self, ino: Ino, chunk: u64) -> Result<Option<u64>, RpcError> {
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+    /// The inode's lock is held exclusively.
+    async fn evict_locked(&self, ino: Ino, chunk: u64) -> Result<Option<u64>, RpcError> {
         let runs = self.replica.view().extents().clean_runs(ino, chunk);
         if runs.is_empty() {
             return Ok(Some(0));
@@ -235,7 +275,8 @@ impl Node {
 
     /// Drops what is clean of a chunk. Returns the bytes freed.
     pub(crate) async fn evict(&self, ino: Ino, chunk: u64) -> Result<u64, RpcError> {
-        let evicted = self.evict_chunk(ino, chunk).await?;
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let evicted = self.evict_locked(ino, chunk).await?;
         if evicted.is_some() {
             self.cache.order.borrow_mut().remove_chunk((ino, chunk));
         }
