@@ -4,8 +4,8 @@
 //! acknowledged is forced once every commit interval, by fsync and by syncfs. While clients
 //! are still to come back, bytes are forced all the same, and no record says so: `repeat`.
 
+use crate::admin::troubles::Subject;
 use crate::replica::refusal;
-use crate::troubles::Subject;
 use crate::{Node, Planted};
 use ebb_model::*;
 use ebb_ports::DiskError;

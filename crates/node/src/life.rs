@@ -1,10 +1,10 @@
 //! What a node does beside answering, and how it ends.
 
 use crate::Node;
-use crate::borders::Side;
-use crate::bucket::Backoff;
-use crate::head::Tenure;
-use crate::members;
+use crate::buckets::ask::Backoff;
+use crate::buckets::borders::Side;
+use crate::buckets::head::Tenure;
+use crate::buckets::members;
 use ebb_model::*;
 use ebb_ports::BucketError;
 use std::rc::Rc;

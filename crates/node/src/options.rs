@@ -2,7 +2,7 @@
 //! lists them with their flags.
 
 use crate::Planted;
-use crate::head::TakeOver;
+use crate::buckets::head::TakeOver;
 use ebb_core::cache::Eviction;
 use ebb_model::{PACK_BYTES, PACKED_BYTES, SessionId};
 use std::time::Duration;

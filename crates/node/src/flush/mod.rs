@@ -18,11 +18,11 @@ mod transact;
 mod upload;
 
 use crate::Node;
-use crate::borders::Side;
-use crate::bucket::Backoff;
-use crate::buffers::Buffers;
+use crate::buckets::ask::Backoff;
+use crate::buckets::borders::Side;
+use crate::buckets::window::slow_upload;
+use crate::data::buffers::Buffers;
 use crate::signal::Signal;
-use crate::window::slow_upload;
 use early::Early;
 use ebb_core::backing::{DirtyWork, FlushStep};
 use ebb_core::extent::{Block, BlockRuns, touched_blocks};

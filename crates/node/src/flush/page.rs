@@ -3,7 +3,7 @@
 use super::transact::FlushError;
 use super::upload::MAX_CONFLICTS;
 use crate::Node;
-use crate::troubles::Subject;
+use crate::admin::troubles::Subject;
 use bytes::Bytes;
 use ebb_core::backing::{Drafted, PageStep, piece_key};
 use ebb_core::namespace::Namespace;

@@ -2,7 +2,7 @@
 //! it is there to be done.
 
 use super::Work;
-use crate::troubles::told;
+use crate::admin::troubles::told;
 use ebb_model::{Time, Trouble};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! What became of uploads that were under way when the node last stopped: the bucket is asked.
 
 use crate::Node;
-use crate::bucket::{Backoff, bucket_refusal};
+use crate::buckets::ask::{Backoff, bucket_refusal};
 use ebb_format::object::ObjectOf;
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag, ObjectMeta, UploadId};

@@ -2,9 +2,9 @@
 //! what became of it, and its end logged (O-75…77).
 
 use crate::Node;
-use crate::bucket::Backoff;
-use crate::head::{LATE_EFFECT, Tenure};
-use crate::side_by_side::Member;
+use crate::buckets::ask::Backoff;
+use crate::buckets::head::{LATE_EFFECT, Tenure};
+use crate::buckets::side_by_side::Member;
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use ebb_ports::{BucketError, PortFuture, UploadId};

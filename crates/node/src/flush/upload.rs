@@ -3,9 +3,9 @@
 use super::preserve::Kept;
 use super::said::{Proof, Said, Untrue};
 use super::transact::FlushError;
-use crate::borders::Side;
-use crate::bucket::Backoff;
-use crate::buffers::Room;
+use crate::buckets::ask::Backoff;
+use crate::buckets::borders::Side;
+use crate::data::buffers::Room;
 use crate::locks::Mode;
 use crate::{Node, Planted};
 use bytes::{Bytes, BytesMut};

@@ -1,7 +1,8 @@
 //! What the death of the process before, or a power cut, may have done to the bytes that its log speaks of.
 
 use super::replay::Blocks;
-use crate::{Node, packs};
+use crate::Node;
+use crate::data::packs;
 use ebb_model::*;
 use ebb_ports::DiskError;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,13 +2,13 @@
 
 use super::OpenError;
 use super::replay::{Replayed, replay};
-use crate::head::Tenure;
+use crate::buckets::head::Tenure;
+use crate::buckets::members;
+use crate::buckets::paced::{Pace, PacedBucket};
+use crate::buckets::side_by_side::{Member, SideBySide};
 use crate::identity;
 use crate::log::Log;
-use crate::members;
-use crate::paced::{Pace, PacedBucket};
 use crate::random_u128;
-use crate::side_by_side::{Member, SideBySide};
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
 use ebb_model::*;

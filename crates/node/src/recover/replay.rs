@@ -1,8 +1,8 @@
 //! What the log of a data directory says, and which bytes may not be as it says.
 
 use super::OpenError;
+use crate::clients::repeat::bytes_of;
 use crate::log::Recovery;
-use crate::repeat::bytes_of;
 use crate::snapshot::items;
 use ebb_core::extent::{Unforced, touched_blocks};
 use ebb_core::partition::{Effect, Partition};

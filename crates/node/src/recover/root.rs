@@ -2,7 +2,7 @@
 
 use super::OpenError;
 use crate::Options;
-use crate::bucket::{MAX_DAMAGED, bucket_refusal};
+use crate::buckets::ask::{MAX_DAMAGED, bucket_refusal};
 use ebb_core::backing::{keys, page_key};
 use ebb_core::partition::Partition;
 use ebb_format::identity::Serves;

@@ -1,0 +1,290 @@
+//! Proving that what a node knows and holds is as it should be, and that nothing is left that nobody refers to (O-80, C-16):
+//! of a node that runs, and of a data directory that none has open.
+
+mod bucket;
+mod mend;
+mod readable;
+
+pub use readable::Readable;
+
+use crate::Node;
+use crate::admin::path_bytes;
+use crate::buckets::head::{HEAD_KEY, HeadError};
+use crate::data::store::{self, Place, Store};
+use crate::identity;
+use crate::locks::Mode;
+use crate::log::{Log, LogError};
+use crate::recover::{OpenError, Replayed, replay};
+use bucket::Comparison;
+use ebb_core::extent::Block;
+use ebb_core::partition::Partition;
+use ebb_format::head;
+use ebb_format::identity::Serves;
+use ebb_format::segment::VolumeId;
+use ebb_model::*;
+use ebb_ports::{Bucket, BucketError, DiskError, Ports};
+use std::cell::{Ref, RefCell};
+use std::iter;
+use std::rc::Rc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// What is told in one answer, so that it fits a frame. The rest is counted.
+const MAX_TOLD: usize = 1000;
+const MAX_TOLD_BYTES: usize = 256 << 10;
+
+/// How long a bucket is asked that does not answer, where no node says.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, PartialEq, Debug, Error)]
+pub enum FsckError {
+    #[error(transparent)]
+    Open(Box<OpenError>),
+    #[error("{0}")]
+    Bucket(#[from] BucketError),
+    #[error("{backing} was served by {owner} since this data directory was last used: what is here says nothing of it")]
+    Superseded { backing: String, owner: String },
+    #[error("{backing} cannot be compared: {what}")]
+    Head { backing: String, what: String },
+}
+
+impl Node {
+    /// Proves the invariants of the state and reads every cached block against its checksum.
+    pub(crate) async fn fsck(self: &Rc<Self>) -> Result<FsckReport, RpcError> {
+        let (mut report, files) = {
+            let state = self.replica.view();
+            let mut report = of_state(&state);
+            self.advisory.borrow().check().into_iter().for_each(|what| report.problem(what));
+            (report, state.extents().files().map(|(ino, _)| ino).collect::<Vec<_>>())
+        };
+        for (ino, error) in self.store.failed() {
+            let file = named(&self.replica.view(), ino);
+            report.problem(format!(
+                "{file}: its bytes could not be forced to disk: {error}. Send what can be read of them to the bucket (`ebb flush`), write \
+                 them anew to another file, or remove it; the next start of the node takes what is on the disk then"
+            ));
+        }
+        for path in self.strays().await? {
+            report.mendable(format!("{path} in the data directory is nobody's"), Remedy::Remove { path });
+        }
+        let damage = self.damage_of_log().await;
+        if let Some(damage) = damage.snapshot {
+            report.mendable(format!("a snapshot is damaged, and the next start may not have another: {damage}"), Remedy::Snapshot);
+        }
+        if let Some(damage) = damage.segment {
+            report.mendable(format!("the log is damaged, and a start could not read what comes after: {damage}"), Remedy::Snapshot);
+        }
+        for ino in files {
+            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            let (file, blocks) = {
+                let state = self.replica.view();
+                (named(&state, ino), known_blocks(&state, ino))
+            };
+            compare(&self.store, (&self.place(ino), &file), blocks, &mut report).await;
+        }
+        Ok(bounded(report))
+    }
+
+    /// Compares a part of what is known of the bucket with what is there.
+    pub(crate) async fn fsck_bucket(&self, from: FsckPoint) -> Result<FsckPart, RpcError> {
+        if self.bucket.is_none() {
+            return Err(RpcError::Denied("the volume has no bucket".into()));
+        }
+        if let Some(owner) = self.lost_to() {
+            return Err(RpcError::Denied(format!("the volume was taken over by {owner}, which may be writing to the bucket")));
+        }
+        if self.tenure.is_none() {
+            return Err(RpcError::Denied("this node only reads the bucket, which others may be writing to".into()));
+        }
+        let state = || self.replica.view();
+        let part = self.comparison(&state).part(from).await.map_err(|error| RpcError::Denied(error.to_string()))?;
+        Ok(FsckPart { report: bounded(part.report), ..part })
+    }
+
+    fn comparison<'a>(&'a self, state: &'a dyn Fn() -> Ref<'a, Partition>) -> Comparison<'a> {
+        let revalidates = self.revalidates().is_some();
+        Comparison { state, bucket: self.bucket(), ports: &self.ports, patience: self.options.bucket_timeout, revalidates }
+    }
+}
+
+/// Whose data directory it is, if it is one's.
+pub async fn serves(ports: &Ports) -> Result<Option<Serves>, OpenError> {
+    Ok(identity::load(&*ports.disk).await?.and_then(|identity| identity.serves))
+}
+
+/// The same of a data directory that no node has open, and with `bucket` that of the volume. Nothing
+/// is changed. Of a log that is damaged it says what is before that. `progress` is told how many directories of how many are compared.
+pub async fn fsck(ports: Ports, bucket: Option<Rc<dyn Bucket>>, progress: impl FnMut(u64, u64)) -> Result<FsckReport, FsckError> {
+    ports.disk.lock()?;
+    let serves = serves(&ports).await?.ok_or(OpenError::Unused)?;
+    if let Some(bucket) = &bucket {
+        check_head(&**bucket, &serves).await?;
+    }
+    let recovery = match Log::read(ports.disk.clone(), VolumeId(serves.cluster.0)).await {
+        Err(damage @ LogError::Corrupt { .. }) => {
+            return Ok(bounded(Readable::of(&ports, &serves, damage).await.report(&serves)));
+        }
+        recovery => recovery?,
+    };
+    if recovery.is_empty() {
+        return Ok(FsckReport::default());
+    }
+    let damaged = recovery.damaged.clone();
+    let Replayed { partition, doubtful, .. } = match replay(recovery).await {
+        Err(damage @ (OpenError::State(_) | OpenError::Snapshot(_) | OpenError::NoSnapshot)) => {
+            let mut report = FsckReport::default();
+            report.problem(damage.to_string());
+            return Ok(report);
+        }
+        replayed => replayed?,
+    };
+    let mut report = of_state(&partition);
+    if let Some(damage) = damaged {
+        report.problem(format!("a part of the log or a snapshot is damaged, and another stands in for it: {damage}"));
+    }
+    let store = Store::found(ports.disk.clone()).await?;
+    for (ino, _) in partition.extents().files() {
+        let mut blocks = known_blocks(&partition, ino);
+        // What was not forced need not be what was written: the next start takes it as it is.
+        let doubted = doubtful.get(&ino).map_or(&[][..], |runs| runs);
+        blocks.retain(|(block, _)| !doubted.iter().any(|run| run.contains(block)));
+        compare(&store, (&store::place(&partition, ino), &named(&partition, ino)), blocks, &mut report).await;
+    }
+    if let Some(bucket) = bucket {
+        compare_all(&ports, &*bucket, partition, progress, &mut report).await?;
+    }
+    Ok(report)
+}
+
+/// Whether what the data directory knows is what the bucket was last made of.
+async fn check_head(bucket: &dyn Bucket, serves: &Serves) -> Result<(), FsckError> {
+    let backing = bucket.describe();
+    if serves.backing != backing {
+        return Err(OpenError::OtherVolume { there: serves.backing.clone(), backing }.into());
+    }
+    let head = match bucket.get(HEAD_KEY, None, None).await {
+        Ok(object) => {
+            head::decode(&object.body).map_err(|error| HeadError::Unreadable { backing: backing.clone(), what: error.to_string() })
+        }
+        Err(BucketError::NotFound { .. }) => {
+            return Err(FsckError::Head { backing, what: format!("{HEAD_KEY}, which says who serves it, is gone") });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let head = head.map_err(OpenError::from)?;
+    match (head.cluster, head.incarnation) == (serves.cluster, serves.incarnation) {
+        true => Ok(()),
+        false => Err(FsckError::Superseded { backing, owner: head.owner }),
+    }
+}
+
+async fn compare_all(
+    ports: &Ports,
+    bucket: &dyn Bucket,
+    partition: Partition,
+    mut progress: impl FnMut(u64, u64),
+    report: &mut FsckReport,
+) -> Result<(), BucketError> {
+    let partition = RefCell::new(partition);
+    let state = || partition.borrow();
+    let comparison = Comparison { state: &state, bucket, ports, patience: PATIENCE, revalidates: false };
+    let mut next = Some(FsckPoint::START);
+    while let Some(from) = next {
+        let part = comparison.part(from).await?;
+        progress(part.done, part.total);
+        report.add(part.report);
+        next = part.next;
+    }
+    Ok(())
+}
+
+impl From<OpenError> for FsckError {
+    fn from(error: OpenError) -> FsckError {
+        FsckError::Open(Box::new(error))
+    }
+}
+
+impl From<DiskError> for FsckError {
+    fn from(error: DiskError) -> FsckError {
+        OpenError::from(error).into()
+    }
+}
+
+impl From<LogError> for FsckError {
+    fn from(error: LogError) -> FsckError {
+        OpenError::from(error).into()
+    }
+}
+
+/// An inode as people know it.
+fn named(state: &Partition, ino: Ino) -> String {
+    match state.namespace().path_of(ino) {
+        Some(path) => format!("/{} (inode {ino})", shown_path(&path_bytes(&path))),
+        None => format!("inode {ino}, which has no name"),
+    }
+}
+
+fn of_state(state: &Partition) -> FsckReport {
+    let mut report = FsckReport { inodes: state.namespace().len() as u64, ..FsckReport::default() };
+    state.check().into_iter().for_each(|what| report.problem(what));
+    report
+}
+
+/// Of an exposed file none: what they are may have been stored over.
+fn known_blocks(state: &Partition, ino: Ino) -> Vec<(u64, Block)> {
+    if state.extents().is_exposed(ino) {
+        return Vec::new();
+    }
+    let size = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
+    let chunks = 0..size.div_ceil(CHUNK_BYTES);
+    chunks.flat_map(|chunk| state.extents().chunk_blocks(ino, chunk)).collect()
+}
+
+async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<(u64, Block)>, report: &mut FsckReport) {
+    for (block, known) in blocks {
+        let damage = match known.sum {
+            Some(sum) => {
+                report.blocks += 1;
+                let read = store.read(place, block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+                read.map(|data| (ebb_format::crc32c(&data) != sum).then_some("damaged on"))
+            }
+            None => store.missing(place, iter::once(block)).await.map(|missing| (!missing.is_empty()).then_some("missing from")),
+        };
+        let damage = match damage {
+            Ok(None) => continue,
+            Ok(Some(damage)) => format!("{file}: block {block} is {damage} the node's disk"),
+            Err(error) => format!("{file}: block {block} cannot be read: {error}"),
+        };
+        match known.dirty {
+            false => report.mendable(damage, Remedy::Refetch { ino: place.ino, block }),
+            true => {
+                let (start, end) = (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(place.size_bytes));
+                report.problem(format!(
+                    "{damage}, and the bucket does not have it: bytes {start} to {end} are lost. Write them anew, remove the file, or \
+                     give up what was written to it since it was last sent (`ebb rollback`)"
+                ));
+            }
+        }
+    }
+}
+
+fn bounded(mut report: FsckReport) -> FsckReport {
+    let mut room = MAX_TOLD_BYTES;
+    let mut fits = |what: &String| {
+        let fits = what.len() <= room;
+        room = room.saturating_sub(what.len());
+        fits
+    };
+    let problems = report.problems.iter().take(MAX_TOLD).take_while(|problem| fits(&problem.what)).count();
+    let others = report.others.iter().take(MAX_TOLD).take_while(|what| fits(what)).count();
+    let (more_problems, more_others) = (report.problems.len() - problems, report.others.len() - others);
+    report.problems.truncate(problems);
+    report.others.truncate(others);
+    if more_problems > 0 {
+        report.problem(format!("and {more_problems} more"));
+    }
+    if more_others > 0 {
+        report.others.push(format!("and {more_others} more"));
+    }
+    report
+}

@@ -1,0 +1,179 @@
+//! A data directory from a backup: what the backup says of names and attributes, and what the bucket
+//! has of content (decision 14). The volume is taken over, so that whoever served it no longer writes.
+
+use crate::admin::backup::{BackupError, PATIENCE};
+use crate::buckets::ask::ask;
+use crate::buckets::head::{Candidate, TakeOver, Tenure};
+use crate::identity;
+use crate::log::{self, Log, SnapshotFrames, snapshot_path};
+use crate::names::listings::LIST_LIMIT;
+use crate::random_u128;
+use crate::recover::{OpenError, give_back};
+use crate::snapshot::{frames, items};
+use ebb_core::backing::{Loss, Object};
+use ebb_core::partition::{Partition, Rebuilt, Remains};
+use ebb_format::backup::Backup;
+use ebb_format::identity::{Identity, Serves};
+use ebb_format::object::ObjectOf;
+use ebb_format::segment::VolumeId;
+use ebb_model::*;
+use ebb_ports::{Bucket, BucketError, ListEntry, ListRequest, ObjectMeta, Ports};
+use futures_util::future::{Either, select};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Objects that are asked whose they are at one time.
+const ASKED_AT_ONCE: usize = 16;
+
+/// A backup that has been read, and what it is to be restored over.
+pub struct Restoring {
+    ports: Ports,
+    backup: Backup,
+    partition: Partition,
+    /// Whose what others have put into the bucket is.
+    owner: (u32, u32),
+}
+
+/// What becomes of the volume.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Outlook {
+    /// Names, attributes and all else that is in the backup.
+    pub inodes: u64,
+    /// Files whose content is not as it was, by path from the root.
+    pub losses: Vec<(Vec<Name>, Loss)>,
+    /// Objects that no file of the backup has: they are files of their own, or belong to directories that were not in the
+    /// node's memory.
+    pub others: u64,
+}
+
+/// By whom, and how, the volume is taken over.
+#[derive(Clone, Debug)]
+pub struct TakingOver {
+    /// For people.
+    pub owner: String,
+    pub term: Duration,
+    pub take_over: TakeOver,
+}
+
+impl Restoring {
+    /// Reads the backup that [`crate::fetch_backup`] has put into the data directory.
+    pub async fn read(ports: Ports, backup: Backup, owner: (u32, u32)) -> Result<Restoring, BackupError> {
+        let snapshot = SnapshotFrames::open(&*ports.disk, VolumeId(backup.cluster.0), backup.index).await?;
+        let partition = Partition::from_items(items(snapshot).await?).map_err(OpenError::from)?;
+        Ok(Restoring { ports, backup, partition, owner })
+    }
+
+    /// What [`Restoring::carry_out`] would do if nothing changed until then. Nothing is changed.
+    pub async fn outlook(&self, bucket: &dyn Bucket) -> Result<Outlook, BackupError> {
+        let rebuilt = self.rebuild(bucket, Incarnation(self.backup.incarnation.0.saturating_add(1))).await?;
+        Ok(self.outlook_of(&rebuilt))
+    }
+
+    /// Takes over the volume and makes the data directory. The last step is what makes it one.
+    pub async fn carry_out(&self, bucket: Rc<dyn Bucket>, taking_over: TakingOver) -> Result<Outlook, BackupError> {
+        let node = random_u128(&*self.ports.entropy);
+        let TakingOver { owner, term, take_over } = taking_over;
+        let candidate = Candidate {
+            node,
+            owner,
+            address: String::new(),
+            term,
+            members: Vec::new(),
+            rearrange: false,
+            restores: Some((self.backup.cluster, self.backup.incarnation)),
+        };
+        let tenure = Tenure::acquire(bucket.clone(), self.ports.clone(), candidate, take_over).await?;
+        let made = match select(pin!(self.make(&*bucket, node, &tenure)), pin!(tenure.keep())).await {
+            Either::Left((made, _)) => made,
+            Either::Right((never, _)) => match never {},
+        };
+        give_back(&tenure).await;
+        made
+    }
+
+    async fn make(&self, bucket: &dyn Bucket, node: u128, tenure: &Tenure) -> Result<Outlook, BackupError> {
+        let (cluster, incarnation) = (tenure.cluster(), tenure.incarnation());
+        let rebuilt = self.rebuild(bucket, incarnation).await?;
+        let outlook = self.outlook_of(&rebuilt);
+        let Ports { disk, spawn, .. } = &self.ports;
+        // To the new log it would be one of commands that it lacks.
+        disk.remove(&snapshot_path(self.backup.index)).await?;
+        let options =
+            log::Options { volume: VolumeId(cluster.0), incarnation, segment_bytes: log::DEFAULT_SEGMENT_BYTES, late_records: false };
+        let (log, _) = Log::recover(disk.clone(), spawn.clone(), options).await?;
+        let version = rebuilt.partition.version();
+        log.snapshot(rebuilt.partition.applied(), version, frames(rebuilt.partition.items())).await?;
+        let serves = Serves { cluster, incarnation, backing: bucket.describe(), members: Vec::new() };
+        identity::store(&**disk, &Identity { node, serves: Some(serves) }).await.map_err(OpenError::from)?;
+        Ok(outlook)
+    }
+
+    async fn rebuild(&self, bucket: &dyn Bucket, incarnation: Incarnation) -> Result<Rebuilt, BackupError> {
+        let objects = self.objects(bucket).await?;
+        let now = self.ports.clock.wall();
+        let rebuilt = |moved: &BTreeMap<Ino, String>| {
+            let remains = Remains { objects: &objects, moved, incarnation, owner: self.owner, now };
+            self.partition.clone().rebuilt(&remains).map_err(OpenError::from)
+        };
+        let first = rebuilt(&BTreeMap::new())?;
+        if !first.losses.values().any(|loss| *loss == Loss::Lost) {
+            return Ok(first);
+        }
+        // They may have been renamed since.
+        let moved = self.moved(bucket, &first).await?;
+        Ok(if moved.is_empty() { first } else { rebuilt(&moved)? })
+    }
+
+    /// Everything in the bucket.
+    async fn objects(&self, bucket: &dyn Bucket) -> Result<BTreeMap<String, Object>, BucketError> {
+        let mut objects = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let request = ListRequest { prefix: String::new(), by_directory: false, after, limit: LIST_LIMIT };
+            let page = ask(&self.ports, PATIENCE, 0, || bucket.list(request.clone())).await?;
+            after = page.entries.last().filter(|_| page.more).map(|last| last.key().to_owned());
+            for entry in page.entries {
+                if let ListEntry::Object { key, etag, len_bytes, modified_secs } = entry {
+                    objects.insert(key, Object { etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) });
+                }
+            }
+            if after.is_none() {
+                return Ok(objects);
+            }
+        }
+    }
+
+    /// Objects that say whose content they are, of files that have none at their keys.
+    async fn moved(&self, bucket: &dyn Bucket, first: &Rebuilt) -> Result<BTreeMap<Ino, String>, BucketError> {
+        let is_wanted = |object: &ObjectOf| object.cluster == self.backup.cluster && first.losses.get(&object.ino) == Some(&Loss::Lost);
+        let asked = stream::iter(&first.others).map(|key| async move {
+            match ask(&self.ports, PATIENCE, 0, || bucket.head(key)).await {
+                Ok(meta) => Ok(Some((key, meta))),
+                Err(BucketError::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        let found: Vec<(&String, ObjectMeta)> = asked.buffered(ASKED_AT_ONCE).try_filter_map(async |found| Ok(found)).try_collect().await?;
+        let mut newest: BTreeMap<Ino, ((Incarnation, Version), String)> = BTreeMap::new();
+        for (key, meta) in found {
+            let Some(object) = ObjectOf::decode(&meta.tags).filter(is_wanted) else { continue };
+            let age = (object.incarnation, object.version);
+            if newest.get(&object.ino).is_none_or(|(other, _)| *other < age) {
+                newest.insert(object.ino, (age, key.clone()));
+            }
+        }
+        Ok(newest.into_iter().map(|(ino, (_, key))| (ino, key)).collect())
+    }
+
+    fn outlook_of(&self, rebuilt: &Rebuilt) -> Outlook {
+        let path = |ino: Ino| rebuilt.partition.namespace().path_of(ino).unwrap_or_default();
+        Outlook {
+            inodes: self.partition.namespace().len() as u64,
+            losses: rebuilt.losses.iter().map(|(ino, loss)| (path(*ino), *loss)).collect(),
+            others: rebuilt.others.len() as u64,
+        }
+    }
+}

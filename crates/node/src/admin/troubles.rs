@@ -1,0 +1,210 @@
+//! What is wrong now, and since when: for `ebb status` and the log.
+
+use crate::Node;
+use crate::buckets::ask::LONGEST_PAUSE;
+use ebb_core::backing::Reserved;
+use ebb_model::*;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::mem::discriminant;
+use std::ops::{Range, RangeBounds};
+use std::time::Duration;
+
+/// So many of one kind are told one by one, the rest is counted: what fails a disk or a bucket does so for every file.
+const MAX_TOLD: usize = 64;
+
+/// So many of one kind are kept, and logged. Others of it begin and end unseen.
+const MAX_KEPT: usize = 4096;
+
+/// Whatever still fails is tried, and told, again within half of this.
+const REST: Duration = LONGEST_PAUSE.saturating_mul(2);
+
+/// What a trouble is about.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Subject {
+    /// The node, its disk, or one of its buckets.
+    Node(String),
+    /// A block on the node's disk, as it was last written.
+    Block { ino: Ino, block: u64, version: Version },
+    /// Bytes of a file that could not be forced.
+    Unforced(Ino),
+    /// A file that the node's disk does not serve.
+    Disk(Ino),
+    /// A file of which what is fetched does not stay.
+    Fetched(Ino),
+    /// A file whose object, of this tag, is not there.
+    NoObject { ino: Ino, etag: String },
+    /// From one byte on up to another one an object is not what was written.
+    Content { key: String, at: u64, end: u64 },
+    /// A directory that cannot be listed.
+    Listing(Ino),
+    /// A piece of a directory's page that is not there.
+    Piece { dir: Ino, piece: u64 },
+    /// A directory whose page cannot be written.
+    Page(Ino),
+}
+
+impl<T: AsRef<str> + ?Sized> From<&T> for Subject {
+    fn from(name: &T) -> Subject {
+        Subject::Node(name.as_ref().to_owned())
+    }
+}
+
+struct Lasting {
+    trouble: Trouble,
+    /// When it was last reported, by the monotonic clock.
+    reported: Duration,
+}
+
+#[derive(Default)]
+pub struct Troubles {
+    table: RefCell<BTreeMap<Subject, Lasting>>,
+}
+
+impl Troubles {
+    /// Keeps the time of the first report for as long as the trouble lasts.
+    pub fn set(&self, subject: Subject, what: Option<String>, wall: Time, reported: Duration) {
+        let mut table = self.table.borrow_mut();
+        let Some(what) = what else {
+            if let Some(over) = table.remove(&subject) {
+                tracing::info!(what = over.trouble.what, "over");
+            }
+            return;
+        };
+        if let Some(lasting) = table.get_mut(&subject) {
+            (lasting.trouble.what, lasting.reported) = (what, reported);
+            return;
+        }
+        let kind = discriminant(&subject);
+        let others = if table.len() + 1 < MAX_KEPT { 0 } else { table.keys().filter(|other| discriminant(*other) == kind).count() };
+        if others >= MAX_KEPT {
+            return;
+        }
+        tracing::warn!(what, "trouble");
+        if others + 1 == MAX_KEPT {
+            tracing::warn!("more of this kind is not logged until some of it is over");
+        }
+        table.insert(subject, Lasting { trouble: Trouble { since: wall, what }, reported });
+    }
+
+    /// Ends those of these subjects that are over. `is_over` is told when each was last reported.
+    pub fn end(&self, subjects: impl RangeBounds<Subject>, is_over: impl Fn(&Subject, Duration) -> bool) {
+        let mut table = self.table.borrow_mut();
+        for (_, over) in table.extract_if(subjects, |subject, lasting| is_over(subject, lasting.reported)) {
+            tracing::info!(what = over.trouble.what, "over");
+        }
+    }
+
+    pub fn has(&self, subject: &Subject) -> bool {
+        self.table.borrow().contains_key(subject)
+    }
+
+    /// Ranges of an object that are not what was written.
+    pub fn contents(&self, key: &str) -> Vec<Range<u64>> {
+        let content = |at| Subject::Content { key: key.into(), at, end: at };
+        let table = self.table.borrow();
+        let contents = table.range(content(0)..=content(u64::MAX)).filter_map(|(subject, _)| match subject {
+            Subject::Content { at, end, .. } => Some(*at..*end),
+            _ => None,
+        });
+        contents.collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.borrow().is_empty()
+    }
+
+    /// Blocks of a file that were found damaged, as they had been written then.
+    fn blocks(&self, ino: Ino) -> Vec<(u64, Version)> {
+        let block = |block, version| Subject::Block { ino, block, version };
+        let table = self.table.borrow();
+        let blocks = table.range(block(0, Version(0))..=block(u64::MAX, Version(u64::MAX))).filter_map(|(subject, _)| match subject {
+            Subject::Block { block, version, .. } => Some((*block, *version)),
+            _ => None,
+        });
+        blocks.collect()
+    }
+
+    pub fn list(&self) -> Vec<Trouble> {
+        let table = self.table.borrow();
+        let all: Vec<(&Subject, &Trouble)> = table.iter().map(|(subject, lasting)| (subject, &lasting.trouble)).collect();
+        let kinds = all.chunk_by(|(one, _), (other, _)| discriminant(*one) == discriminant(*other));
+        kinds.flat_map(|kind| told(kind.iter().map(|(_, trouble)| *trouble))).collect()
+    }
+}
+
+/// Troubles of one kind as they are told.
+pub fn told<'a>(mut troubles: impl Iterator<Item = &'a Trouble>) -> Vec<Trouble> {
+    let mut told: Vec<Trouble> = troubles.by_ref().take(MAX_TOLD).cloned().collect();
+    let rest: Vec<Time> = troubles.map(|trouble| trouble.since).collect();
+    told.extend(rest.iter().min().map(|since| Trouble { since: *since, what: format!("and {} more of this kind", rest.len()) }));
+    told
+}
+
+impl Node {
+    /// Remembers that something is wrong since now, or that it no longer is.
+    pub(crate) fn trouble(&self, subject: impl Into<Subject>, what: Option<String>) {
+        if what.is_some() || !self.troubles.is_empty() {
+            self.troubles.set(subject.into(), what, self.ports.clock.wall(), self.ports.clock.monotonic());
+        }
+    }
+
+    /// Blocks of a file that are known to be damaged and that the bucket does not have.
+    pub(crate) fn damaged_blocks(&self, ino: Ino) -> Vec<u64> {
+        let state = self.replica.view();
+        let is_so = |block: u64, version| state.extents().block(ino, block).is_some_and(|block| block.dirty && block.version == version);
+        self.troubles.blocks(ino).into_iter().filter(|(block, version)| is_so(*block, *version)).map(|(block, _)| block).collect()
+    }
+
+    /// Ends troubles of which nobody notices that they are over.
+    pub(crate) async fn end_troubles(&self) {
+        if self.troubles.is_empty() {
+            return;
+        }
+        let full = Subject::from("space");
+        if self.troubles.has(&full) {
+            let has_room = self.ports.disk.space().await.is_ok_and(|space| space.free_bytes >= MAX_IO_BYTES as u64);
+            let now = self.ports.clock.monotonic();
+            self.troubles.end(full.clone()..=full, |_, reported| has_room && now >= reported + REST);
+        }
+        self.troubles.end(.., |subject, reported| self.is_over(subject, reported));
+    }
+
+    fn is_over(&self, subject: &Subject, reported: Duration) -> bool {
+        let state = self.replica.view();
+        let is_gone = |ino: Ino| state.namespace().inode(ino).is_none();
+        match subject {
+            Subject::Node(name) => self.is_over_by_name(name, reported),
+            Subject::Block { ino, block, version } => state.extents().block(*ino, *block).is_none_or(|block| block.version != *version),
+            Subject::Unforced(ino) => self.store.failure_of(*ino).is_none(),
+            Subject::Disk(ino) => !state.extents().is_stored(*ino),
+            Subject::Fetched(ino) => is_gone(*ino),
+            Subject::NoObject { ino, etag } => state.extents().home(*ino).is_none_or(|home| home.etag != *etag),
+            Subject::Content { key, .. } if key.starts_with(".ebb/") => {
+                state.backing().reserved(state.namespace(), key, state.backing().is_loaded()) == Reserved::Unreferenced
+            }
+            Subject::Content { key, .. } => state.backing().owner(state.namespace(), key).is_none(),
+            Subject::Listing(dir) | Subject::Piece { dir, .. } => is_gone(*dir) || state.backing().is_complete(*dir),
+            Subject::Page(dir) => !state.backing().is_dirty(*dir),
+        }
+    }
+
+    fn is_over_by_name(&self, name: &str, reported: Duration) -> bool {
+        if name == "room" {
+            return self.has_room_again();
+        }
+        let (rested, now) = (reported + REST, self.ports.clock.monotonic());
+        let is = |what: &str, side| *name == self.subject(what, side);
+        // Whoever writes to a bucket reaches it; a bucket that is read can refuse to be written.
+        self.sides().any(|side| {
+            let answers = self.answers(side);
+            is("bucket reads", side) && answers.any.get() > rested
+                || is("bucket writes", side) && (answers.writes.get() > rested || self.replica.view().backing().is_settled())
+        }) || name == "revalidation"
+            && now >= self.revalidation_rests_until()
+            && self.sides().all(|side| self.answers(side).any.get() > reported)
+    }
+}
+
+#[cfg(test)]
+mod tests;

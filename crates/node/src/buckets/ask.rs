@@ -1,0 +1,241 @@
+//! Asking the bucket again: what may be repeated is repeated with growing pauses until
+//! the stated time is over, and `status` says what is wrong meanwhile.
+
+use crate::Node;
+use crate::admin::troubles::Subject;
+use crate::buckets::borders::Side;
+use ebb_model::{FsError, RpcError};
+use ebb_ports::{Bucket, BucketError, Object, PortFuture, Ports};
+use futures_util::future::{Either, select};
+use std::cell::Cell;
+use std::ops::Range;
+use std::time::Duration;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// One of as many requests as are made at one time over a line of some Mbit/s.
+const SLOWEST_DOWNLOAD_BYTES_PER_SECOND: u64 = 16 << 10;
+
+/// What comes damaged so often in a row is so in the store.
+pub(crate) const MAX_DAMAGED: u32 = 4;
+
+/// What is wrong with bytes of an object.
+pub struct Damage {
+    pub at: Range<u64>,
+    pub what: String,
+}
+
+/// When a bucket last answered, by the monotonic clock.
+#[derive(Default)]
+pub struct Answers {
+    pub any: Cell<Duration>,
+    /// To who writes.
+    pub writes: Cell<Duration>,
+}
+
+/// The pause before another attempt: doubling, with up to half of it at random so that
+/// many clients do not come back together.
+pub struct Backoff {
+    next: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff { next: FIRST_PAUSE }
+    }
+}
+
+impl Backoff {
+    /// Where the store said how long it is to be left alone, that is `asked`.
+    fn pause(&mut self, ports: &Ports, asked: Option<Duration>) -> Duration {
+        let draw = ports.entropy.next_u64() as f64 / u64::MAX as f64;
+        let pause = self.next / 2 + (self.next / 2).mul_f64(draw);
+        self.next = (self.next * 2).min(LONGEST_PAUSE);
+        pause.max(asked.unwrap_or_default())
+    }
+
+    pub async fn wait(&mut self, ports: &Ports, asked: Option<Duration>) {
+        let pause = self.pause(ports, asked);
+        ports.clock.sleep(pause).await;
+    }
+}
+
+/// Attempts at a request that does the same however often it is carried out, for a stated time; one with a body has the time that a slow
+/// line needs for it besides.
+struct Attempts<'a> {
+    ports: &'a Ports,
+    deadline: Duration,
+    slow_body: Duration,
+    backoff: Backoff,
+}
+
+impl Attempts<'_> {
+    fn new(ports: &Ports, patience: Duration, body_bytes: u64) -> Attempts<'_> {
+        let deadline = ports.clock.monotonic() + patience;
+        Attempts { ports, deadline, slow_body: slow_download(body_bytes), backoff: Backoff::default() }
+    }
+
+    /// It is given up when the time is over; `late` says of what there was no answer.
+    async fn attempt<T>(&self, ask: PortFuture<'_, Result<T, BucketError>>, late: impl Fn() -> String) -> Result<T, BucketError> {
+        let left = self.deadline.saturating_sub(self.ports.clock.monotonic()) + self.slow_body;
+        match select(ask, self.ports.clock.sleep(left)).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err(BucketError::Unavailable { what: late(), retry_after: None }),
+        }
+    }
+
+    /// How long to wait before the next attempt, if there is to be one after this error.
+    fn pause(&mut self, error: &BucketError) -> Option<Duration> {
+        let pause = error.is_silence().then(|| self.backoff.pause(self.ports, error.retry_after()))?;
+        (self.ports.clock.monotonic() + pause < self.deadline).then_some(pause)
+    }
+}
+
+/// What so many bytes take on the slowest line that they are fetched over.
+pub(crate) fn slow_download(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / SLOWEST_DOWNLOAD_BYTES_PER_SECOND)
+}
+
+/// Repeats a request until it is answered, where no node asks.
+pub(crate) async fn ask<'a, T>(
+    ports: &Ports,
+    patience: Duration,
+    body_bytes: u64,
+    ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+) -> Result<T, BucketError> {
+    let mut attempts = Attempts::new(ports, patience, body_bytes);
+    loop {
+        let error = match attempts.attempt(ask(), || "no answer of the bucket in time".into()).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        match attempts.pause(&error) {
+            Some(pause) => ports.clock.sleep(pause).await,
+            None => return Err(error),
+        }
+    }
+}
+
+impl Node {
+    /// The bucket of a volume that has one: flows that ask it start only there.
+    pub(crate) fn bucket(&self) -> &dyn Bucket {
+        &**self.bucket.as_ref().expect("only a volume with a bucket has names or bytes to fetch and to flush")
+    }
+
+    pub(crate) fn answers(&self, side: Side) -> &Answers {
+        &self.answers[side.0]
+    }
+
+    /// What became of a request of who writes.
+    pub(crate) fn heard<T>(&self, key: &str, answer: &Result<T, BucketError>) {
+        if !answer.as_ref().is_err_and(BucketError::is_silence) {
+            let (answers, now) = (self.answers(self.side_of_key(key)), self.ports.clock.monotonic());
+            answers.any.set(now);
+            answers.writes.set(now);
+        }
+    }
+
+    /// Repeats a request that changes nothing, and gives it up when the stated time is over,
+    /// also in the midst of an attempt: whoever waits has been told how long that may take. An
+    /// answer with `body_bytes` has the time that a slow line needs for them besides.
+    pub(crate) async fn bucket_retry<'a, T>(
+        &'a self,
+        what: &str,
+        key: &str,
+        body_bytes: u64,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
+        let mut attempts = Attempts::new(&self.ports, self.options.bucket_timeout, body_bytes);
+        let side = self.side_of_key(key);
+        let subject = self.subject("bucket reads", side);
+        loop {
+            let attempt = attempts.attempt(ask(), || format!("no answer to {what} {key} in time"));
+            let answer = self.waiting("the bucket", attempt).await;
+            if !answer.as_ref().is_err_and(BucketError::is_silence) {
+                self.answers(side).any.set(self.ports.clock.monotonic());
+                self.trouble(&subject, None);
+            }
+            let error = match answer {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if error.is_silence() {
+                self.trouble(&subject, Some(format!("{what} is not answered by {}: {error}", self.describe(side))));
+            }
+            match attempts.pause(&error).filter(|_| !self.is_stopping()) {
+                Some(pause) => self.waiting("the bucket", self.ports.clock.sleep(pause)).await,
+                None => return Err(error),
+            }
+        }
+    }
+
+    /// Gets bytes of an object, and gets them again where they are not what was written: what was
+    /// damaged on its way comes whole the next time. That it has come whole is for the caller to say.
+    pub(crate) async fn get_sound<'a, T>(
+        &'a self,
+        key: &str,
+        body_bytes: u64,
+        get: impl Fn() -> PortFuture<'a, Result<Object, BucketError>>,
+        sound: impl Fn(Object) -> Result<T, Damage>,
+    ) -> Result<T, BucketError> {
+        let mut attempt = 1;
+        loop {
+            let damage = match sound(self.bucket_retry("get", key, body_bytes, &get).await?) {
+                Ok(value) => return Ok(value),
+                Err(damage) => damage,
+            };
+            if attempt == MAX_DAMAGED {
+                return Err(BucketError::Corrupt { what: self.is_damaged(key, &damage) });
+            }
+            let Damage { what, .. } = damage;
+            tracing::warn!(attempt, key, "damaged on its way: {what}");
+            attempt += 1;
+        }
+    }
+
+    /// An object is not what was written: what is said of it.
+    pub(crate) fn is_damaged(&self, key: &str, Damage { at, what }: &Damage) -> String {
+        let what = format!("{key} came from the bucket as it was not written: {what}");
+        self.trouble(Subject::Content { key: key.into(), at: at.start, end: at.end }, Some(what.clone()));
+        what
+    }
+
+    /// These bytes of an object were right just now, or there are none any more. What was wrong with more than them may be still.
+    pub(crate) fn is_sound(&self, key: &str, range: &Range<u64>) {
+        if !self.troubles.is_empty() {
+            let content = |at| Subject::Content { key: key.into(), at, end: at };
+            let is_within = |subject: &Subject| matches!(subject, Subject::Content { end, .. } if *end <= range.end);
+            self.troubles.end(content(range.start)..content(range.end), |subject, _| is_within(subject));
+        }
+    }
+
+    /// [`Node::bucket_retry`] for flows of requests.
+    pub(crate) async fn bucket_read<'a, T>(
+        &'a self,
+        what: &str,
+        key: &str,
+        body_bytes: u64,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, RpcError> {
+        self.bucket_retry(what, key, body_bytes, ask).await.map_err(|error| {
+            // What is not answered is a trouble.
+            if !error.is_silence() && !matches!(error, BucketError::NotFound { .. }) {
+                tracing::warn!(%error, what, "the bucket did not do its part");
+            }
+            bucket_refusal(&error)
+        })
+    }
+}
+
+/// What a request is told of a bucket that does not do its part.
+pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
+    RpcError::Refused(match error {
+        BucketError::NotFound { .. } => FsError::NotFound,
+        BucketError::Forbidden { .. } => FsError::AccessDenied,
+        BucketError::Precondition { .. } | BucketError::Refused { .. } | BucketError::Nested { .. } | BucketError::Corrupt { .. } => {
+            FsError::Io
+        }
+        BucketError::Unavailable { .. } | BucketError::Unknown { .. } => FsError::TimedOut,
+    })
+}

@@ -1,0 +1,108 @@
+//! The borders between the buckets of one volume (O-24). A file is in the bucket of its
+//! path for as long as it lives: what would move it to another one is refused, as between
+//! file systems, and programs copy. So the bucket of an inode never changes, and what is
+//! found out here still holds when the mutation is applied.
+
+use crate::Node;
+use crate::buckets::side_by_side;
+use ebb_model::*;
+
+/// The buckets of a volume: its root bucket, then its members.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Side(pub usize);
+
+impl Side {
+    pub const ROOT: Side = Side(0);
+}
+
+impl Node {
+    pub(crate) fn sides(&self) -> impl Iterator<Item = Side> + use<> {
+        (0..=self.members.len()).map(Side)
+    }
+
+    /// The bucket that a key is in.
+    pub(crate) fn side_of_key(&self, key: &str) -> Side {
+        match side_by_side::member_of(&self.members, key) {
+            None => Side::ROOT,
+            Some(found) => {
+                let at = self.members.iter().position(|member| member.dir() == found.dir());
+                Side(at.map_or(0, |at| at + 1))
+            }
+        }
+    }
+
+    /// The bucket that an inode's path leads to; the root bucket for what has no name.
+    pub(crate) fn side_of(&self, ino: Ino) -> Side {
+        if self.members.is_empty() {
+            return Side::ROOT;
+        }
+        let state = self.replica.view();
+        let mut top = ino;
+        loop {
+            match state.namespace().primary_link(top) {
+                Some(link) if link.parent == Ino::ROOT => break,
+                Some(link) => top = link.parent,
+                None => return Side::ROOT,
+            }
+        }
+        let leads = |name: &Name| state.namespace().dentry(Ino::ROOT, name).is_some_and(|dentry| dentry.ino == top);
+        self.members.iter().position(|member| leads(member.dir().name())).map_or(Side::ROOT, |at| Side(at + 1))
+    }
+
+    /// What is wrong with one bucket is told apart from what is wrong with the others.
+    pub(crate) fn subject(&self, what: &str, side: Side) -> String {
+        match side.0.checked_sub(1).and_then(|at| self.members.get(at)) {
+            Some(member) => format!("{what} of {}", member.dir()),
+            None => what.to_owned(),
+        }
+    }
+
+    /// How people and logs call one bucket of the volume.
+    pub(crate) fn describe(&self, side: Side) -> String {
+        match side.0.checked_sub(1).and_then(|at| self.members.get(at)) {
+            Some(member) => member.describe(),
+            None => self.bucket().describe(),
+        }
+    }
+
+    fn is_nameless(&self, ino: Ino) -> bool {
+        self.replica.view().namespace().inode(ino).is_some_and(|inode| inode.attr.nlink == 0)
+    }
+
+    fn is_member_dir(&self, dir: Ino, name: &Name) -> bool {
+        dir == Ino::ROOT && self.members.iter().any(|member| member.dir().name() == name)
+    }
+
+    /// A member's own `.ebb` is as little to be made as that of the root.
+    fn is_reserved(&self, dir: Ino, name: &Name) -> bool {
+        name.as_bytes() == b".ebb" && {
+            let state = self.replica.view();
+            let at = |member: &side_by_side::Member| state.namespace().dentry(Ino::ROOT, member.dir().name());
+            self.members.iter().filter_map(at).any(|dentry| dentry.ino == dir)
+        }
+    }
+
+    /// Refuses what would take away a member's directory, or lead across.
+    pub(crate) fn admit(&self, mutation: &ClientMutation) -> Result<(), FsError> {
+        if self.members.is_empty() {
+            return Ok(());
+        }
+        let crosses = |a: Ino, b: Ino| if self.side_of(a) == self.side_of(b) { Ok(()) } else { Err(FsError::CrossDevice) };
+        let make = |dir: Ino, name: &Name| if self.is_reserved(dir, name) { Err(FsError::AccessDenied) } else { Ok(()) };
+        match mutation {
+            ClientMutation::Make { parent, name, .. } => make(*parent, name),
+            // What has no name yet is in no bucket.
+            ClientMutation::Link { ino, parent, name } if self.is_nameless(*ino) => make(*parent, name),
+            ClientMutation::Link { ino, parent, name } => crosses(*ino, *parent).and_then(|()| make(*parent, name)),
+            ClientMutation::Rmdir { parent, name } if self.is_member_dir(*parent, name) => Err(FsError::Busy),
+            ClientMutation::Rename { from, name, to, new_name, .. } => {
+                if self.is_member_dir(*from, name) || self.is_member_dir(*to, new_name) {
+                    return Err(FsError::Busy);
+                }
+                crosses(*from, *to)?;
+                make(*to, new_name)
+            }
+            _ => Ok(()),
+        }
+    }
+}

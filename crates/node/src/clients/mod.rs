@@ -1,0 +1,9 @@
+//! Clients: their sessions, what they ask for, and what they are told.
+
+pub(crate) mod attach;
+pub(crate) mod attachments;
+pub(crate) mod locks;
+pub(crate) mod mutate;
+pub(crate) mod repeat;
+pub(crate) mod serve;
+pub mod wire;

@@ -1,0 +1,551 @@
+//! Mutations: from a client's request to its answer.
+//!
+//! An answer is given when the command is in the log and applied. The same transaction
+//! asked again gets the same answer and is not executed again, whether the first is long
+//! done, under way, or was lost with its connection.
+
+use crate::Node;
+use crate::admin::troubles::Subject;
+use crate::data::fetch::MAX_ATTEMPTS;
+use crate::data::store::Place;
+use crate::locks::Mode;
+use crate::replica::refusal;
+use bytes::Bytes;
+use ebb_core::extent::{self, Fill};
+use ebb_core::partition::Partition;
+use ebb_core::session::Verdict;
+use ebb_model::*;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+impl Node {
+    pub(crate) async fn mutate(
+        self: &Rc<Self>,
+        tx: TxId,
+        caller: Caller,
+        mutation: ClientMutation,
+        replay: Option<Replay>,
+    ) -> Result<Reply, RpcError> {
+        // It may be done while what follows from it is not, or is not safe yet.
+        if self.under_way.borrow().contains_key(&tx) {
+            return Err(RpcError::Overloaded);
+        }
+        let firm = self.is_firm(&mutation);
+        let verdict = self.replica.view().sessions().check(tx);
+        match verdict {
+            Verdict::New => {}
+            Verdict::Done(answer) => {
+                if let (true, Ok(Mutated { attr: Some(attr), .. })) = (mutation.opens(), &answer) {
+                    self.attachments.open_again(tx.session, attr.ino);
+                }
+                let mut answer = answer;
+                if let Ok(mutated) = &mut answer
+                    && mutated.index <= self.recovered
+                    && let Some(index) = self.repeat_bytes(tx, &mutation, mutated.replay).await?
+                {
+                    mutated.index = index;
+                }
+                if self.answers_durably(tx.session) {
+                    self.force_all().await?;
+                } else if firm || self.has_firm_under_way() {
+                    self.force_log().await?;
+                }
+                return answer.map(|mutated| self.mutated(tx.session, mutated));
+            }
+            Verdict::Misordered => {
+                // Executed, like the one that its slot has had since, and forced with it; its
+                // bytes may not have been.
+                let Some(replay) = replay else { return Err(RpcError::Misordered) };
+                let Some(index) = self.repeat_bytes(tx, &mutation, replay).await? else { return Err(RpcError::Misordered) };
+                if self.answers_durably(tx.session) {
+                    self.force_all().await?;
+                }
+                return Ok(self.mutated(tx.session, Mutated { attr: None, index, replay }));
+            }
+            Verdict::Unknown => return Err(RpcError::SessionExpired),
+        }
+        if self.attachments.read_only(tx.session) {
+            return Err(FsError::ReadOnly.into());
+        }
+        self.expect_writable()?;
+        // What was answered before a restart comes before what is new.
+        if replay.is_none() && self.attachments.awaits_any() {
+            return Err(RpcError::Overloaded);
+        }
+        if replay.is_some_and(|replay| !self.may_have_answered(replay)) {
+            return Err(FsError::Invalid.into());
+        }
+        self.under_way.borrow_mut().insert(tx, firm);
+        let answer = self.execute(tx, caller, mutation, replay).await;
+        let forced = match &answer {
+            Ok(_) if self.answers_durably(tx.session) => self.force_all().await.map(drop),
+            Ok(_) if self.has_firm_under_way() => self.force_log().await.map(drop),
+            _ => Ok(()),
+        };
+        self.under_way.borrow_mut().remove(&tx);
+        forced?;
+        answer.map(|mutated| self.mutated(tx.session, mutated))
+    }
+
+    /// With several clients nothing is answered that a power cut could take back: one would
+    /// act on it, and another repeat it too late. A client that is alone repeats it in order.
+    fn answers_durably(&self, session: SessionId) -> bool {
+        self.options.ack_durable || !self.attachments.is_alone(session)
+    }
+
+    /// The answer to a mutation. In this process nobody repeats anything.
+    fn mutated(&self, session: SessionId, mutated: Mutated) -> Reply {
+        let preceding = match self.options.embedded {
+            true => Vec::new(),
+            false => self.replica.view().sessions().preceding(session, self.replica.log().durable(), mutated.index),
+        };
+        Reply::Mutated(mutated, preceding)
+    }
+
+    /// A client on another machine cannot repeat a copy: what it was of may have changed. Its
+    /// bytes are forced before it is logged, with all that were written before, which are then
+    /// not repeated over it; and the log before it is answered, or shown in the answer to another mutation.
+    fn is_firm(&self, mutation: &ClientMutation) -> bool {
+        matches!(mutation, ClientMutation::Copy { .. }) && !self.options.embedded
+    }
+
+    fn has_firm_under_way(&self) -> bool {
+        self.under_way.borrow().values().any(|firm| *firm)
+    }
+
+    /// Whether this node, before a power cut, can have chosen what a client sends back. Time
+    /// and version go on from there, so they must not come from nowhere.
+    fn may_have_answered(&self, replay: Replay) -> bool {
+        let latest = self.replica.view().next_version().0.saturating_add(MAX_LOST_VERSIONS);
+        replay.stamp.version.0 <= latest && replay.stamp.time.nanos < 1_000_000_000
+    }
+
+    async fn execute(
+        self: &Rc<Self>,
+        tx: TxId,
+        caller: Caller,
+        mutation: ClientMutation,
+        replay: Option<Replay>,
+    ) -> Result<Mutated, RpcError> {
+        self.admit(&mutation)?;
+        if replay.is_none() {
+            self.room_to_make(&mutation)?;
+        }
+        let order = Order { tx, caller, replay, firm: self.is_firm(&mutation), looked_up: RefCell::default() };
+        if let Some(ino) = mutation.inode() {
+            self.see_all_names(ino).await?;
+        }
+        match mutation {
+            ClientMutation::Make { parent, name, mode, what, open } => {
+                self.resolve_for(&order, parent, &name).await?;
+                let mutated = self
+                    .order(&order, |state| {
+                        let ino = order.made_ino(state, parent);
+                        let mode = state.namespace().made_mode(parent, mode);
+                        Mutation::Make { parent, name, ino, mode, what }
+                    })
+                    .await?;
+                if let (true, Some(attr)) = (open, &mutated.attr) {
+                    self.attachments.open(tx.session, attr.ino);
+                }
+                Ok(mutated)
+            }
+            ClientMutation::Link { ino, parent, name } => {
+                self.resolve_for(&order, parent, &name).await?;
+                self.order(&order, |_| Mutation::Link { ino, parent, name }).await
+            }
+            ClientMutation::Unlink { parent, name } => {
+                let victim = self.known_child(&order, parent, &name).await?;
+                self.prepare_trash(parent, victim).await?;
+                let done = self
+                    .order_removal(&order, Some((parent, name.clone())), |state| {
+                        let holders = self.holders_of(state, parent, &name);
+                        Mutation::Unlink { parent, name, holders }
+                    })
+                    .await?;
+                self.recheck_holders(victim).await?;
+                Ok(done)
+            }
+            ClientMutation::Rmdir { parent, name } => {
+                let victim = self.known_child(&order, parent, &name).await?;
+                if let Some(dir) = victim {
+                    self.complete(dir).await?;
+                }
+                self.prepare_trash(parent, victim).await?;
+                let done = self
+                    .order_removal(&order, Some((parent, name.clone())), |state| {
+                        let holders = self.holders_of(state, parent, &name);
+                        Mutation::Rmdir { parent, name, holders }
+                    })
+                    .await?;
+                self.recheck_holders(victim).await?;
+                Ok(done)
+            }
+            ClientMutation::Rename { from, name, to, new_name, mode } => {
+                self.known_child(&order, from, &name).await?;
+                let victim = self.known_child(&order, to, &new_name).await?;
+                if let Some(dir) = victim.filter(|_| mode.replaces()) {
+                    self.complete(dir).await?;
+                }
+                let replaced = mode.replaces().then(|| (to, new_name.clone()));
+                if replaced.is_some() {
+                    self.prepare_trash(to, victim).await?;
+                }
+                let done = self
+                    .order_removal(&order, replaced, |state| {
+                        let holders = self.holders_of(state, to, &new_name);
+                        let mode = match mode {
+                            RenameMode::Whiteout { keep_target, .. } => {
+                                RenameMode::Whiteout { keep_target, ino: Some(order.made_ino(state, from)) }
+                            }
+                            RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Exchange => mode,
+                        };
+                        Mutation::Rename { from, name, to, new_name, mode, holders }
+                    })
+                    .await?;
+                self.recheck_holders(victim).await?;
+                Ok(done)
+            }
+            ClientMutation::SetAttr { ino, set } => {
+                if set.size_bytes.is_some_and(|size| size > self.max_file_bytes) {
+                    self.file_size(ino)?;
+                    return Err(FsError::TooLarge.into());
+                }
+                // A change of size excludes readers, writers and uploads of the file.
+                let _guard = match set.size_bytes {
+                    Some(_) => Some(self.locks.lock(ino, Mode::Exclusive).await),
+                    None => None,
+                };
+                let _growth = match set.size_bytes {
+                    Some(size) => self.grow_to(&order, ino, self.file_size(ino)?, size)?,
+                    None => None,
+                };
+                self.break_upload_at(ino, set.size_bytes);
+                if let Some(size) = set.size_bytes {
+                    let place = self.place(ino);
+                    self.clear_behind(&place, place.size_bytes, size).await?;
+                    self.force_rest(ino, size..u64::MAX).await?;
+                    self.void_cut(&place, size).await?;
+                }
+                let size = set.size_bytes;
+                let done = self.order(&order, |_| Mutation::SetAttr { ino, set }).await?;
+                if let Some(size) = size {
+                    self.show_length(ino).await?;
+                    self.unforced.borrow_mut().superseded(ino, size..u64::MAX);
+                }
+                Ok(done)
+            }
+            ClientMutation::SetXattr { ino, name, value, mode } => {
+                // Flags forbid writes: none is half done while they change.
+                let _guard = match *name == *InodeFlags::ATTRIBUTE {
+                    true => Some(self.locks.lock(ino, Mode::Exclusive).await),
+                    false => None,
+                };
+                self.order(&order, |_| Mutation::SetXattr { ino, name, value, mode }).await
+            }
+            ClientMutation::SetAcl { ino, class, value, drop_set_gid } => {
+                self.order(&order, |_| Mutation::SetAcl { ino, class, value, drop_set_gid }).await
+            }
+            ClientMutation::RemoveXattr { ino, name } => self.order(&order, |_| Mutation::RemoveXattr { ino, name }).await,
+            ClientMutation::Write { ino, offset, data, drop_set_id } => self.write(&order, ino, Some(offset), data, drop_set_id).await,
+            ClientMutation::Append { ino, data, drop_set_id } => {
+                let offset = order.replay.and_then(|replay| replay.offset);
+                self.write(&order, ino, offset, data, drop_set_id).await
+            }
+            ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id } => {
+                self.copy(&order, (from, from_offset), (ino, offset), len_bytes, drop_set_id).await
+            }
+            ClientMutation::Tmpfile { parent, mode } => {
+                let mutated = self
+                    .order(&order, |state| {
+                        let ino = order.made_ino(state, parent);
+                        let mode = state.namespace().made_mode(parent, mode);
+                        Mutation::Tmpfile { parent, ino, mode, holder: tx.session }
+                    })
+                    .await?;
+                if let Some(attr) = &mutated.attr {
+                    self.attachments.open(tx.session, attr.ino);
+                }
+                Ok(mutated)
+            }
+            ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
+                self.fallocate(&order, ino, (offset, len_bytes), (what, keep_size), drop_set_id).await
+            }
+        }
+    }
+
+    /// Puts the bytes in the store file, then commits that they are there (O-78), by one record
+    /// for each write, of a small file or a large one (O-79; decision 17). Bytes
+    /// whose commit fails are not seen: an absent block stays absent, and a present one
+    /// is read up to the old size, or is the target of an overwrite that only a failing
+    /// disk can refuse by then: of such a block nobody takes for granted what it is.
+    pub(crate) async fn write(
+        self: &Rc<Self>,
+        order: &Order,
+        ino: Ino,
+        offset: Option<u64>,
+        data: Bytes,
+        drop_set_id: bool,
+    ) -> Result<Mutated, RpcError> {
+        if data.len() > MAX_IO_BYTES {
+            return Err(FsError::Invalid.into());
+        }
+        self.reserve_for(order, data.len() as u64).await?;
+        for _ in 0..MAX_ATTEMPTS {
+            let guard = self.locks.lock(ino, Mode::Exclusive).await;
+            let offset = match offset {
+                Some(offset) => offset,
+                None => self.file_size(ino)?,
+            };
+            match self.write_locked(order, ino, offset, data.clone(), drop_set_id).await? {
+                Written::Done(mutated) => return Ok(mutated),
+                Written::Missing(remote) => {
+                    drop(guard);
+                    self.fetch(ino, &remote).await?;
+                }
+            }
+        }
+        Err(self.fetched_in_vain(ino))
+    }
+
+    /// As [`Node::write`], with the inode's lock held exclusively.
+    pub(crate) async fn write_locked(
+        self: &Rc<Self>,
+        order: &Order,
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        drop_set_id: bool,
+    ) -> Result<Written, RpcError> {
+        let size = self.file_size(ino)?;
+        // As much as fits, as write(2) has it; of nothing that is asked for nothing is wrong.
+        let room = self.max_file_bytes.saturating_sub(offset);
+        let len_bytes = data.len() as u64;
+        if room == 0 && len_bytes > 0 || offset.checked_add(len_bytes).is_none() {
+            return Err(FsError::TooLarge.into());
+        }
+        let (len_bytes, _growth) = self.grow(order, ino, size, offset, len_bytes.min(room))?;
+        let data = data.slice(..len_bytes as usize);
+        let missing = || self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
+        let remote = |missing: &[Fill]| missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect::<Vec<_>>();
+        let absent = remote(&missing());
+        if !absent.is_empty() {
+            return Ok(Written::Missing(absent));
+        }
+        if let Some(dropped) = self.verify_rest(&self.place(ino), &(offset..offset + len_bytes)).await? {
+            return Ok(Written::Missing(vec![dropped]));
+        }
+        // What would be refused with its bytes in place is refused now.
+        let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
+        if len_bytes > 0 {
+            self.replica.view().namespace().permit_bytes(ino, false)?;
+        }
+        let place = self.make_room(ino, offset + len_bytes).await?;
+        // An upload may have ended meanwhile, and let go of what it cannot vouch for.
+        let missing = missing();
+        let absent = remote(&missing);
+        if !absent.is_empty() {
+            return Ok(Written::Missing(absent));
+        }
+        let unclear = match self.store.may_have_more(&place) {
+            true => self.replica.view().extents().fills(ino, extent::touched_blocks(offset, len_bytes)),
+            false => missing,
+        };
+        self.expect_log()?;
+        // What was stored there past the node stays.
+        let exposed = self.is_exposed(ino);
+        for fill in unclear.into_iter().filter(|_| !exposed) {
+            self.clear(&place, fill.range()).await?;
+        }
+        if len_bytes > 0 {
+            self.clear_behind(&place, size, offset + len_bytes).await?;
+        }
+        self.preserve(ino, offset..offset + len_bytes).await?;
+        self.force_rest(ino, offset..offset + len_bytes).await?;
+        self.void_sums(&place, offset..size.min(offset + len_bytes)).await?;
+        self.expect_log_room().await?;
+        let sums = self.sums_of_write(&place, offset, &data);
+        let stored = self.store.write(&place, offset, data).await.map_err(|error| self.disk_failed(ino, error));
+        self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
+        if stored.is_ok() {
+            self.trouble(Subject::Disk(ino), None);
+        }
+        let stored = match stored {
+            Ok(()) if order.firm => self.fsync(ino).await.map(drop),
+            stored => stored,
+        };
+        let written = match stored {
+            Ok(()) => self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await,
+            Err(error) => Err(error),
+        };
+        if written.is_ok() {
+            // Of small files that were never read nothing more is remembered.
+            let blocks = if place.packed.is_some() { extent::whole_blocks } else { extent::touched_blocks };
+            self.loans.verified(ino, blocks(offset, len_bytes));
+            if offset + len_bytes > size {
+                self.has_grown(ino, size, offset + len_bytes);
+                self.show_length(ino).await?;
+            }
+        } else {
+            self.flusher.has_failed_at(ino, offset..offset + len_bytes);
+            // Behind the end of the file there are zeros. What a log has that has failed the next start finds out.
+            if self.expect_log().is_ok() {
+                self.store.cut(&place, size).await.map_err(|error| self.disk_failed(ino, error))?;
+            }
+            self.drop_if_gone(ino);
+        }
+        written.map(Written::Done)
+    }
+
+    /// A file is about to reach from `from` to `to`. What was behind its end is not cut off in a pack file, nor was it where that has
+    /// failed: it goes now, before anything is written there.
+    pub(crate) async fn clear_behind(&self, place: &Place, from: u64, to: u64) -> Result<(), RpcError> {
+        match place.packed {
+            _ if from >= to => Ok(()),
+            Some(_) => self.clear(place, from..to).await,
+            None => self.store.cut_again(place, from).await.map_err(|error| self.disk_failed(place.ino, error)),
+        }
+    }
+
+    /// Makes a range that is not in use read as zeros, whatever an earlier use left there. That it is not in use is forced before, or
+    /// a power cut could bring back that use without its bytes.
+    async fn clear(&self, place: &Place, range: Range<u64>) -> Result<(), RpcError> {
+        let (offset, len) = (range.start, range.end - range.start);
+        let failed = |error| self.disk_failed(place.ino, error);
+        if self.store.has_remains(place, offset, len).await.map_err(failed)? {
+            self.force_log().await?;
+            self.store.clear(place, offset, len).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Where the log has failed, what it has cut off or made a hole may be back after a power cut, and is not written over.
+    pub(crate) fn expect_log(&self) -> Result<(), RpcError> {
+        self.replica.log().failed().map_or(Ok(()), |error| Err(refusal(error)))
+    }
+
+    /// What a full disk would refuse to log is refused before bytes are written over.
+    pub(crate) async fn expect_log_room(&self) -> Result<(), RpcError> {
+        self.replica.log().expect_room().await.map_err(refusal)
+    }
+
+    /// A block that is changed in part is dirty as a whole: the rest of it, which the bucket has if
+    /// it was clean or is being sent, goes to the bucket again from here. It is forced before, or a
+    /// power cut that keeps the change in the log and loses the block would leave zeros, and these
+    /// would replace what the bucket has. Once for each upload: what is written from then on is not in that.
+    pub(crate) async fn force_rest(&self, ino: Ino, changed: Range<u64>) -> Result<(), RpcError> {
+        let whole = extent::whole_blocks(changed.start, changed.end - changed.start);
+        let is_at_stake = |block: u64| {
+            let is_sent = self.replica.view().extents().block(ino, block).is_some_and(|block| self.flusher.may_be_sent(ino, &block));
+            is_sent && !whole.contains(&block) && !self.store.is_block_forced(ino, block)
+        };
+        if [changed.start, changed.end.saturating_sub(1)].into_iter().any(|at| is_at_stake(at / BLOCK_BYTES)) {
+            self.fsync(ino).await?;
+        }
+        Ok(())
+    }
+
+    /// Proposes one mutation of a client and carries out what follows from it.
+    pub(crate) async fn order(&self, order: &Order, choose: impl FnOnce(&Partition) -> Mutation) -> Result<Mutated, RpcError> {
+        self.order_removal(order, None, choose).await
+    }
+
+    /// As [`Node::order`], of a mutation that takes a name from what has it: that may be kept.
+    async fn order_removal(
+        &self,
+        order: &Order,
+        removed: Option<(Ino, Name)>,
+        choose: impl FnOnce(&Partition) -> Mutation,
+    ) -> Result<Mutated, RpcError> {
+        let time = self.ports.clock.wall();
+        let (_, applied) = self
+            .replica
+            .propose(|state| {
+                let stamp = match order.replay {
+                    // Versions stay unique and growing, or an upload under way would take
+                    // what is repeated now for something that it has read.
+                    Some(Replay { stamp, .. }) => Stamp { version: stamp.version.max(state.next_version()), ..stamp },
+                    None => Stamp { time, version: state.next_version() },
+                };
+                let mutation = choose(state);
+                // What was looked up for it has changed since: sent again, it is looked up again.
+                let stands = |(dir, epoch): &(Ino, Option<u64>)| state.backing().load_epoch(*dir) == *epoch;
+                let is_known = order.looked_up.borrow().iter().all(stands);
+                if !is_known || state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy) {
+                    return Err(RpcError::Overloaded);
+                }
+                let (tx, caller, repeated) = (order.tx, order.caller.clone(), order.replay.is_some());
+                let made = mutation.replay(stamp).ino;
+                let trash = removed.map_or(Ok(None), |(dir, name)| self.trash_place(state, dir, &name, made))?;
+                Ok(match (trash, repeated) {
+                    (Some(trash), repeated) => Command::Discard { tx, caller, stamp, mutation, trash, repeated },
+                    (None, true) => Command::Repeated { tx, caller, stamp, mutation },
+                    (None, false) => Command::Client { tx, caller, stamp, mutation },
+                })
+            })
+            .await?;
+        let answer = applied.answer.clone().expect("a client's command has an answer");
+        self.follow(applied, Some(order.tx.session)).await?;
+        answer
+    }
+
+    async fn resolve_for(&self, order: &Order, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        self.resolve(dir, name).await?;
+        order.looked_up.borrow_mut().push((dir, self.load_epoch(dir)));
+        Ok(())
+    }
+
+    /// The inode of a name, with everything known that a change to it needs.
+    async fn known_child(&self, order: &Order, parent: Ino, name: &Name) -> Result<Option<Ino>, RpcError> {
+        self.resolve_for(order, parent, name).await?;
+        let child = self.replica.view().namespace().lookup(parent, name).ok().map(|attr| attr.ino);
+        if let Some(ino) = child {
+            self.see_all_names(ino).await?;
+        }
+        Ok(child)
+    }
+
+    fn holders_of(&self, state: &Partition, parent: Ino, name: &Name) -> Vec<SessionId> {
+        state.namespace().lookup(parent, name).map(|attr| self.attachments.holders(attr.ino)).unwrap_or_default()
+    }
+
+    /// A holder may have closed while the last name was being removed.
+    pub(crate) async fn recheck_holders(&self, victim: Option<Ino>) -> Result<(), RpcError> {
+        let Some(ino) = victim else { return Ok(()) };
+        let holders = self.replica.view().namespace().holders(ino).collect::<Vec<_>>();
+        for session in holders {
+            self.release_orphan(session, ino).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Versions that a power cut can take back: far more than one commit interval has.
+const MAX_LOST_VERSIONS: u64 = 1 << 32;
+
+/// How far a write got.
+pub(crate) enum Written {
+    Done(Mutated),
+    /// Nothing is done before these are fetched, for which the lock has to be given up.
+    Missing(Vec<Range<u64>>),
+}
+
+/// Whose mutation it is, and what was chosen for it before, if it was.
+pub(crate) struct Order {
+    pub tx: TxId,
+    pub caller: Caller,
+    pub replay: Option<Replay>,
+    /// Its bytes are forced before it is logged.
+    pub firm: bool,
+    /// Directories in which names were looked up for it, with their epochs then: what was found, or
+    /// not, may have been forgotten since.
+    pub looked_up: RefCell<Vec<(Ino, Option<u64>)>>,
+}
+
+impl Order {
+    /// The id of what it makes in `parent`.
+    fn made_ino(&self, state: &Partition, parent: Ino) -> Ino {
+        self.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent))
+    }
+}

@@ -1,0 +1,224 @@
+//! Requests of clients: which part of the node answers what.
+
+use crate::Node;
+use crate::readahead::traversals::Look;
+use ebb_model::*;
+use ebb_ports::PortFuture;
+use futures_channel::oneshot;
+use futures_util::FutureExt;
+use std::future::ready;
+use std::rc::Rc;
+
+/// Entries of one answer to a directory read, so that it fits a frame.
+const MAX_ENTRIES: u32 = 1024;
+
+impl Node {
+    /// Answers one request. Dropping the future gives up the answer, not the request: what
+    /// is not done at once goes on in a task of its own, for a command must not be left
+    /// half-way between log and state.
+    pub fn handle(self: &Rc<Self>, request: Request) -> PortFuture<'static, Result<Reply, RpcError>> {
+        let node = self.clone();
+        let mut answering = Box::pin(async move { node.answer_counted(request).await });
+        if let Some(answer) = (&mut answering).now_or_never() {
+            return Box::pin(ready(answer));
+        }
+        let (sender, answer) = oneshot::channel();
+        self.ports.spawn.spawn(Box::pin(async move {
+            // Whoever asked may have gone.
+            let (Ok(()) | Err(_)) = sender.send(answering.await);
+        }));
+        Box::pin(async move { answer.await.unwrap_or(Err(RpcError::Lost)) })
+    }
+
+    /// The next thing that a session is to be told; `None` once it is no longer attached.
+    pub async fn next_notice(&self, session: SessionId) -> Option<Notice> {
+        self.attachments.next_notice(session).await
+    }
+
+    pub(crate) async fn answer(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
+        let asks = matches!(request, Request::Admin(AdminRequest::Status | AdminRequest::Stats));
+        if !asks && !matches!(request, Request::Detach { .. } | Request::Close { .. }) {
+            self.expect_running()?;
+        }
+        let shows = matches!(
+            request,
+            Request::Lookup { .. }
+                | Request::GetAttr { .. }
+                | Request::Access { .. }
+                | Request::ReadLink { .. }
+                | Request::ReadDir { .. }
+                | Request::GetXattr { .. }
+                | Request::ListXattr { .. }
+                | Request::Read { .. }
+                | Request::Seek { .. }
+        );
+        // What a client that is still to come back was answered is not there yet.
+        if shows && self.attachments.awaits_any() {
+            return Err(RpcError::Overloaded);
+        }
+        let answer = self.reply(request).await.map_err(|error| self.unless_failed(error));
+        if answer.as_ref().is_ok_and(|reply| !self.forgetting.may_tell(reply)) {
+            return Err(RpcError::Overloaded);
+        }
+        // Nobody acts on what another's power cut may take back (DESIGN §3), nor on a refusal because of it.
+        // A client that is alone brings back what it has done, but not the ids of what was found.
+        let tells = match &answer {
+            Ok(_) => shows,
+            Err(RpcError::Refused(_)) => true,
+            Err(_) => false,
+        };
+        let told = match self.attachments.is_shared() {
+            true => self.replica.log().written(),
+            false if self.options.embedded => LogIndex(0),
+            false => self.found.get(),
+        };
+        if tells && self.replica.log().durable() < told {
+            self.force_log().await.map_err(|error| self.unless_failed(error))?;
+        }
+        answer
+    }
+
+    /// A node whose disk has failed knows no more what it holds. Clients on other machines ask
+    /// again once a recovery knows; to one in this process the failure is all there is to say.
+    fn unless_failed(&self, error: RpcError) -> RpcError {
+        let fails = self.has_failed() && !self.options.embedded;
+        if fails && error == RpcError::Refused(FsError::Io) { RpcError::Lost } else { error }
+    }
+
+    async fn reply(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
+        match request {
+            Request::Attach { volume, client, previous, read_only, cluster } => {
+                self.attach(volume, client, previous, read_only, cluster).await
+            }
+            Request::Detach { session } => self.detach(session).await,
+            Request::Renew { session } => {
+                if self.attachments.renew(session, self.ports.clock.monotonic()) {
+                    Ok(Reply::Done)
+                } else {
+                    Err(RpcError::SessionExpired)
+                }
+            }
+            Request::TakeUp { session } => self.take_up(session),
+            Request::Told { session } => {
+                self.close_untold(session).await?;
+                self.release_closed(session).await?;
+                Ok(Reply::Done)
+            }
+            Request::Shared { session } => {
+                self.attachments.set_shares(session);
+                Ok(Reply::Done)
+            }
+
+            Request::Recalled { session, recall, held } => {
+                self.expect_attached(session)?;
+                self.forgetting.answered(session, recall, &held.into_iter().collect());
+                Ok(Reply::Done)
+            }
+
+            Request::Lookup { parent, name } => {
+                if name.as_bytes() == TRASH {
+                    return Err(FsError::NotFound.into());
+                }
+                self.forgetting.used(parent);
+                self.revalidate_name(parent, &name).await;
+                let attr = self.look_up(parent, &name).await?;
+                Ok(Reply::Attr(self.shown(attr)))
+            }
+            Request::GetAttr { ino } => {
+                self.revalidate_file(ino).await;
+                let attr = self.replica.view().namespace().attr(ino)?;
+                Ok(Reply::Attr(self.shown(attr)))
+            }
+            Request::ReadLink { ino } => Ok(Reply::Link(self.replica.view().namespace().read_link(ino)?)),
+            Request::ReadDir { dir, after, limit } => {
+                self.forgetting.used(dir);
+                if after == Cookie::START {
+                    self.revalidate_listing(dir, Look::Through).await;
+                }
+                self.read_dir(dir, after, limit).await
+            }
+            Request::GetXattr { ino, name } => Ok(Reply::Xattr(self.replica.view().namespace().get_xattr(ino, &name)?)),
+            Request::ListXattr { ino } => Ok(Reply::Xattrs(self.replica.view().namespace().list_xattr(ino)?)),
+            Request::Access { caller, ino, access } => {
+                self.replica.view().namespace().access(&caller, ino, access)?;
+                Ok(Reply::Done)
+            }
+            Request::StatFs { ino } => Ok(Reply::Stat(self.stat(ino).await)),
+
+            Request::Open { session, ino } => {
+                let life = self.attachments.lives(session);
+                self.revalidate_file(ino).await;
+                // A removal under way has been told who has the inode open: it is no longer to be had.
+                let _turn = self.replica.settled().await;
+                self.expect_attached(session)?;
+                if self.attachments.lives(session) != life {
+                    return Err(RpcError::SessionExpired);
+                }
+                {
+                    // Without a name it lives as long as those who had it open by then.
+                    let state = self.replica.view();
+                    let nameless = state.namespace().attr(ino)?.nlink == 0;
+                    if nameless && state.namespace().holders(ino).all(|holder| holder != session) {
+                        return Err(FsError::Stale.into());
+                    }
+                }
+                self.attachments.open(session, ino);
+                Ok(Reply::Opened { lends: self.may_be_lent(ino) })
+            }
+            Request::Close { session, ino, count } => self.close(session, ino, count).await,
+            Request::Read { ino, offset, len_bytes } => Ok(Reply::Data(self.read(ino, offset, len_bytes).await?)),
+
+            Request::Mutate { tx, caller, mutation, replay } => self.mutate(tx, caller, mutation, replay).await,
+            Request::Fsync { session, ino } => {
+                self.expect_attached(session)?;
+                if self.attachments.is_shared() {
+                    // Others are to see what was stored past the node.
+                    self.find_all_stored(ino).await?;
+                }
+                Ok(Reply::Forced { durable: self.fsync(ino).await? })
+            }
+            Request::SyncFs { session } => {
+                self.expect_attached(session)?;
+                self.doubt_exposed(None);
+                Ok(Reply::Forced { durable: self.force_all().await? })
+            }
+
+            Request::Admin(request) => self.admin(request).await.map(Reply::Admin),
+
+            Request::Seek { ino, offset, to } => Ok(Reply::Offset(self.seek(ino, offset, to)?)),
+
+            Request::Lock { tx, ask, wait } => self.lock(tx, &ask, wait),
+            Request::EndWait { session, wait } => self.end_wait(session, wait),
+            Request::TestLock { session, ino, owner, piece } => self.test_lock(session, ino, owner, piece),
+            Request::Reclaim { session, ino, owner, pid, pieces } => self.reclaim(session, ino, owner, pid, &pieces),
+        }
+    }
+
+    /// Entries of a directory, loading as much of it as the answer needs.
+    async fn read_dir(self: &Rc<Self>, dir: Ino, after: Cookie, limit: u32) -> Result<Reply, RpcError> {
+        let limit = limit.clamp(1, MAX_ENTRIES);
+        loop {
+            let (entries, end) = self.replica.view().namespace().read_dir(dir, after, limit as usize)?;
+            let complete = self.is_complete(dir);
+            if !entries.is_empty() || complete {
+                let entries = entries.into_iter().map(|(entry, attr)| (entry, self.shown(attr))).collect();
+                return Ok(Reply::Directory { entries, end: end && complete });
+            }
+            self.room_to_load()?;
+            self.load_next(dir).await?;
+        }
+    }
+
+    /// Attributes as they are shown: with holes, and of a directory without how many
+    /// subdirectories it has before all its names are known; a link count of 1 says so to
+    /// find(1) and its like.
+    fn shown(&self, attr: Attr) -> Attr {
+        let hole_bytes = self.replica.view().hole_bytes(&attr);
+        let nlink = if attr.kind == FileKind::Directory && !self.is_complete(attr.ino) { 1 } else { attr.nlink };
+        Attr { nlink, hole_bytes, ..attr }
+    }
+
+    pub(crate) fn expect_attached(&self, session: SessionId) -> Result<(), RpcError> {
+        if self.attachments.contains(session) { Ok(()) } else { Err(RpcError::SessionExpired) }
+    }
+}

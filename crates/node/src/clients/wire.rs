@@ -1,0 +1,135 @@
+//! Serving clients over the network: frames in, answers and notices out. Whatever a peer
+//! sends ends at worst in the loss of its own connection.
+
+use crate::Node;
+use crate::clients::attachments::ConnectionId;
+use ebb_format::rpc::{self, Message, RequestId};
+use ebb_model::{FsError, Reply, Request, RpcError, SessionId};
+use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, NetError};
+use futures_util::lock::Mutex;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Requests of one connection that are worked on at one time; more wait unread in the
+/// transport, which slows their sender down.
+const MAX_UNDER_WAY: usize = 256;
+
+/// Pause after a failed accept, so that running out of descriptors does not run hot.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts and serves connections until the node stops.
+pub async fn serve(node: Rc<Node>, mut listener: Box<dyn Listener>) {
+    while !node.is_stopping() {
+        match listener.accept().await {
+            Ok(connection) => {
+                let what = listener.shortage().map(|what| {
+                    format!(
+                        "the node has descriptors for no more connections and files than it has open ({what}): a few at a time can ask \
+                         what is wrong; start it with a higher limit (ulimit -Hn, LimitNOFILE=)"
+                    )
+                });
+                node.trouble("descriptors", what);
+                let peer = serve_peer(node.clone(), connection);
+                node.ports.spawn.spawn(Box::pin(peer));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                node.ports.clock.sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_peer(node: Rc<Node>, connection: Box<dyn Connection>) {
+    let (sender, mut receiver) = connection.split();
+    let id = node.attachments.new_connection();
+    let wire = Rc::new(Wire { node, id, sender: Mutex::new(sender), under_way: Cell::new(0) });
+    if let Err(error) = wire.receive(&mut *receiver).await {
+        tracing::warn!(%error, "a client's connection ends");
+    }
+}
+
+struct Wire {
+    node: Rc<Node>,
+    id: ConnectionId,
+    sender: Mutex<Box<dyn FrameSender>>,
+    under_way: Cell<usize>,
+}
+
+impl Wire {
+    async fn receive(self: Rc<Self>, receiver: &mut dyn FrameReceiver) -> Result<(), NetError> {
+        while let Some(frame) = receiver.receive().await? {
+            match rpc::decode(frame) {
+                Ok(Message::Request { id, request }) => {
+                    while self.under_way.get() >= MAX_UNDER_WAY {
+                        self.node.ports.clock.sleep(Duration::from_millis(1)).await;
+                    }
+                    self.under_way.set(self.under_way.get() + 1);
+                    let task = self.clone().answer(id, request);
+                    self.node.ports.spawn.spawn(Box::pin(task));
+                }
+                Ok(_) => return Err(NetError::Protocol { what: "a client sends requests only".into() }),
+                Err(error) => {
+                    let what = error.to_string();
+                    let parts = rpc::encode_error(RequestId::NONE, &RpcError::Denied(what.clone()));
+                    self.send(parts).await;
+                    return Err(NetError::Protocol { what });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn answer(self: Rc<Self>, id: RequestId, request: Request) {
+        let result = match request.session() {
+            // Another's, or one that has attached anew over another connection since.
+            Some(session) if !self.node.attachments.speaks_for(self.id, session) => Err(RpcError::SessionExpired),
+            session => {
+                if let Some(session) = session {
+                    self.node.attachments.heard(session, self.node.ports.clock.monotonic());
+                }
+                self.node.handle(request).await
+            }
+        };
+        self.under_way.set(self.under_way.get() - 1);
+        if let Ok(Reply::Attached(attached)) = &result {
+            self.node.attachments.connect(attached.session, self.id);
+            self.node.tell_again_of_locks(attached.session);
+        }
+        let parts = match &result {
+            Ok(reply) => rpc::encode_reply(id, reply).or_else(|error| {
+                tracing::error!(%error, "an answer could not be encoded");
+                rpc::encode_error(id, &RpcError::Refused(FsError::Io))
+            }),
+            Err(error) => rpc::encode_error(id, error),
+        };
+        self.send(parts).await;
+        if let Ok(Reply::Attached(attached)) = result {
+            let pump = self.clone().pump(attached.session);
+            self.node.ports.spawn.spawn(Box::pin(pump));
+        }
+    }
+
+    /// Passes on what the node tells the session, as long as this connection is its own.
+    async fn pump(self: Rc<Self>, session: SessionId) {
+        // Or one that was held up on the way to a client that has come anew since would hear for it.
+        while self.node.attachments.speaks_for(self.id, session) {
+            let Some(notice) = self.node.attachments.next_notice(session).await else { return };
+            if !self.send(rpc::encode_notice(&notice)).await {
+                return;
+            }
+        }
+    }
+
+    /// A failure here is the end of the connection, which the receiving side reports.
+    async fn send(&self, parts: Result<Vec<bytes::Bytes>, ebb_format::FormatError>) -> bool {
+        match parts {
+            Ok(parts) => self.sender.lock().await.send(parts).await.is_ok(),
+            Err(error) => {
+                tracing::error!(%error, "an answer could not be encoded");
+                false
+            }
+        }
+    }
+}

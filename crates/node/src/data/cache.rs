@@ -1,0 +1,285 @@
+//! The budget of the node's disk: room for what comes in is made by evicting what is
+//! clean, and by waiting for the bucket where nothing is.
+
+use crate::clients::mutate::Order;
+use crate::locks::Mode;
+use crate::{Node, Options};
+use ebb_core::cache;
+use ebb_model::*;
+use futures_util::future::{Either, select};
+use futures_util::lock::Mutex;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::pin::pin;
+use std::time::Duration;
+
+const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
+
+/// Evicted at one time beyond what is needed, as a share of the budget: evictions force
+/// the log, so they are made large and rare.
+const EVICTION_SHARE: u64 = 64;
+
+/// How long whoever makes room waits for a file that somebody reads or writes. Who waits for the disk is done by then; who waits for a
+/// bucket may not be for an hour, and nobody who has to do with other files waits for that.
+const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often a writer who waits for room looks whether what could not be evicted before can be now, of which nobody tells him.
+const ROOM_POLL: Duration = Duration::from_secs(1);
+
+pub struct Cache {
+    order: RefCell<cache::Cache>,
+    evicting: Mutex<()>,
+    /// The last write that there was no room for.
+    refused_bytes: Cell<u64>,
+}
+
+impl Cache {
+    pub fn new(options: &Options) -> Cache {
+        let least_burst_bytes = options.read_ahead_bytes.saturating_add(2 * CHUNK_BYTES);
+        Cache {
+            order: RefCell::new(cache::Cache::new(options.eviction, least_burst_bytes)),
+            evicting: Mutex::default(),
+            refused_bytes: Cell::default(),
+        }
+    }
+
+    pub fn forget(&self, ino: Ino) {
+        self.order.borrow_mut().remove(ino);
+    }
+
+    /// These bytes were asked for by name.
+    pub fn prefer(&self, ino: Ino, range: &Range<u64>) {
+        let mut order = self.order.borrow_mut();
+        for chunk in chunks(range) {
+            order.prefer((ino, chunk));
+        }
+    }
+
+    pub fn touch(&self, ino: Ino, range: &Range<u64>) {
+        let mut order = self.order.borrow_mut();
+        for chunk in chunks(range) {
+            order.touch((ino, chunk));
+        }
+    }
+}
+
+fn chunks(range: &Range<u64>) -> Range<u64> {
+    range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES)
+}
+
+impl Node {
+    /// Takes up every clean chunk after a start.
+    pub(crate) fn fill_cache_order(&self) {
+        let state = self.replica.view();
+        let mut order = self.cache.order.borrow_mut();
+        for chunk in state.extents().chunks() {
+            if chunk.resident_bytes > chunk.dirty_bytes {
+                order.insert((chunk.ino, chunk.chunk), chunk.resident_bytes - chunk.dirty_bytes);
+            }
+        }
+    }
+
+    /// Blocks have become clean or come in clean: from now on they can be evicted.
+    pub(crate) fn note_clean(&self, ino: Ino, blocks: Range<u64>) {
+        let state = self.replica.view();
+        let mut order = self.cache.order.borrow_mut();
+        for chunk in blocks.start / BLOCKS_PER_CHUNK..blocks.end.div_ceil(BLOCKS_PER_CHUNK) {
+            let clean = state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| !block.dirty);
+            let clean_bytes = clean.map(|(block, _)| state.extents().block_bytes(ino, block)).sum();
+            if clean_bytes > 0 {
+                order.insert((ino, chunk), clean_bytes);
+            }
+        }
+    }
+
+    /// Makes room for what a mutation writes. What is repeated had its room when it was
+    /// acknowledged, and the flusher that could make more waits until everything is repeated.
+    pub(crate) async fn reserve_for(&self, order: &Order, len_bytes: u64) -> Result<(), RpcError> {
+        if order.replay.is_some() { self.reserve_clean(len_bytes).await } else { self.reserve(len_bytes).await }
+    }
+
+    /// Makes room for bytes that a client writes. Waits while too much waits for the
+    /// bucket, and refuses once that has lasted too long. What files without a name have is
+    /// only cached: no flush makes it less.
+    async fn reserve(&self, len_bytes: u64) -> Result<(), RpcError> {
+        let deadline = self.ports.clock.monotonic() + self.options.space_timeout;
+        loop {
+            self.reserve_clean(len_bytes).await?;
+            if self.has_room_for_dirty(len_bytes) {
+                return Ok(());
+            }
+            let now = self.ports.clock.monotonic();
+            if self.bucket.is_none() || now >= deadline {
+                self.cache.refused_bytes.set(len_bytes);
+                let what = {
+                    let state = self.replica.view();
+                    let (orphans, resident) = (state.orphan_bytes(), state.extents().resident_bytes());
+                    format!(
+                        "{} bytes wait for the bucket, {orphans} are of files without a name, and {resident} are cached, \
+                         which is all that is allowed",
+                        state.extents().dirty_bytes() - orphans
+                    )
+                };
+                self.trouble("room", Some(what));
+                return Err(FsError::NoSpace.into());
+            }
+            let progress = Box::pin(self.flusher.progress.wait());
+            self.flusher.urge();
+            let pause = self.ports.clock.sleep(ROOM_POLL.min(deadline - now));
+            match self.waiting("room for dirty bytes", select(progress, pause)).await {
+                Either::Left(_) | Either::Right(_) => {}
+            }
+        }
+    }
+
+    fn has_room_for_dirty(&self, len_bytes: u64) -> bool {
+        let state = self.replica.view();
+        let (dirty, resident) = (state.extents().dirty_bytes(), state.extents().resident_bytes());
+        let budget = if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
+        let may_wait = dirty + len_bytes <= budget || dirty - state.orphan_bytes() + len_bytes <= budget;
+        may_wait && resident + len_bytes <= self.cache_budget()
+    }
+
+    /// What was last refused for want of room would not be by now.
+    pub(crate) fn has_room_again(&self) -> bool {
+        self.has_room_for_dirty(self.cache.refused_bytes.get())
+    }
+
+    /// Makes room for bytes that come in clean. Where everything is dirty or in use they come in all
+    /// the same: the budget of dirty bytes is below that of all bytes. Of files that cannot be evicted
+    /// nobody is told as long as others can.
+    pub(crate) async fn reserve_clean(&self, len_bytes: u64) -> Result<(), RpcError> {
+        let over = |node: &Node| {
+            let resident = node.replica.view().extents().resident_bytes();
+            let within = resident + len_bytes <= node.options.cache_bytes;
+            if within { 0 } else { (resident + len_bytes).saturating_sub(node.cache_budget()) }
+        };
+        if over(self) == 0 {
+            return Ok(());
+        }
+        let turn = self.cache.evicting.lock().await;
+        // Others may have made room meanwhile, which says nothing of how.
+        if over(self) == 0 {
+            return Ok(());
+        }
+        // Taken up again once this is over, or they would come up for ever.
+        let (mut kept, mut taken, mut pinned) = (Vec::new(), Vec::new(), Vec::new());
+        let mut failed = None;
+        while over(self) > 0 && !self.is_of_all_files(&failed) {
+            let wanted = over(self) + self.options.cache_bytes / EVICTION_SHARE;
+            let victims = self.cache.order.borrow_mut().victims(wanted);
+            if victims.is_empty() {
+                break;
+            }
+            for (ino, chunk) in victims {
+                if self.is_pinned(ino) {
+                    pinned.push((ino, chunk));
+                    continue;
+                }
+                let Some(_guard) = self.locks.try_lock(ino, Mode::Exclusive) else {
+                    taken.push((ino, chunk));
+                    continue;
+                };
+                match self.evict_locked(ino, chunk).await {
+                    Ok(Some(_)) => continue,
+                    Ok(None) => {}
+                    Err(error) => failed = Some(error),
+                }
+                // What could not be evicted now can be later.
+                kept.push((ino, chunk));
+            }
+        }
+        for &(ino, chunk) in kept.iter().chain(&taken).chain(&pinned) {
+            self.note_clean(ino, chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK);
+        }
+        // Nobody waits behind who waits for a file.
+        drop(turn);
+        self.evict_patiently(taken, over, &mut failed).await;
+        // Who reads has to have room all the same.
+        let broken = self.evict_patiently(pinned, over, &mut failed).await;
+        self.trouble(
+            "pins",
+            (broken > 0).then(|| "more is pinned than the cache has room for beside what is in use: some of it goes all the same".into()),
+        );
+        match failed {
+            Some(error) if over(self) > 0 => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Not of one file alone: the log takes nothing.
+    fn is_of_all_files(&self, failed: &Option<RpcError>) -> bool {
+        failed.as_ref().is_some_and(|error| *error != FsError::Io.into() || self.expect_log().is_err())
+    }
+
+    /// Evicts chunks of files that somebody may be reading or writing, until there is room. Who does that for long is passed over.
+    /// Returns the bytes freed.
+    async fn evict_patiently(&self, chunks: Vec<(Ino, u64)>, over: impl Fn(&Node) -> u64, failed: &mut Option<RpcError>) -> u64 {
+        let (mut freed, mut passed) = (0, BTreeSet::new());
+        for (ino, chunk) in chunks {
+            if over(self) == 0 || self.is_of_all_files(failed) {
+                break;
+            }
+            if passed.contains(&ino) {
+                continue;
+            }
+            let lock = pin!(self.locks.lock(ino, Mode::Exclusive));
+            let Either::Left((_guard, _)) = select(lock, self.ports.clock.sleep(TAKEN_PATIENCE)).await else {
+                passed.insert(ino);
+                continue;
+            };
+            match self.evict_locked(ino, chunk).await {
+                Ok(Some(bytes)) => {
+                    self.cache.order.borrow_mut().remove_chunk((ino, chunk));
+                    freed += bytes;
+                }
+                Ok(None) => {}
+                Err(error) => *failed = Some(error),
+            }
+        }
+        freed
+    }
+
+    pub(crate) fn is_pinned(&self, ino: Ino) -> bool {
+        self.replica.view().namespace().pin_of(ino).is_some()
+    }
+
+    /// Makes the clean blocks of a chunk absent, then gives their space back. Returns the bytes
+    /// freed; `None` where somebody reads the store file past the node, or may have stored into it.
+    /// The inode's lock is held exclusively.
+    async fn evict_locked(&self, ino: Ino, chunk: u64) -> Result<Option<u64>, RpcError> {
+        let runs = self.replica.view().extents().clean_runs(ino, chunk);
+        if runs.is_empty() {
+            return Ok(Some(0));
+        }
+        if self.is_exposed(ino) || self.is_lent_out(ino).await? {
+            return Ok(None);
+        }
+        let bytes = {
+            let state = self.replica.view();
+            runs.iter().cloned().flatten().map(|block| state.extents().block_bytes(ino, block)).sum()
+        };
+        for run in &runs {
+            self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
+        }
+        self.vacate(ino).await?;
+        self.force_log().await?;
+        let place = self.place(ino);
+        for run in runs {
+            let (start, len) = (run.start * BLOCK_BYTES, (run.end - run.start) * BLOCK_BYTES);
+            self.store.punch(&place, start, len).await.map_err(|error| self.disk_failed(ino, error))?;
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Drops what is clean of a chunk. Returns the bytes freed.
+    pub(crate) async fn evict(&self, ino: Ino, chunk: u64) -> Result<u64, RpcError> {
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let evicted = self.evict_locked(ino, chunk).await?;
+        if evicted.is_some() {
+            self.cache.order.borrow_mut().remove_chunk((ino, chunk));
+        }
+        Ok(evicted.unwrap_or(0))
+    }
+}

@@ -1,0 +1,66 @@
+//! copy_file_range: bytes go from one file to another without leaving the node. To the log a
+//! copy is a write.
+
+use crate::Node;
+use crate::clients::mutate::{Order, Written};
+use crate::data::fetch::MAX_ATTEMPTS;
+use crate::locks::{Guard, Mode};
+use ebb_core::extent::Source;
+use ebb_model::*;
+use std::ops::Range;
+use std::rc::Rc;
+
+impl Node {
+    /// What `from` has there, at most what one write takes, at one time: both files are locked.
+    /// Where nothing is left of it nothing is written, and the answer says so.
+    pub(crate) async fn copy(
+        self: &Rc<Self>,
+        order: &Order,
+        (from, from_offset): (Ino, u64),
+        (ino, offset): (Ino, u64),
+        len_bytes: u64,
+        drop_set_id: bool,
+    ) -> Result<Mutated, RpcError> {
+        self.reserve_for(order, len_bytes.min(MAX_IO_BYTES as u64)).await?;
+        for _ in 0..MAX_ATTEMPTS {
+            let guards = self.lock_both(from, ino).await;
+            let source_bytes = self.file_size(from)?;
+            let left = source_bytes.saturating_sub(from_offset);
+            let len_bytes = len_bytes.min(left).min(MAX_IO_BYTES as u64);
+            if from == ino && from_offset.abs_diff(offset) < len_bytes {
+                return Err(FsError::Invalid.into());
+            }
+            let wanted = from_offset..from_offset.saturating_add(len_bytes);
+            let plan = self.replica.view().extents().plan_read(from, wanted, source_bytes);
+            let remote: Vec<Range<u64>> = plan.iter().filter(|part| part.source == Source::Remote).map(|part| part.range.clone()).collect();
+            if !remote.is_empty() {
+                drop(guards);
+                self.fetch(from, &remote).await?;
+                continue;
+            }
+            // A clean block was damaged: it is absent now, and fetched by the next attempt.
+            let Some(data) = self.gather(from, &plan, &[]).await? else { continue };
+            match self.write_locked(order, ino, offset, data, drop_set_id).await? {
+                Written::Done(mutated) => return Ok(mutated),
+                Written::Missing(remote) => {
+                    drop(guards);
+                    self.fetch(ino, &remote).await?;
+                }
+            }
+        }
+        Err(self.fetched_in_vain(ino))
+    }
+
+    /// Locks what is read and what is written, in the order of ids.
+    async fn lock_both(&self, read: Ino, written: Ino) -> Vec<Guard<Ino>> {
+        let mut guards = Vec::new();
+        let mut inos = vec![read, written];
+        inos.sort_unstable();
+        inos.dedup();
+        for ino in inos {
+            let mode = if ino == written { Mode::Exclusive } else { Mode::Shared };
+            guards.push(self.locks.lock(ino, mode).await);
+        }
+        guards
+    }
+}

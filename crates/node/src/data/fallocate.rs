@@ -1,0 +1,143 @@
+//! fallocate: zeros where bytes were, and the size that a file is to have.
+
+use crate::Node;
+use crate::clients::mutate::Order;
+use crate::data::fetch::MAX_ATTEMPTS;
+use crate::data::store::Place;
+use crate::locks::Mode;
+use bytes::Bytes;
+use ebb_core::extent::Edge;
+use ebb_core::namespace::zero_span;
+use ebb_model::*;
+use std::ops::Range;
+use std::rc::Rc;
+
+impl Node {
+    /// Whole blocks become holes when the command is logged, and give their space back when
+    /// that is forced. Of the blocks at the edges a part is overwritten with zeros before, as
+    /// by a write, and whatever can be said of one that fails holds here.
+    pub(crate) async fn fallocate(
+        self: &Rc<Self>,
+        order: &Order,
+        ino: Ino,
+        (offset, len_bytes): (u64, u64),
+        (what, keep_size): (Allocation, bool),
+        drop_set_id: bool,
+    ) -> Result<Mutated, RpcError> {
+        let end = offset.checked_add(len_bytes).ok_or(FsError::TooLarge)?;
+        // That the volume is too small says more than that any file is.
+        if what == Allocation::Reserve {
+            self.expect_room(ino, offset..end).await?;
+        }
+        if end > self.max_file_bytes {
+            return Err(FsError::TooLarge.into());
+        }
+        let mut reserved = false;
+        'attempts: for _ in 0..MAX_ATTEMPTS {
+            let guard = self.locks.lock(ino, Mode::Exclusive).await;
+            let size = self.file_size(ino)?;
+            let span = zero_span(offset, len_bytes, size);
+            let zeroes = what == Allocation::Zero && offset < size;
+            if zeroes {
+                self.find_stored(ino, &span).await?;
+            }
+            let edges = || if zeroes { self.replica.view().extents().edges(ino, &span) } else { Vec::new() };
+            let absent = || edges().iter().filter_map(missing).collect::<Vec<_>>();
+            let missing = absent();
+            if !missing.is_empty() {
+                drop(guard);
+                self.fetch(ino, &missing).await?;
+                continue;
+            }
+            let parts: Vec<(Range<u64>, bool)> = edges().into_iter().filter_map(present).collect();
+            let place = self.place(ino);
+            for (part, _) in &parts {
+                if let Some(dropped) = self.verify_rest(&place, &(part.start..part.end.min(size))).await? {
+                    drop(guard);
+                    self.fetch(ino, &[dropped]).await?;
+                    continue 'attempts;
+                }
+            }
+            if !reserved && parts.iter().any(|(_, dirty)| !dirty) {
+                drop(guard);
+                self.reserve_for(order, parts.len() as u64 * BLOCK_BYTES).await?;
+                reserved = true;
+                continue;
+            }
+            let _growth = if keep_size { None } else { self.grow_to(order, ino, size, end)? };
+            // What would be refused with its zeros in place is refused now.
+            self.replica.view().namespace().permit_bytes(ino, what == Allocation::Zero)?;
+            let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
+            let place = self.make_room(ino, parts.iter().map(|(part, _)| part.end.min(size)).max().unwrap_or(0)).await?;
+            let missing = absent();
+            if !missing.is_empty() {
+                drop(guard);
+                self.fetch(ino, &missing).await?;
+                continue;
+            }
+            self.expect_log()?;
+            if zeroes {
+                self.force_rest(ino, span.clone()).await?;
+                self.preserve_zeroed(ino, span).await?;
+            }
+            if !keep_size {
+                self.clear_behind(&place, size, end).await?;
+            }
+            let parts: Vec<Range<u64>> = parts.into_iter().map(|(part, _)| part.start..part.end.min(size)).collect();
+            for part in &parts {
+                self.void_sums(&place, part.clone()).await?;
+            }
+            self.expect_log_room().await?;
+            let edges = parts.iter().map(|part| part.start / BLOCK_BYTES).collect();
+            let done = match self.write_zeros(&place, &parts).await {
+                Ok(()) => self.order(order, |_| Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id }).await,
+                Err(error) => Err(error),
+            };
+            if done.is_err() {
+                parts.into_iter().for_each(|part| self.flusher.has_failed_at(ino, part));
+                self.drop_if_gone(ino);
+                return done;
+            }
+            if zeroes {
+                self.unforced.borrow_mut().superseded(ino, offset..end);
+                self.note_holes(ino).await?;
+            }
+            if !keep_size && end > size {
+                self.show_length(ino).await?;
+            }
+            return done;
+        }
+        Err(self.fetched_in_vain(ino))
+    }
+
+    async fn write_zeros(&self, place: &Place, parts: &[Range<u64>]) -> Result<(), RpcError> {
+        for part in parts {
+            let zeros = Bytes::from(vec![0; (part.end - part.start) as usize]);
+            self.store.write(place, part.start, zeros).await.map_err(|error| self.disk_failed(place.ino, error))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what the volume has no room for, as far as that can be known: nothing is set
+    /// aside, since what is written later goes to the bucket sooner or later, and not all of
+    /// it has to be here at one time.
+    async fn expect_room(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
+        let there = self.replica.view().extents().resident_bytes_of(ino);
+        let wanted = (range.end - range.start).saturating_sub(there);
+        if wanted > self.stat_volume().await.available_bytes { Err(FsError::NoSpace.into()) } else { Ok(()) }
+    }
+}
+
+fn missing(edge: &Edge) -> Option<Range<u64>> {
+    match edge {
+        Edge::Missing(fill) => Some(fill.range()),
+        Edge::Present { .. } => None,
+    }
+}
+
+fn present(edge: Edge) -> Option<(Range<u64>, bool)> {
+    match edge {
+        Edge::Present { bytes, dirty } => Some((bytes, dirty)),
+        Edge::Missing(_) => None,
+    }
+}

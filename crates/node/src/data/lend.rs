@@ -1,0 +1,336 @@
+//! Lending: store files that the kernel of this machine reads by itself, past the node (DESIGN §5,
+//! decision 8).
+//!
+//! Laws:
+//! - A file is lent only where all of it is in its store file, and every block that has a checksum
+//!   was compared with it by this run or came in during it.
+//! - As long as anybody has a file that was lent, it is as long as its store file, what changes is
+//!   changed in place, and no block of it is evicted. So who reads past the node reads what the
+//!   node would give.
+//! - Who has one is not the node's to know: mappings outlive their opens, and opens the node. So
+//!   before bytes are taken away the system is asked.
+
+use crate::Node;
+use crate::data::fetch::MAX_ATTEMPTS;
+use crate::data::store::Place;
+use crate::locks::Mode;
+use ebb_core::extent::{BlockRuns, Source};
+use ebb_model::*;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// Below this an open that is lent costs more than it saves: all of the file is one request, and
+/// then in the kernel's own cache. Unless that is not to have it ([`Borrow::Follow`]).
+const LEAST_BYTES: u64 = 128 << 10;
+
+/// Each has descriptors of its own, of which a process has 1,024 as a rule.
+const MAX_FILES: usize = 128;
+
+/// What is lent cannot be evicted, so it is at most 1 / this of the cache.
+const CACHE_SHARE: u64 = 2;
+
+#[derive(Default)]
+pub struct Loans {
+    table: RefCell<BTreeMap<Ino, Loan>>,
+    /// Blocks that this run has compared with their checksums, or put there itself.
+    verified: RefCell<BlockRuns>,
+}
+
+#[derive(Default)]
+struct Loan {
+    /// Given out and not given back. A mapping may be left even if there is none.
+    count: u64,
+    size_bytes: u64,
+    /// The kernel has it from an earlier run, and it is not lent anew yet.
+    is_doubtful: bool,
+}
+
+impl Loans {
+    pub fn forget(&self, ino: Ino) {
+        self.table.borrow_mut().remove(&ino);
+        self.verified.borrow_mut().remove(ino, 0..u64::MAX);
+    }
+
+    /// The blocks are what their checksums say.
+    pub fn verified(&self, ino: Ino, blocks: Range<u64>) {
+        let mut verified = self.verified.borrow_mut();
+        let known = verified.next(ino, blocks.start).is_some_and(|run| run.start <= blocks.start && run.end >= blocks.end);
+        if !known {
+            verified.insert(ino, blocks);
+        }
+    }
+
+    pub fn is_lent(&self, ino: Ino) -> bool {
+        self.table.borrow().contains_key(&ino)
+    }
+
+    /// Runs of blocks that nothing is known of.
+    fn unverified(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
+        let verified = self.verified.borrow();
+        let (mut at, mut unknown) = (blocks.start, Vec::new());
+        while at < blocks.end {
+            let run = verified.next(ino, at).unwrap_or(blocks.end..blocks.end);
+            if run.start > at {
+                unknown.push(at..run.start.min(blocks.end));
+            }
+            at = run.end;
+        }
+        unknown
+    }
+}
+
+impl Node {
+    /// The store file of a file, for the kernel to read by itself; to be given back by
+    /// [`Node::take_back`]. `None` where the file is to be read through the node: what of it is
+    /// not here, or was not verified yet, comes in by that.
+    pub async fn lend(self: &Rc<Self>, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
+        if borrow == Borrow::Resume {
+            self.file_size(ino)?;
+            // Whatever comes of this, it is to be kept as it is to be seen.
+            self.loans.table.borrow_mut().entry(ino).or_insert(Loan { is_doubtful: true, ..Loan::default() });
+        }
+        let begins = matches!(borrow, Borrow::Begin | Borrow::Follow);
+        if begins {
+            self.walk_ahead(ino);
+        }
+        if borrow == Borrow::Follow && !self.is_apart(ino) && self.may_lend(self.file_size(ino)?) {
+            self.set_apart(ino).await?;
+        }
+        // Who has just read a file opens it again.
+        self.filled(|other| other == ino).await;
+        for _ in 0..MAX_ATTEMPTS {
+            let guard = self.locks.lock(ino, Mode::Shared).await;
+            let size = self.file_size(ino)?;
+            let is_lent = self.is_exposed(ino) || self.loans.is_lent(ino) && (borrow == Borrow::Resume || !self.end_loan(ino));
+            let is_had = is_lent || begins || self.is_lent_out(ino).await?;
+            let is_worth = size >= LEAST_BYTES || borrow == Borrow::Follow;
+            let may_be = is_lent || is_had && is_worth && self.is_apart(ino) && self.is_whole(ino, size) && self.may_lend(size);
+            if !may_be {
+                return Ok(None);
+            }
+            // Whoever has it already has others open it in the same way.
+            let missing = if is_lent { self.missing(ino, size) } else { Vec::new() };
+            if !missing.is_empty() {
+                drop(guard);
+                self.fetch(ino, &missing).await?;
+                continue;
+            }
+            let lent = self.store.lend(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
+            if lent.is_some() {
+                if borrow == Borrow::Expose {
+                    self.expose(ino).await?;
+                }
+                self.exposures.lent(ino);
+                let mut table = self.loans.table.borrow_mut();
+                let loan = table.entry(ino).or_default();
+                loan.count += 1;
+                (loan.size_bytes, loan.is_doubtful) = (size, false);
+            }
+            return Ok(lent);
+        }
+        Err(self.fetched_in_vain(ino))
+    }
+
+    /// Whether it is worth asking.
+    pub(crate) fn may_be_lent(&self, ino: Ino) -> bool {
+        self.file_size(ino).is_ok_and(|size| size >= LEAST_BYTES) && self.is_apart(ino)
+    }
+
+    /// As [`Node::lend`], to a client in another process of this machine.
+    pub async fn lend_to(self: &Rc<Self>, session: SessionId, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
+        self.expect_attached(session)?;
+        let resumes = borrow == Borrow::Resume;
+        if !self.attachments.holds(session, ino) || borrow == Borrow::Expose && self.attachments.read_only(session) {
+            return Err(FsError::AccessDenied.into());
+        }
+        // What was read past an earlier run comes before what is new.
+        if self.is_stopping() || !resumes && self.attachments.awaits_any() {
+            return Err(RpcError::Overloaded);
+        }
+        let lent = self.lend(ino, borrow).await?;
+        if lent.is_some() && self.is_stopping() {
+            // What would be stored from now on nobody here would send.
+            self.take_back(ino);
+            return Err(RpcError::Overloaded);
+        }
+        Ok(lent)
+    }
+
+    /// One that was lent has been closed.
+    pub fn take_back(&self, ino: Ino) {
+        let over = match self.loans.table.borrow_mut().get_mut(&ino) {
+            Some(loan) => {
+                loan.count = loan.count.saturating_sub(1);
+                // Its readers were not seen.
+                self.cache.touch(ino, &(0..loan.size_bytes));
+                loan.count == 0
+            }
+            None => false,
+        };
+        if over {
+            self.end_loan(ino);
+        }
+    }
+
+    /// Whether somebody reads the store file past the node: has it from this run, or from one
+    /// whose mount has died.
+    pub(crate) async fn is_lent_out(&self, ino: Ino) -> Result<bool, RpcError> {
+        let is_doubtful = self.loans.table.borrow().get(&ino).is_some_and(|loan| loan.is_doubtful);
+        if self.loans.is_lent(ino) && !is_doubtful && !self.end_loan(ino) {
+            return Ok(true);
+        }
+        let is_held = self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        if is_doubtful && !is_held {
+            self.loans.table.borrow_mut().remove(&ino);
+        }
+        Ok(is_held)
+    }
+
+    /// Files that somebody reads past the node, and may have lost sight of: what they lack by now
+    /// comes in, and they get the length that they are to have.
+    pub(crate) fn refresh_lent(self: &Rc<Self>, ino: Ino) {
+        if !self.loans.is_lent(ino) {
+            return;
+        }
+        let node = self.clone();
+        self.ports.spawn.spawn(Box::pin(async move {
+            match node.lend(ino, Borrow::Join).await {
+                Ok(Some(_)) => node.take_back(ino),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%ino, %error, "who has the file open sees what it was"),
+            }
+        }));
+    }
+
+    /// Somebody may see the store file, or may have stored into it.
+    pub(crate) fn is_seen(&self, ino: Ino) -> bool {
+        self.loans.is_lent(ino) || self.is_exposed(ino)
+    }
+
+    /// A file has become longer: so does what is seen of it past the node, and who stores there may
+    /// force it without a word to the node. The inode's lock is held exclusively.
+    pub(crate) async fn show_length(&self, ino: Ino) -> Result<(), RpcError> {
+        if !self.is_seen(ino) {
+            return Ok(());
+        }
+        self.store.show_length(&self.place(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+        if self.is_exposed(ino) { self.force_log().await.map(drop) } else { Ok(()) }
+    }
+
+    /// Others have replaced the object of a file. Blocks that it had `before` and that are zeros by now are
+    /// seen as such. The inode's lock is held exclusively.
+    pub(crate) async fn hide_dropped(&self, ino: Ino, before: Vec<Range<u64>>) -> Result<(), RpcError> {
+        if !self.is_seen(ino) {
+            return Ok(());
+        }
+        for block in before.into_iter().flatten() {
+            if self.replica.view().extents().is_zero(ino, block) {
+                let hidden = self.store.hole(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES).await;
+                hidden.map_err(|error| self.disk_failed(ino, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many leading bytes of what is filled in go into the store file. The zeros that are
+    /// added to the last block are only for the node to see, and a file that somebody has ends
+    /// where it is to end: nothing has to be overwritten behind that.
+    pub(crate) async fn visible_bytes(&self, place: &Place, offset: u64, len_bytes: usize) -> Result<usize, RpcError> {
+        let ino = place.ino;
+        let is_seen = self.is_seen(ino) || self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        let end = if is_seen { place.size_bytes } else { place.end() };
+        Ok(len_bytes.min(end.saturating_sub(offset) as usize))
+    }
+
+    /// True if nobody has the file.
+    fn end_loan(&self, ino: Ino) -> bool {
+        let mut table = self.loans.table.borrow_mut();
+        let over = table.get(&ino).is_none_or(|loan| loan.count == 0 && !loan.is_doubtful) && self.store.take_back(ino);
+        if over {
+            table.remove(&ino);
+        }
+        over
+    }
+
+    /// All of the file is in its store file, and as it was written.
+    fn is_whole(&self, ino: Ino, size_bytes: u64) -> bool {
+        let state = self.replica.view();
+        let blocks = size_bytes.div_ceil(BLOCK_BYTES);
+        // Of a packed file it is as much as its range has.
+        let is_here = match self.place(ino).packed {
+            None => state.extents().resident_bytes_of(ino) == blocks * BLOCK_BYTES,
+            Some(_) => (0..blocks).all(|block| state.extents().block(ino, block).is_some()),
+        };
+        if !is_here {
+            return false;
+        }
+        let is_unknown = |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
+        self.damaged_blocks(ino).is_empty()
+            && (self.store.is_young(ino) || !self.loans.unverified(ino, 0..blocks).into_iter().flatten().any(is_unknown))
+    }
+
+    /// A block is as it was written, as far as this run knows: it has put it there itself, or compared it.
+    pub(crate) fn is_verified(&self, ino: Ino, block: u64) -> bool {
+        self.store.is_young(ino) || self.loans.unverified(ino, block..block + 1).is_empty()
+    }
+
+    /// Its bytes are in a store file of its own.
+    fn is_apart(&self, ino: Ino) -> bool {
+        self.place(ino).packed.is_none() && self.store.has_own(ino)
+    }
+
+    /// A file that is whole gets a store file of its own, however small it is.
+    async fn set_apart(&self, ino: Ino) -> Result<(), RpcError> {
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let size = self.file_size(ino)?;
+        let is_packed = self.place(ino).packed.is_some();
+        // What is moved is read anyway. Who reads it through the node is told of damage.
+        let is_sound = !is_packed || matches!(self.read_local(ino, &(0..size)).await, Ok(Some(_)));
+        if self.is_apart(ino) || !is_sound || !self.is_whole(ino, size) {
+            return Ok(());
+        }
+        match self.place(ino).packed {
+            Some(_) => self.leave_pack(ino).await,
+            None => self.begin_own(ino).await,
+        }
+    }
+
+    /// What of a file is only in the bucket.
+    fn missing(&self, ino: Ino, size_bytes: u64) -> Vec<Range<u64>> {
+        let plan = self.replica.view().extents().plan_read(ino, 0..size_bytes, size_bytes);
+        plan.into_iter().filter(|part| part.source == Source::Remote).map(|part| part.range).collect()
+    }
+
+    /// How much may be cached. Files that are lent may grow, and cannot be evicted: to the others is left what
+    /// those never take at first.
+    pub(crate) fn cache_budget(&self) -> u64 {
+        let state = self.replica.view();
+        let lent: BTreeSet<Ino> = self.loans.table.borrow().keys().copied().chain(state.extents().exposed()).collect();
+        let kept_bytes: u64 = lent.into_iter().map(|ino| state.extents().resident_bytes_of(ino)).sum();
+        self.options.cache_bytes.max(kept_bytes + self.options.cache_bytes / CACHE_SHARE)
+    }
+
+    /// Whether there is room for another one. Mappings that are gone by now are found out here.
+    fn may_lend(&self, size_bytes: u64) -> bool {
+        let has_room = || {
+            let table = self.loans.table.borrow();
+            let lent_bytes = table.values().map(|loan| loan.size_bytes).sum::<u64>();
+            let most = if size_bytes < LEAST_BYTES { MAX_FILES / 2 } else { MAX_FILES };
+            table.len() < most && lent_bytes.saturating_add(size_bytes) <= self.options.cache_bytes / CACHE_SHARE
+        };
+        if has_room() {
+            return true;
+        }
+        let returned: Vec<Ino> = self.loans.table.borrow().iter().filter(|(_, loan)| loan.count == 0).map(|(ino, _)| *ino).collect();
+        for ino in returned {
+            self.end_loan(ino);
+        }
+        has_room()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,477 @@
+//! Small files share pack files (C-19, C-21, C-22, C-24): a new one is added at the end of the pack
+//! file at work, where no file system has to make one for it; one that goes leaves a hole; and of a
+//! pack file that is mostly holes the rest is moved to the end of another.
+//!
+//! Laws:
+//! - A file has one place. It gets another while nobody reads or writes it: what it has is copied,
+//!   and forced if it was forced where it is, before the log says where it is now.
+//! - Space is used once. What a run that died had set aside and not logged is never used.
+
+use crate::Node;
+use crate::data::store::{self, Place};
+use crate::locks::Mode;
+use ebb_model::*;
+use ebb_ports::{Disk, DiskError};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+pub const DIRECTORY: &str = "packs";
+
+/// How often it looks for a pack file that is mostly holes.
+const COMPACTION_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long a pack file is left as it is of which something could not be moved: what cannot be read now will hardly be readable soon.
+const STUCK_TIME: Duration = Duration::from_secs(600);
+
+/// A pack file is compacted when less than 1 / this of what one can hold is in use.
+const COMPACTED_SHARE: u64 = 4;
+
+pub fn path(pack: PackId) -> String {
+    format!("{DIRECTORY}/{:016x}", pack.0)
+}
+
+/// The space of pack files, as this run gives it out.
+pub struct Packs {
+    /// Of earlier runs.
+    pub found: Vec<PackId>,
+    state: Rc<RefCell<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    /// The one that is added to, and how far it is given out.
+    active: Option<(PackId, u64)>,
+    /// How far each range of it has been written, by its start.
+    written: BTreeMap<u64, u64>,
+    /// Ranges that the log may not know of yet, by pack file.
+    reserved: BTreeMap<PackId, u64>,
+    /// Nothing is added to these any more. All that was in one may have gone while something was.
+    ended: BTreeSet<PackId>,
+    /// Something could not be moved out of these, which are left as they are until then.
+    stuck: BTreeMap<PackId, Duration>,
+}
+
+/// A range that is kept until this is dropped, whatever the log says.
+pub struct Reserved {
+    pub range: PackRange,
+    state: Rc<RefCell<State>>,
+}
+
+impl Packs {
+    pub async fn found(disk: &dyn Disk) -> Result<Packs, DiskError> {
+        let names = disk.list(DIRECTORY).await?;
+        let found: Vec<PackId> = names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(PackId).collect();
+        let last = found.iter().map(|pack| pack.0).max().unwrap_or(0);
+        Ok(Packs { found, state: Rc::new(RefCell::new(State { last, ..State::default() })) })
+    }
+
+    /// Pack files up to this one have been used.
+    pub fn begin_after(&self, last: PackId) {
+        let mut state = self.state.borrow_mut();
+        state.last = state.last.max(last.0);
+    }
+
+    pub fn reserve(&self, len_bytes: u64, pack_bytes: u64) -> Reserved {
+        let mut state = self.state.borrow_mut();
+        let (pack, start) = match state.active {
+            Some((pack, end)) if end + len_bytes <= pack_bytes => (pack, end),
+            _ => {
+                state.end();
+                state.last += 1;
+                (PackId(state.last), 0)
+            }
+        };
+        state.active = Some((pack, start + len_bytes));
+        state.written.insert(start, start);
+        self.keep(&mut state, PackRange { pack, start, len_bytes })
+    }
+
+    /// The same range with more room, if it is the last.
+    pub fn extend(&self, range: PackRange, len_bytes: u64, pack_bytes: u64) -> Option<Reserved> {
+        let mut state = self.state.borrow_mut();
+        let end = range.start + len_bytes;
+        if state.active != Some((range.pack, range.end())) || end > pack_bytes {
+            return None;
+        }
+        state.active = Some((range.pack, end));
+        Some(self.keep(&mut state, PackRange { len_bytes, ..range }))
+    }
+
+    /// The pack file at work is added to no longer.
+    pub fn seal(&self) {
+        self.state.borrow_mut().end();
+    }
+
+    /// Pack files that are added to no longer and may be empty.
+    pub fn ended(&self) -> Vec<PackId> {
+        self.state.borrow().ended.iter().copied().collect()
+    }
+
+    fn is_stuck(&self, pack: PackId, now: Duration) -> bool {
+        self.state.borrow().stuck.get(&pack).is_some_and(|until| now < *until)
+    }
+
+    fn note_stuck(&self, pack: PackId, now: Duration) {
+        let mut state = self.state.borrow_mut();
+        state.stuck.retain(|_, until| now < *until);
+        state.stuck.insert(pack, now + STUCK_TIME);
+    }
+
+    /// The pack file is gone, or goes with the last that is in it.
+    pub fn looked_at(&self, pack: PackId) {
+        self.state.borrow_mut().ended.remove(&pack);
+    }
+
+    pub fn written(&self, range: PackRange, end: u64) {
+        let mut state = self.state.borrow_mut();
+        if state.is_active(range.pack) {
+            let written = state.written.entry(range.start).or_insert(range.end());
+            *written = end.max(*written);
+        }
+    }
+
+    /// False if nothing was ever written to a range from `at` on.
+    pub fn may_be_written(&self, range: PackRange, at: u64) -> bool {
+        let state = self.state.borrow();
+        !state.is_active(range.pack) || state.written.get(&range.start).is_none_or(|written| *written > at)
+    }
+
+    /// It may be begun at any moment.
+    pub fn is_to_come(&self, pack: PackId) -> bool {
+        pack.0 > self.state.borrow().last
+    }
+
+    /// Files are added to it, or were and are not in the log yet.
+    pub fn is_in_use(&self, pack: PackId) -> bool {
+        let state = self.state.borrow();
+        state.is_active(pack) || state.reserved.contains_key(&pack)
+    }
+
+    fn keep(&self, state: &mut State, range: PackRange) -> Reserved {
+        *state.reserved.entry(range.pack).or_default() += 1;
+        Reserved { range, state: self.state.clone() }
+    }
+}
+
+impl State {
+    fn end(&mut self) {
+        self.ended.extend(self.active.take().map(|(pack, _)| pack));
+        self.written.clear();
+    }
+
+    fn is_active(&self, pack: PackId) -> bool {
+        self.active.is_some_and(|(active, _)| active == pack)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut state = self.state.borrow_mut();
+        if let Some(count) = state.reserved.get_mut(&self.range.pack) {
+            *count -= 1;
+            if *count == 0 {
+                state.reserved.remove(&self.range.pack);
+            }
+        }
+    }
+}
+
+/// The same ranges, with those that touch as one.
+pub fn joined(mut ranges: Vec<PackRange>) -> Vec<PackRange> {
+    ranges.sort_unstable_by_key(|range| (range.pack, range.start));
+    let mut joined = Vec::<PackRange>::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.pack == range.pack && last.end() == range.start => last.len_bytes += range.len_bytes,
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// What is between ranges of a pack file, which come in order.
+pub fn gaps(pack: PackId, used: &[PackRange]) -> Vec<PackRange> {
+    let ends = std::iter::once(0).chain(used.iter().map(PackRange::end));
+    let starts = used.iter().map(|range| range.start).chain([PACK_BYTES]);
+    let gaps = ends.zip(starts).filter(|(start, end)| start < end);
+    gaps.map(|(start, end)| PackRange { pack, start, len_bytes: end - start }).collect()
+}
+
+impl Node {
+    /// Where the bytes of a file are now.
+    pub(crate) fn place(&self, ino: Ino) -> Place {
+        store::place(&self.replica.view(), ino)
+    }
+
+    /// Whether bytes up to `end` of a file go where it is.
+    pub(crate) fn has_room(&self, ino: Ino, end: u64) -> bool {
+        match self.place(ino).packed {
+            // What is left of a file that was cut to nothing or evicted need not be cleared: it
+            // goes elsewhere.
+            Some(range) => end <= range.len_bytes && self.has_blocks(ino),
+            None => !self.is_small(end) || self.has_blocks(ino) || self.store.has_own(ino),
+        }
+    }
+
+    /// Where bytes up to `end` of a file go. The inode's lock is held exclusively, or
+    /// [`Node::has_room`] was true since it is held. A move may have let go of blocks.
+    pub(crate) async fn make_room(&self, ino: Ino, end: u64) -> Result<Place, RpcError> {
+        let place = self.place(ino);
+        if self.has_room(ino, end) {
+            return Ok(place);
+        }
+        let reserved = self.is_small(end).then(|| match place.packed.filter(|_| self.has_blocks(ino)) {
+            Some(range) => {
+                // Who has grown once will grow again.
+                let more = end.next_power_of_two().min(PACKED_BYTES);
+                self.store.packs.extend(range, more, self.options.pack_bytes).unwrap_or_else(|| self.reserve_room(more))
+            }
+            None => self.reserve_room(end.next_multiple_of(PACK_UNIT_BYTES)),
+        });
+        self.relocate(&place, reserved).await
+    }
+
+    /// A file moves to a store file of its own. The inode's lock is held exclusively.
+    pub(crate) async fn leave_pack(&self, ino: Ino) -> Result<(), RpcError> {
+        let place = self.place(ino);
+        if place.packed.is_some() { self.relocate(&place, None).await.map(drop) } else { Ok(()) }
+    }
+
+    fn is_small(&self, end: u64) -> bool {
+        end > 0 && end < self.options.pack_below_bytes
+    }
+
+    fn has_blocks(&self, ino: Ino) -> bool {
+        self.replica.view().extents().resident_bytes_of(ino) > 0
+    }
+
+    fn reserve_room(&self, len_bytes: u64) -> Reserved {
+        self.store.packs.reserve(len_bytes, self.options.pack_bytes)
+    }
+
+    /// Moves a file to where it has room, or to a store file of its own.
+    async fn relocate(&self, from: &Place, reserved: Option<Reserved>) -> Result<Place, RpcError> {
+        let ino = from.ino;
+        let range = reserved.as_ref().map(|reserved| reserved.range);
+        let to = Place { packed: range, ..*from };
+        let stays = from.packed.zip(range).is_some_and(|(before, now)| now.begins_as(&before));
+        let copied = if stays { Ok(()) } else { self.copy_to(from, &to).await };
+        let moved = match copied {
+            Ok(()) => self.commit(Command::Extent(ExtentCommand::Packed { ino, range })).await,
+            Err(error) => Err(error),
+        };
+        let place = self.place(ino);
+        let is_there = place.packed == range;
+        match moved {
+            Ok(index) => {
+                if let Some(unused) = range.filter(|_| !is_there) {
+                    self.store.vacate(unused, index);
+                }
+                Ok(place)
+            }
+            Err(error) => {
+                // What was written there is nobody's. What a log has that has failed the next start finds out.
+                if !stays && !is_there && self.expect_log().is_ok() {
+                    match range {
+                        Some(range) => self.store.vacate(range, self.replica.log().written()),
+                        None => self.forget_own(ino).await?,
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// An empty store file for a file whose bytes are not in one.
+    pub(crate) async fn begin_own(&self, ino: Ino) -> Result<(), RpcError> {
+        self.store.begin_own(ino).await.map_err(|error| self.disk_failed(ino, error))
+    }
+
+    async fn forget_own(&self, ino: Ino) -> Result<(), RpcError> {
+        self.store.drop_own(ino).await.map_err(|error| self.disk_failed(ino, error))
+    }
+
+    /// Copies what there is of a file to another place of it, and forces what may have been forced where it is. What cannot be
+    /// read is absent from then on, if the bucket has it.
+    async fn copy_to(&self, from: &Place, to: &Place) -> Result<(), RpcError> {
+        let ino = from.ino;
+        if from.packed.is_some() && to.packed.is_none() {
+            self.begin_own(ino).await?;
+        }
+        let is_dirty = self.replica.view().extents().dirty_bytes_of(ino) > 0;
+        let next = |block: u64| self.replica.view().extents().resident_runs(ino, block..u64::MAX).into_iter().next();
+        if next(0).is_none() {
+            self.store.born(ino);
+        }
+        let mut copied = 0;
+        while let Some(run) = next(copied) {
+            let (start, end) = (run.start * BLOCK_BYTES, (run.end * BLOCK_BYTES).min(from.end()));
+            if start < end {
+                match self.store.read(from, start, (end - start) as usize).await {
+                    Ok(data) => self.store.write(to, start, data).await.map_err(|error| self.disk_failed(ino, error))?,
+                    Err(error) => {
+                        self.cannot_read(ino, run, &error).await?;
+                        continue;
+                    }
+                }
+            }
+            copied = run.end;
+        }
+        // What is dirty may have been forced where it is, by this run or an earlier one.
+        if is_dirty && !self.store.is_young(ino) {
+            self.store.sync(SyncScope::File(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+        }
+        Ok(())
+    }
+
+    /// The cache has nothing of the file any more: its range can go. The inode's lock is held
+    /// exclusively.
+    pub(crate) async fn vacate(&self, ino: Ino) -> Result<(), RpcError> {
+        let place = self.place(ino);
+        let is_empty = self.replica.view().extents().resident_bytes_of(ino) == 0;
+        if place.packed.is_some() && is_empty {
+            self.commit(Command::Extent(ExtentCommand::Packed { ino, range: None })).await?;
+            if self.store.has_own(ino) {
+                // Of a move that was not logged.
+                self.forget_own(ino).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn pack_status(&self) -> PackStatus {
+        let state = self.replica.view();
+        let packs = state.extents().packs();
+        packs.fold(PackStatus { files: state.extents().packed_count(), ..PackStatus::default() }, |sum, (_, bytes)| PackStatus {
+            packs: sum.packs + 1,
+            used_bytes: sum.used_bytes + bytes,
+            ..sum
+        })
+    }
+
+    pub(crate) async fn compact_for_ever(self: Rc<Self>) {
+        while !self.is_stopping() {
+            self.ports.clock.sleep(COMPACTION_INTERVAL).await;
+            // What is still to be repeated may be missing from what would be copied.
+            if self.attachments.awaits_any() || self.read_only() {
+                continue;
+            }
+            if let Some(pack) = self.sparse_pack() {
+                self.compact(pack).await;
+            }
+        }
+    }
+
+    /// The pack file with the least in use, if that is little.
+    fn sparse_pack(&self) -> Option<PackId> {
+        let state = self.replica.view();
+        let now = self.ports.clock.monotonic();
+        // What could not be forced where it is cannot leave it.
+        let failed: BTreeSet<PackId> =
+            self.store.failed().into_iter().filter_map(|(ino, _)| Some(state.extents().packed(ino)?.pack)).collect();
+        let may_go = |pack| !failed.contains(&pack) && !self.store.packs.is_in_use(pack) && !self.store.packs.is_stuck(pack, now);
+        let packs = state.extents().packs().filter(|(pack, _)| may_go(*pack));
+        let (pack, used) = packs.min_by_key(|(_, bytes)| *bytes)?;
+        (used < self.options.pack_bytes / COMPACTED_SHARE).then_some(pack)
+    }
+
+    /// Moves what is in a pack file to the one at work. The file goes when the log is forced, if there is nothing left in it: one file that
+    /// cannot be moved keeps no other there.
+    async fn compact(&self, pack: PackId) {
+        let files: Vec<Ino> = self.replica.view().extents().packed_in(pack).map(|(_, ino)| ino).collect();
+        tracing::debug!(pack = pack.0, files = files.len(), "compacting a pack file");
+        let mut left = Vec::new();
+        for ino in files {
+            if let Err(error) = self.move_out_of(pack, ino).await {
+                left.push((ino, error));
+            }
+        }
+        if let Some((ino, error)) = left.first() {
+            tracing::warn!(pack = pack.0, files = left.len(), %ino, %error, "a pack file could not be compacted");
+            self.store.packs.note_stuck(pack, self.ports.clock.monotonic());
+        }
+    }
+
+    async fn move_out_of(&self, pack: PackId, ino: Ino) -> Result<(), RpcError> {
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        self.vacate(ino).await?;
+        let place = self.place(ino);
+        if let Some(range) = place.packed.filter(|range| range.pack == pack) {
+            self.relocate(&place, Some(self.reserve_room(range.len_bytes))).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PACK: u64 = 16 * PACK_UNIT_BYTES;
+
+    fn packs() -> Packs {
+        Packs { found: Vec::new(), state: Rc::default() }
+    }
+
+    fn overlap(a: &PackRange, b: &PackRange) -> bool {
+        a.pack == b.pack && a.start < b.end() && b.start < a.end()
+    }
+
+    proptest! {
+        #[test]
+        fn no_space_is_given_out_twice(steps in prop::collection::vec((1..6u64, any::<bool>(), any::<bool>()), 1..60)) {
+            let packs = packs();
+            let mut ranges = Vec::<PackRange>::new();
+            for (units, grows, seals) in steps {
+                let last = ranges.last().copied().filter(|_| grows);
+                let more = last.and_then(|range| packs.extend(range, range.len_bytes + units * PACK_UNIT_BYTES, PACK));
+                let reserved = match more {
+                    Some(more) => {
+                        prop_assert_eq!(ranges.pop().map(|range| (range.pack, range.start)), Some((more.range.pack, more.range.start)));
+                        more
+                    }
+                    None => packs.reserve(units * PACK_UNIT_BYTES, PACK),
+                };
+                prop_assert!(reserved.range.end() <= PACK);
+                prop_assert!(packs.is_in_use(reserved.range.pack));
+                prop_assert!(ranges.iter().all(|range| !overlap(range, &reserved.range)));
+                ranges.push(reserved.range);
+                if seals {
+                    packs.seal();
+                    prop_assert!(packs.is_in_use(reserved.range.pack));
+                }
+            }
+            packs.seal();
+            prop_assert!(ranges.iter().all(|range| !packs.is_in_use(range.pack)));
+        }
+
+        #[test]
+        fn joining_loses_and_adds_nothing(cells in prop::collection::btree_set((0..3u64, 0..12u64), 0..30)) {
+            let ranges = cells.iter().map(|(pack, at)| PackRange { pack: PackId(*pack), start: *at, len_bytes: 1 });
+            let joined = joined(ranges.rev().collect());
+            let again = joined.iter().flat_map(|range| (range.start..range.end()).map(|at| (range.pack.0, at)));
+            prop_assert_eq!(again.collect::<std::collections::BTreeSet<_>>(), cells);
+            prop_assert!(joined.windows(2).all(|two| two[0].pack != two[1].pack || two[0].end() < two[1].start));
+        }
+    }
+
+    #[test]
+    fn what_was_never_written_needs_no_clearing() {
+        let packs = packs();
+        let first = packs.reserve(2 * PACK_UNIT_BYTES, PACK).range;
+        assert!(!packs.may_be_written(first, first.start));
+        packs.written(first, first.start + 100);
+        assert!(packs.may_be_written(first, first.start + 99) && !packs.may_be_written(first, first.start + 100));
+        let second = packs.reserve(PACK_UNIT_BYTES, PACK).range;
+        assert!(!packs.may_be_written(second, second.start));
+        packs.seal();
+        assert!(packs.may_be_written(second, second.start), "nobody knows any more");
+        // A range of a pack file of before.
+        let other = PackRange { pack: PackId(77), start: 0, len_bytes: PACK_UNIT_BYTES };
+        assert!(packs.may_be_written(other, 0));
+    }
+}

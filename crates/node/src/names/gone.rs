@@ -1,0 +1,124 @@
+//! What this node has deleted lately. A store may list it for a while yet, and a file that has been removed would
+//! be back: of what was deleted a listing is believed only if the object, asked for by itself, is there.
+
+use crate::Node;
+use crate::names::listings::LIST_LIMIT;
+use ebb_core::backing::Listed;
+use ebb_model::*;
+use ebb_ports::{ListRequest, ObjectMeta};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::ready;
+use std::ops::Bound;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A listing may show for so long what is gone.
+const LISTED_FOR: Duration = Duration::from_secs(600);
+
+/// With more keys than this the oldest are forgotten.
+const MOST_KEYS: usize = 1 << 16;
+
+/// Objects that are asked for at one time.
+const ASKED_AT_ONCE: usize = 16;
+
+#[derive(Default)]
+pub struct Gone {
+    keys: RefCell<Keys>,
+}
+
+#[derive(Default)]
+struct Keys {
+    /// When it was last deleted.
+    deleted: BTreeMap<Rc<str>, Duration>,
+    /// The same in that order, and what was deleted again since.
+    oldest: VecDeque<(Duration, Rc<str>)>,
+}
+
+impl Gone {
+    pub fn note(&self, key: &str, now: Duration) {
+        let mut keys = self.keys.borrow_mut();
+        let key: Rc<str> = key.into();
+        keys.deleted.insert(key.clone(), now);
+        keys.oldest.push_back((now, key));
+        keys.expire(now);
+    }
+
+    fn has(&self, key: &str, now: Duration) -> bool {
+        let mut keys = self.keys.borrow_mut();
+        keys.expire(now);
+        keys.deleted.contains_key(key)
+    }
+
+    fn has_below(&self, prefix: &str, now: Duration) -> bool {
+        let mut keys = self.keys.borrow_mut();
+        keys.expire(now);
+        keys.deleted.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).next().is_some_and(|(key, _)| key.starts_with(prefix))
+    }
+}
+
+impl Keys {
+    fn expire(&mut self, now: Duration) {
+        while let Some((at, key)) = self.oldest.front() {
+            if now < *at + LISTED_FOR && self.oldest.len() <= MOST_KEYS {
+                return;
+            }
+            if self.deleted.get(key) == Some(at) {
+                self.deleted.remove(key);
+            }
+            self.oldest.pop_front();
+        }
+    }
+}
+
+impl Node {
+    /// Of what was listed what is there.
+    pub(crate) async fn believed(&self, entries: Vec<Listed>) -> Result<Vec<Listed>, RpcError> {
+        let believed = stream::iter(entries).map(|entry| self.believe(entry)).buffered(ASKED_AT_ONCE);
+        believed.try_filter_map(|entry| ready(Ok(entry))).try_collect().await
+    }
+
+    async fn believe(&self, entry: Listed) -> Result<Option<Listed>, RpcError> {
+        let now = self.ports.clock.monotonic();
+        let is_doubtful = match &entry {
+            Listed::Object { key, .. } => self.gone.has(key, now),
+            Listed::Prefix { key } => self.gone.has_below(key, now),
+        };
+        if !is_doubtful || self.is_known(&entry) {
+            return Ok(Some(entry));
+        }
+        match entry {
+            Listed::Object { key, .. } => self.ask_for_object(key).await,
+            Listed::Prefix { key } => self.ask_for_prefix(key).await,
+        }
+    }
+
+    fn is_known(&self, entry: &Listed) -> bool {
+        let state = self.replica.view();
+        state.backing().agrees(state.namespace(), entry).is_some()
+    }
+
+    /// The object as it is, if it is there.
+    pub(crate) async fn ask_for_object(&self, key: String) -> Result<Option<Listed>, RpcError> {
+        match self.bucket_read("head", &key, 0, || self.bucket().head(&key)).await {
+            Ok(ObjectMeta { etag, len_bytes, modified_secs, .. }) => {
+                Ok(Some(Listed::Object { key, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) }))
+            }
+            Err(RpcError::Refused(FsError::NotFound)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The prefix, if there is anything below it.
+    pub(crate) async fn ask_for_prefix(&self, key: String) -> Result<Option<Listed>, RpcError> {
+        let now = self.ports.clock.monotonic();
+        let limit = if self.gone.has_below(&key, now) { LIST_LIMIT } else { 1 };
+        let request = ListRequest { prefix: key.clone(), by_directory: false, after: None, limit };
+        let found = self.bucket_read("list", &key, 0, || self.bucket().list(request.clone())).await?;
+        let (doubtful, certain): (Vec<_>, Vec<_>) = found.entries.into_iter().partition(|entry| self.gone.has(entry.key(), now));
+        let asked = stream::iter(doubtful).map(|entry| self.ask_for_object(entry.key().to_owned())).buffer_unordered(ASKED_AT_ONCE);
+        let is_there = !certain.is_empty() || asked.try_any(|found| ready(found.is_some())).await?;
+        Ok(is_there.then_some(Listed::Prefix { key }))
+    }
+}

@@ -1,0 +1,144 @@
+//! Listings of directories come part by part, and each question needs the answer before it. Whoever takes in one part
+//! will want the next ones: they are asked for meanwhile.
+
+use crate::Node;
+use crate::names::load::For;
+use ebb_core::backing::{Listed, LoadPlan, Part};
+use ebb_model::*;
+use ebb_ports::{Bucket, BucketError, ListEntry, ListRequest, PortFuture};
+use futures_channel::mpsc;
+use futures_util::StreamExt;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::time::Duration;
+
+/// Keys asked for at one time: the most that S3 gives.
+pub(crate) const LIST_LIMIT: usize = 1000;
+
+/// Parts that wait to be taken in while another one is asked for.
+const MOST_WAITING: usize = 1;
+
+/// Directories that are listed ahead. The one that was not gone on with for longest makes way.
+const MOST_AHEAD: usize = 16;
+
+/// Whoever comes for the next part later than this gets one that is asked for then, and is not run ahead of: others may have changed
+/// the bucket.
+const MOST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Directories that somebody lists.
+#[derive(Default)]
+pub(crate) struct Listings {
+    begun: RefCell<VecDeque<Begun>>,
+}
+
+struct Begun {
+    dir: Ino,
+    /// How the next part is asked for.
+    plan: LoadPlan,
+    /// What it begins with.
+    left: Option<Listed>,
+    /// When somebody came for the part before.
+    taken: Duration,
+    /// The parts from then on, if they are asked for.
+    ahead: Option<Parts>,
+}
+
+/// It ends with the last part, and behind an error.
+type Parts = mpsc::Receiver<Result<Part, BucketError>>;
+
+impl Listings {
+    /// What was begun by this very plan. Of one directory nothing else is of use then.
+    fn take(&self, dir: Ino, plan: &LoadPlan) -> Option<Begun> {
+        let mut begun = self.begun.borrow_mut();
+        let at = begun.iter().position(|begun| begun.dir == dir)?;
+        begun.remove(at).filter(|begun| begun.plan == *plan)
+    }
+
+    fn keep(&self, next: Begun) {
+        let mut begun = self.begun.borrow_mut();
+        begun.retain(|other| other.dir != next.dir);
+        if begun.len() == MOST_AHEAD {
+            begun.pop_front();
+        }
+        begun.push_back(next);
+    }
+}
+
+impl Node {
+    /// The next part of a directory's listing, which ends at a key that `end` may say.
+    pub(crate) async fn list_part(
+        &self,
+        dir: Ino,
+        plan: &LoadPlan,
+        whom: For,
+        end: impl FnOnce(&Part) -> Option<String>,
+    ) -> Result<Part, RpcError> {
+        let now = self.ports.clock.monotonic();
+        let begun = self.listings.take(dir, plan);
+        let is_slow = begun.as_ref().is_some_and(|begun| now >= begun.taken + MOST_PAUSE);
+        let (left, ahead) = begun.map_or((None, None), |begun| (begun.left, begun.ahead));
+        let ahead = RefCell::new(ahead.filter(|_| !is_slow));
+        let ask = || -> PortFuture<'_, Result<Part, BucketError>> {
+            let (parts, left) = (ahead.take(), left.clone());
+            Box::pin(async {
+                // What did not come is asked for anew.
+                if let Some(mut parts) = parts
+                    && let Some(Ok(part)) = parts.next().await
+                {
+                    ahead.replace(Some(parts));
+                    return Ok(part);
+                }
+                list(self.bucket(), plan, left).await
+            })
+        };
+        let mut part = self.bucket_read("list", &plan.prefix, 0, ask).await?;
+        let end = end(&part);
+        let is_cut = end.is_some();
+        if let Some(end) = end {
+            part.end_at(end);
+        }
+        if let (For::Listing, Some(last)) = (whom, &part.last) {
+            let plan = LoadPlan { after: Some(last.clone()), ..plan.clone() };
+            let left = part.left.take();
+            let begin = || (!is_slow).then(|| self.list_from(plan.clone(), left.clone()));
+            let ahead = if is_cut { None } else { ahead.into_inner().or_else(begin) };
+            self.listings.keep(Begun { dir, plan, left, taken: now, ahead });
+        }
+        Ok(part)
+    }
+
+    /// All parts from this one on, as long as somebody takes them.
+    fn list_from(&self, mut plan: LoadPlan, mut left: Option<Listed>) -> Parts {
+        let (mut sender, parts) = mpsc::channel(MOST_WAITING);
+        let bucket = self.bucket.clone();
+        self.ports.spawn.spawn(Box::pin(async move {
+            let Some(bucket) = bucket else { return };
+            while poll_fn(|cx| sender.poll_ready(cx)).await.is_ok() {
+                let part = list(&*bucket, &plan, left.take()).await;
+                (plan.after, left) = part.as_ref().map_or((None, None), |part| (part.last.clone(), part.left.clone()));
+                if sender.start_send(part).is_err() || plan.after.is_none() {
+                    return;
+                }
+            }
+        }));
+        parts
+    }
+}
+
+/// Behind what is left from the part before: a store may go on only where it ended.
+async fn list(bucket: &dyn Bucket, plan: &LoadPlan, left: Option<Listed>) -> Result<Part, BucketError> {
+    let after = left.as_ref().map(|left| left.key().to_owned()).or_else(|| plan.after.clone());
+    let request = ListRequest { prefix: plan.prefix.clone(), by_directory: true, after, limit: LIST_LIMIT };
+    let page = bucket.list(request).await?;
+    Ok(Part::of(left.into_iter().chain(page.entries.into_iter().map(listed)).collect(), page.more))
+}
+
+fn listed(entry: ListEntry) -> Listed {
+    match entry {
+        ListEntry::Object { key, etag, len_bytes, modified_secs } => {
+            Listed::Object { key, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) }
+        }
+        ListEntry::Prefix { key } => Listed::Prefix { key },
+    }
+}

@@ -1,0 +1,333 @@
+//! Learning names from the bucket, lazily (O-25…27): a directory's page of `.ebb/` and the
+//! listing of its prefix, page by page, or one name where the directory is large.
+//!
+//! One load per directory is under way at a time. What the bucket answered enters the log
+//! as `Install`, which the partition refuses if names were removed since the question.
+
+use crate::Node;
+use crate::admin::troubles::Subject;
+use crate::locks::Mode;
+use crate::names::pages::LOAD_PIECES;
+use crate::readahead::traversals::Look;
+use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope, end_of_part, page_key, pieces_of_listing, pieces_of_name};
+use ebb_format::page::Head;
+use ebb_model::*;
+use futures_util::future::{try_join, try_join_all};
+use std::future::Future;
+use std::rc::Rc;
+
+/// Directories above each other that are brought in for one name: far above what a path can have.
+const MAX_DEPTH: usize = 4096;
+
+/// More ids than clients can have been given in the time that a power cut takes back.
+const LOST_IDS: u32 = 1 << 17;
+
+/// Who a part of a listing is for.
+#[derive(Clone, Copy)]
+pub(crate) enum For {
+    /// Somebody who looks for a name.
+    Name,
+    /// Somebody who wants all of the directory, part after part.
+    Listing,
+    /// Nobody has asked yet, and who does is not to wait for this.
+    Later,
+}
+
+/// What the bucket was found to have of one name.
+pub(crate) struct Found {
+    entries: Vec<Listed>,
+    page: Option<Rc<Head>>,
+    epoch: u64,
+}
+
+impl Node {
+    /// Makes sure that the namespace knows whether `dir` has `name`.
+    pub(crate) async fn resolve(&self, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        if self.knows(dir, name) {
+            return Ok(());
+        }
+        let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+        // An answer is void if the directory's objects have got another prefix since the
+        // question, which says nothing about the name: it is asked again.
+        while !self.knows(dir, name) {
+            // The first page settles small directories whole.
+            if self.is_untouched(dir) {
+                self.load_page(dir, For::Name).await?;
+            } else if self.load_name(dir, name).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Node::resolve`], on behalf of who only looks.
+    pub(crate) async fn look_up(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<Attr, RpcError> {
+        if !self.knows(dir, name) {
+            self.room_to_load()?;
+            self.look_into(dir, Look::Up);
+            self.resolve(dir, name).await?;
+        } else if self.is_ahead(dir) {
+            self.look_into(dir, Look::Up);
+        }
+        Ok(self.replica.view().namespace().lookup(dir, name)?)
+    }
+
+    /// Makes sure that the namespace holds every name of `dir`.
+    pub(crate) async fn complete(&self, dir: Ino) -> Result<(), RpcError> {
+        while !self.is_complete(dir) {
+            // Whoever removes a directory learns that it is empty, or not, whatever room there is.
+            if self.replica.view().namespace().has_more_names_than(dir, 0) {
+                self.room_to_load()?;
+            }
+            self.load_next(dir).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads one more page of a directory that is not complete.
+    pub(crate) async fn load_next(&self, dir: Ino) -> Result<(), RpcError> {
+        let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+        if !self.is_complete(dir) {
+            self.load_page(dir, For::Listing).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_untouched(&self, dir: Ino) -> bool {
+        self.replica.view().backing().is_untouched(dir)
+    }
+
+    pub(crate) fn is_complete(&self, dir: Ino) -> bool {
+        self.replica.view().backing().is_complete(dir)
+    }
+
+    fn knows(&self, dir: Ino, name: &Name) -> bool {
+        let state = self.replica.view();
+        match state.namespace().lookup(dir, name) {
+            Ok(_) => true,
+            // Not a directory, or gone: there is nothing to learn.
+            Err(error) if error != FsError::NotFound => true,
+            Err(_) => state.backing().knows_absent(state.namespace(), dir, name),
+        }
+    }
+
+    pub(crate) fn load_epoch(&self, dir: Ino) -> Option<u64> {
+        self.replica.view().backing().load_epoch(dir)
+    }
+
+    fn load_plan(&self, dir: Ino) -> Option<LoadPlan> {
+        let state = self.replica.view();
+        state.backing().load_plan(state.namespace(), dir)
+    }
+
+    pub(crate) async fn load_page(&self, dir: Ino, whom: For) -> Result<(), RpcError> {
+        let Some(LoadPlan { page_key: asked, .. }) = self.load_plan(dir) else { return Ok(()) };
+        self.patiently(whom, self.see_head(dir, asked.as_deref())).await?;
+        let head = self.head_of(dir, asked.as_deref()).await?;
+        // A head that has come to be known is of an epoch of its own.
+        let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == asked) else { return Ok(()) };
+        let LoadPlan { prefix, after, epoch, .. } = plan.clone();
+        let first = after.is_none();
+        if first && self.revalidates().is_some() {
+            self.revalidation.asked_for(dir, self.ports.clock.monotonic());
+        }
+        let end = |part: &Part| end_of_part(&head.as_ref()?.0, &prefix, after.as_deref(), part.last.as_deref(), LOAD_PIECES);
+        let Part { entries, last, to_probe, .. } = self.patiently(whom, self.list_part(dir, &plan, whom, end)).await?;
+        let mut entries = self.patiently(whom, self.believed(entries)).await?;
+        entries.extend(self.patiently(whom, self.probe(to_probe)).await?);
+        let page = match &head {
+            Some((head, _)) => {
+                let needed = pieces_of_listing(head, &prefix, after.as_deref(), &entries, last.as_deref());
+                // One that is out of date is read again, and what was listed with it is void.
+                let Some(page) = self.patiently(whom, self.with_pieces(dir, head, needed)).await? else { return Ok(()) };
+                Some(page)
+            }
+            None => None,
+        };
+        // Each piece comes when the listing comes by there, a whole page with the first part.
+        let is_in_pieces = page.as_ref().is_some_and(|page| !page.pieces.is_empty());
+        let scope = if first || is_in_pieces { Scope::First } else { Scope::Next };
+        let progress = last.map_or(LoadProgress::Complete, LoadProgress::UpTo);
+        let current = self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope, after: None }, epoch, progress).await?;
+        if current && self.load_plan(dir) == Some(plan) {
+            // Asked again it would be answered in the same way, for ever.
+            self.trouble(Subject::Listing(dir), Some(format!("directory {dir} cannot be listed: the bucket tells of it what cannot be")));
+            return Err(FsError::Io.into());
+        }
+        self.trouble(Subject::Listing(dir), None);
+        Ok(())
+    }
+
+    /// Waits for the bucket as long as is stated to who asks.
+    async fn patiently<T>(&self, whom: For, asking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
+        match whom {
+            For::Name | For::Listing => asking.await,
+            For::Later => self.in_time(asking).await,
+        }
+    }
+
+    /// Learns about one name of a directory that is too large to be loaded for it. False if
+    /// the answer is void.
+    async fn load_name(&self, dir: Ino, name: &Name) -> Result<bool, RpcError> {
+        match self.ask_for_name(dir, name).await? {
+            Some(found) => {
+                let epoch = found.epoch;
+                Ok(self.install_name(dir, name, found).await? && self.load_epoch(dir) == Some(epoch))
+            }
+            None => Ok(true),
+        }
+    }
+
+    /// What the bucket has of one name; `None` if it cannot have anything.
+    pub(crate) async fn ask_for_name(&self, dir: Ino, name: &Name) -> Result<Option<Found>, RpcError> {
+        let plan = || {
+            let state = self.replica.view();
+            state.backing().lookup_plan(state.namespace(), dir, name)
+        };
+        let (LookupPlan { objects, prefixes, epoch, .. }, page) = loop {
+            let Some(LookupPlan { page_key: asked, .. }) = plan() else { return Ok(None) };
+            let head = self.head_of(dir, asked.as_deref()).await?;
+            // A head that has come to be known is of an epoch of its own.
+            let Some(plan) = plan().filter(|plan| plan.page_key == asked) else { continue };
+            let Some((head, _)) = head else { break (plan, None) };
+            if let Some(page) = self.with_pieces(dir, &head, pieces_of_name(&head, name)).await? {
+                break (plan, Some(page));
+            }
+        };
+        let heads = objects.into_iter().map(|key| self.ask_for_object(key));
+        let (found, mut entries) = try_join(try_join_all(heads), self.probe(prefixes)).await?;
+        entries.extend(found.into_iter().flatten());
+        Ok(Some(Found { entries, page, epoch }))
+    }
+
+    pub(crate) async fn install_name(&self, dir: Ino, name: &Name, found: Found) -> Result<bool, RpcError> {
+        let Found { entries, page, epoch } = found;
+        let listing = Listing { dir, entries: &entries, page: page.as_deref(), scope: Scope::Name(name), after: None };
+        self.install(listing, epoch, LoadProgress::Unchanged).await
+    }
+
+    /// Those of the prefixes below which there is anything.
+    pub(crate) async fn probe(&self, prefixes: Vec<String>) -> Result<Vec<Listed>, RpcError> {
+        let probes = prefixes.into_iter().map(|key| self.ask_for_prefix(key));
+        Ok(try_join_all(probes).await?.into_iter().flatten().collect())
+    }
+
+    /// Looks up every name of an inode, which must all be known before it is changed.
+    pub(crate) async fn see_all_names(&self, ino: Ino) -> Result<(), RpcError> {
+        loop {
+            let unseen = self.replica.view().backing().unseen_names(ino).first().cloned();
+            let Some((dir, name)) = unseen else { return Ok(()) };
+            if self.bring_in(dir).await? {
+                self.resolve(dir, &name).await?;
+            }
+            let still = self.replica.view().backing().unseen_names(ino).first().cloned();
+            if still == Some((dir, name.clone())) {
+                // The record tells of a name that is not there, or is another inode by now.
+                self.commit_stamped(|_, stamp| Ok(Command::Backing(BackingCommand::Vanished { parent: dir, name, stamp }))).await?;
+            }
+        }
+    }
+
+    /// Makes a directory known that a record names by its inode id; false if it is nowhere.
+    async fn bring_in(&self, dir: Ino) -> Result<bool, RpcError> {
+        let mut missing = Vec::new();
+        let mut at = dir;
+        while self.replica.view().namespace().inode(at).is_none() {
+            let Some((head, _)) = self.read_head(&page_key(at)).await? else { return Ok(false) };
+            let Some((parent, name)) = head.page.parent.clone() else { return Ok(false) };
+            if missing.len() >= MAX_DEPTH {
+                return Ok(false);
+            }
+            missing.push((parent, name));
+            at = parent;
+        }
+        for (parent, name) in missing.into_iter().rev() {
+            self.resolve(parent, &name).await?;
+        }
+        Ok(self.replica.view().namespace().inode(dir).is_some())
+    }
+
+    /// Logs what was found, in pieces that fit a record. False if the directory is no longer
+    /// in the epoch of the question.
+    pub(crate) async fn install(&self, listing: Listing<'_>, epoch: u64, progress: LoadProgress) -> Result<bool, RpcError> {
+        let dir = listing.dir;
+        let time = self.ports.clock.wall();
+        let mut upto: Option<Name> = None;
+        loop {
+            let (mut not_shown, mut current, mut more) = (0, false, false);
+            let awaits = self.attachments.awaits_any();
+            let (index, applied) = self
+                .replica
+                .propose(|state| {
+                    current = state.backing().load_epoch(dir) == Some(epoch);
+                    let mut next = state.namespace().next_inos(dir);
+                    let mut draw = || {
+                        let ino = next();
+                        // Clients that are still to come back bring ids that were drawn before.
+                        let above = ino.counter().checked_add(LOST_IDS).filter(|_| awaits);
+                        above.map_or(ino, |counter| Ino::new(ino.incarnation(), ino.slot(), counter))
+                    };
+                    let rest = Listing { after: upto.as_ref(), ..listing };
+                    let found = state.backing().interpret(state.namespace(), &rest, &mut draw);
+                    not_shown = found.not_shown;
+                    // In the order of names.
+                    let (mut entries, hidden) = (found.entries, found.hidden);
+                    let fitting = fitting(&entries);
+                    more = fitting < entries.len();
+                    entries.truncate(fitting);
+                    upto = entries.last().map(|entry| entry.name.clone());
+                    let progress = if more { LoadProgress::Unchanged } else { progress.clone() };
+                    let owner = (self.options.uid, self.options.gid);
+                    let stamp = Stamp { time, version: state.next_version() };
+                    Ok(Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp }))
+                })
+                .await?;
+            self.found.set(index);
+            self.follow(applied, None).await?;
+            if more && current {
+                continue;
+            }
+            if not_shown > 0 {
+                tracing::warn!(%dir, not_shown, "keys of the bucket cannot be names and are not shown");
+            }
+            if self.is_complete(dir) {
+                self.pages.forget(dir);
+            }
+            return Ok(current);
+        }
+    }
+}
+
+/// How many of the entries go into one command, which is at least one.
+fn fitting(entries: &[Installed]) -> usize {
+    let mut room = INSTALL_BYTES;
+    let fits = |entry: &&Installed| {
+        let bytes = encoded_bytes(entry);
+        let fits = bytes <= room;
+        room = room.saturating_sub(bytes);
+        fits
+    };
+    entries.iter().take_while(fits).count().max(1)
+}
+
+/// About as long as the entry is in a record.
+fn encoded_bytes(entry: &Installed) -> usize {
+    let what = match &entry.what {
+        InstalledKind::Object { key, etag, .. } => key.as_ref().map_or(0, String::len) + etag.len(),
+        InstalledKind::Directory { prefix, .. } => prefix.as_ref().map_or(0, String::len),
+        InstalledKind::Recorded(Make::Symlink { target }) => target.len(),
+        InstalledKind::Recorded(_) => 0,
+    };
+    let record = entry.record.as_ref().map_or(0, |record| {
+        let xattrs: usize = record.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+        let links: usize = record.links.iter().map(|(_, name)| name.as_bytes().len() + 16).sum();
+        xattrs + links
+    });
+    ENTRY_BYTES + entry.name.as_bytes().len() + what + record
+}
+
+/// Entries of one command: well below the longest record.
+const INSTALL_BYTES: usize = 512 << 10;
+
+/// What an entry takes beside its names, keys and values.
+const ENTRY_BYTES: usize = 160;

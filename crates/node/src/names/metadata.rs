@@ -1,0 +1,144 @@
+//! The bound of the memory that metadata takes. It is asked where something new is to come in,
+//! before anything of it is done; a command that is in the log is applied whatever the bound is.
+//! Near the bound names are forgotten that the bucket has.
+//!
+//! What comes in at one time may go beyond the bound together: that is a part of a listing or an
+//! attribute for each request of a client. What nobody has asked for has room for all of it.
+
+use crate::Node;
+use crate::names::listings::LIST_LIMIT;
+use crate::signal::Signal;
+use ebb_model::*;
+use futures_util::future::select;
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How often it is looked how much there is.
+const METADATA_POLL: Duration = Duration::from_secs(1);
+
+/// If all directories together have fewer names that can go, what is there is in use.
+const LEAST: usize = 64;
+
+/// An inode, its name and its place in a directory, without the text of the name.
+const MOST_OF_INODE_BYTES: u64 = 1024;
+
+/// The same of one that the bucket lists, as a rule.
+const USUAL_INODE_BYTES: u64 = 256;
+
+/// How long nothing is tried then.
+const REST: Duration = Duration::from_secs(5);
+
+/// From this part of the bound on names are forgotten.
+const TENTHS_FULL: u64 = 9;
+
+/// Until this is left.
+const TENTHS_LEFT: u64 = 8;
+
+#[derive(Default)]
+pub struct Metadata {
+    /// Somebody waits for room.
+    urged: Signal,
+    /// Nothing is forgotten before.
+    not_before: Cell<Duration>,
+}
+
+impl Node {
+    /// Whether a client may make what it asks for. What makes nothing new, or less, always goes on.
+    pub(crate) fn room_to_make(&self, mutation: &ClientMutation) -> Result<(), RpcError> {
+        let Some(added) = most_added_bytes(mutation) else { return Ok(()) };
+        if self.replica.view().memory_bytes().saturating_add(added) <= self.options.metadata_bytes {
+            return Ok(());
+        }
+        self.metadata.urged.raise();
+        self.tell_of_metadata();
+        Err(FsError::NoSpace.into())
+    }
+
+    /// Whether names may come in from the bucket: not yet while others may be forgotten for them.
+    pub(crate) fn room_to_load(&self) -> Result<(), RpcError> {
+        if !self.metadata_is_full() {
+            return Ok(());
+        }
+        if self.ports.clock.monotonic() >= self.metadata.not_before.get() {
+            self.metadata.urged.raise();
+            return Err(RpcError::Overloaded);
+        }
+        self.tell_of_metadata();
+        Err(FsError::NoMemory.into())
+    }
+
+    /// How many parts of listings may come in together that nobody has asked for.
+    pub(crate) fn parts_to_spare(&self) -> usize {
+        let spare = (self.options.metadata_bytes / 10 * TENTHS_FULL).saturating_sub(self.replica.view().memory_bytes());
+        (spare / (LIST_LIMIT as u64 * USUAL_INODE_BYTES)) as usize
+    }
+
+    fn metadata_is_full(&self) -> bool {
+        self.replica.view().memory_bytes().saturating_add(MOST_OF_INODE_BYTES) >= self.options.metadata_bytes
+    }
+
+    pub(crate) async fn bound_metadata_for_ever(self: Rc<Self>) {
+        let limit = self.options.metadata_bytes;
+        while !self.is_stopping() {
+            let urged = self.metadata.urged.wait();
+            let now = self.ports.clock.monotonic();
+            let is_due = self.replica.view().memory_bytes() >= limit / 10 * TENTHS_FULL && now >= self.metadata.not_before.get();
+            if is_due {
+                let gone = self.forget_until(limit / 10 * TENTHS_LEFT).await.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "names could not be forgotten");
+                    0
+                });
+                if gone < LEAST {
+                    self.metadata.not_before.set(self.ports.clock.monotonic() + REST);
+                }
+            }
+            // While names go there is nothing to tell.
+            if !self.metadata_is_full() || self.ports.clock.monotonic() < self.metadata.not_before.get() {
+                self.tell_of_metadata();
+            }
+            select(pin!(urged), self.ports.clock.sleep(METADATA_POLL)).await;
+        }
+    }
+
+    fn tell_of_metadata(&self) {
+        let (bytes, limit) = (self.replica.view().memory_bytes(), self.options.metadata_bytes);
+        let what = (bytes.saturating_add(most_of_named_bytes(MAX_NAME_BYTES)) >= limit).then(|| {
+            format!(
+                "metadata takes {bytes} of the {limit} bytes of memory that it may: nothing can be made and no names come \
+                 from the bucket until something is removed, or the volume is mounted with more --metadata-memory"
+            )
+        });
+        self.trouble("metadata", what);
+    }
+}
+
+/// An inode with a name of this length.
+fn most_of_named_bytes(len: usize) -> u64 {
+    MOST_OF_INODE_BYTES + len as u64
+}
+
+/// What a mutation can add at most, if it adds anything.
+fn most_added_bytes(mutation: &ClientMutation) -> Option<u64> {
+    let named = |len: usize| Some(most_of_named_bytes(len));
+    let len = |name: &Name| name.as_bytes().len();
+    match mutation {
+        ClientMutation::Make { name, what: Make::Symlink { target }, .. } => named(len(name) + target.len()),
+        ClientMutation::Make { name, .. } | ClientMutation::Link { name, .. } => named(len(name)),
+        ClientMutation::Tmpfile { .. } => named(0),
+        // Without flags a file can be removed that has them.
+        ClientMutation::SetXattr { name, value, .. } => (*name != *InodeFlags::ATTRIBUTE).then(|| named(name.len() + value.len()))?,
+        ClientMutation::SetAcl { value, .. } => (!value.is_empty()).then(|| named(value.len()))?,
+        ClientMutation::Rename { mode, new_name, .. } if mode.makes() => named(len(new_name)),
+        ClientMutation::Rename { name, new_name, .. } => (len(new_name) > len(name)).then_some(len(new_name) as u64),
+        ClientMutation::Unlink { .. }
+        | ClientMutation::Rmdir { .. }
+        | ClientMutation::SetAttr { .. }
+        | ClientMutation::RemoveXattr { .. }
+        | ClientMutation::Write { .. }
+        | ClientMutation::Append { .. }
+        | ClientMutation::Copy { .. }
+        | ClientMutation::Fallocate { .. } => None,
+    }
+}

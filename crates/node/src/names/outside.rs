@@ -1,0 +1,158 @@
+//! What others have done to the bucket is taken on where it is met (O-55): an object that is not the one that its file was read from, or
+//! is gone, and a directory of which nothing is left.
+
+use crate::Node;
+use crate::admin::troubles::Subject;
+use crate::buckets::ask::bucket_refusal;
+use crate::locks::Mode;
+use ebb_core::backing::Standing;
+use ebb_core::partition::Partition;
+use ebb_model::*;
+use ebb_ports::{BucketError, ETag, ObjectMeta};
+use futures_util::future::select;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How often who found an object changed looks whether an upload has ended.
+const UPLOAD_POLL: Duration = Duration::from_millis(100);
+
+impl Node {
+    /// Asks for what stands for a name in the bucket.
+    pub(crate) async fn confirm(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        let known = {
+            let state = self.replica.view();
+            state.backing().standing(state.namespace(), dir, name)
+        };
+        match known {
+            Some(Standing::Object { ino, key, etag }) => self.confirm_object((dir, name), ino, &key, &etag).await,
+            Some(Standing::Prefix { dir: below, prefix }) => self.confirm_prefix((dir, name), below, prefix).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn confirm_object(self: &Rc<Self>, (dir, name): (Ino, &Name), ino: Ino, key: &str, etag: &str) -> Result<(), RpcError> {
+        let known = Standing::Object { ino, key: key.into(), etag: etag.into() };
+        let stands = |state: &Partition| state.backing().standing(state.namespace(), dir, name).as_ref() == Some(&known);
+        // Nothing is written to the file while its object is asked for.
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        if !stands(&self.replica.view()) {
+            return Ok(());
+        }
+        let found = match self.in_time(self.bucket_read("head", key, 0, || self.bucket().head(key))).await {
+            Ok(meta) if meta.etag.0 == etag => return Ok(()),
+            Ok(meta) => Some(meta),
+            Err(RpcError::Refused(FsError::NotFound)) => None,
+            Err(error) => return Err(error),
+        };
+        tracing::info!(key, "the object was replaced or removed by somebody else");
+        self.take_on_object(ino, key, stands, |stamp| match found {
+            Some(meta) => replaced(ino, meta, stamp),
+            None => BackingCommand::Vanished { parent: dir, name: name.clone(), stamp },
+        })
+        .await
+    }
+
+    /// Others have made the directory. It goes once there is nothing below its prefix.
+    async fn confirm_prefix(self: &Rc<Self>, (dir, name): (Ino, &Name), below: Ino, prefix: String) -> Result<(), RpcError> {
+        if !self.in_time(self.probe(vec![prefix.clone()])).await?.is_empty() {
+            return Ok(());
+        }
+        self.complete(below).await?;
+        Box::pin(self.list_again(below)).await?;
+        tracing::info!(prefix, "everything below was removed by somebody else");
+        let stands = |state: &Partition| state.backing().is_deserted(state.namespace(), dir, name, &prefix);
+        self.take_on(stands, |stamp| BackingCommand::Vanished { parent: dir, name: name.clone(), stamp }).await
+    }
+
+    /// A download failed. Where the object is no longer the one that the home names, the
+    /// file takes on the new one and whoever waits plans again.
+    pub(crate) async fn object_changed(self: &Rc<Self>, ino: Ino, key: &str, etag: &ETag, error: BucketError) -> Result<(), RpcError> {
+        if !matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
+            return Err(bucket_refusal(&error));
+        }
+        self.upload_ended(ino).await?;
+        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        match self.home_of(ino) {
+            // Moved or uploaded meanwhile: the home names another object or key by now.
+            Some((now_key, now_etag, _)) if now_key == key && now_etag == *etag => {}
+            _ => return Ok(()),
+        }
+        let meta = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
+            Ok(meta) => meta,
+            Err(BucketError::NotFound { .. }) => {
+                self.trouble(Subject::NoObject { ino, etag: etag.0.clone() }, Some(self.no_object(ino, key)));
+                return Err(FsError::Io.into());
+            }
+            Err(error) => return Err(bucket_refusal(&error)),
+        };
+        if meta.etag == *etag {
+            return Ok(());
+        }
+        if self.replica.view().backing().dirty(ino).is_some_and(|dirty| dirty.content.is_some()) {
+            // What is sent next is what was changed here, and for the rest of it theirs.
+            self.keep_other(key, Some(etag)).await.map_err(|error| bucket_refusal(&error))?;
+        }
+        tracing::info!(key, "the object was replaced by somebody else; its cached bytes are dropped");
+        self.take_on_object(ino, key, |_| true, |stamp| replaced(ino, meta, stamp)).await
+    }
+
+    /// Waits for the end of the upload of a file, which says what the object is.
+    pub(crate) async fn upload_ended(&self, ino: Ino) -> Result<(), RpcError> {
+        let deadline = self.ports.clock.monotonic() + self.upload_patience();
+        while self.replica.view().backing().upload(ino).is_some() {
+            if self.ports.clock.monotonic() >= deadline {
+                return Err(FsError::TimedOut.into());
+            }
+            let progress = Box::pin(self.flusher.progress.wait());
+            select(progress, self.ports.clock.sleep(UPLOAD_POLL)).await;
+        }
+        Ok(())
+    }
+
+    fn no_object(&self, ino: Ino, key: &str) -> String {
+        let state = self.replica.view();
+        if state.backing().is_lost(ino) {
+            return format!("the bytes of {key} are nowhere: a node was lost with them, and `ebb restore` has named it");
+        }
+        let rest = match state.extents().resident_bytes_of(ino) {
+            0 => "nothing of it is cached",
+            _ => "what is cached of it can still be read",
+        };
+        format!("{key} was removed from the bucket by somebody else; {rest}")
+    }
+
+    /// Of a file whose lock is held: what is cached of the object that it was read from goes.
+    async fn take_on_object(
+        self: &Rc<Self>,
+        ino: Ino,
+        key: &str,
+        stands: impl FnOnce(&Partition) -> bool,
+        change: impl FnOnce(Stamp) -> BackingCommand,
+    ) -> Result<(), RpcError> {
+        self.find_stored(ino, &(0..u64::MAX)).await?;
+        let before = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
+        self.take_on(stands, change).await?;
+        self.is_sound(key, &(0..u64::MAX));
+        self.hide_dropped(ino, before).await?;
+        self.refresh_lent(ino);
+        Ok(())
+    }
+
+    /// Logs what others have done, unless something was done here meanwhile.
+    async fn take_on(&self, stands: impl FnOnce(&Partition) -> bool, change: impl FnOnce(Stamp) -> BackingCommand) -> Result<(), RpcError> {
+        let taken_on = self.commit_stamped(|state, stamp| match stands(state) {
+            true => Ok(Command::Backing(change(stamp))),
+            false => Err(FsError::Busy.into()),
+        });
+        match taken_on.await {
+            Err(RpcError::Refused(FsError::Busy)) => Ok(()),
+            taken_on => taken_on,
+        }
+    }
+}
+
+/// A file is what others have put at its key.
+fn replaced(ino: Ino, meta: ObjectMeta, stamp: Stamp) -> BackingCommand {
+    let modified = Time::from_secs(meta.modified_secs);
+    BackingCommand::Replaced { ino, etag: meta.etag.0, len_bytes: meta.len_bytes, modified, stamp }
+}

@@ -1,0 +1,199 @@
+//! Who looks into one directory after the other, as find(1) does, and which of the next ones are listed ahead: each alone
+//! takes two or three requests to the bucket, one after the other.
+
+use crate::Node;
+use crate::locks::Mode;
+use crate::names::load::For;
+use crate::readahead::tree::{Step, Tree};
+use ebb_core::namespace::Link;
+use ebb_model::*;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// So many directories in a row are a traversal, those not counted that are gone down into.
+const LEAST_RUN: usize = 3;
+
+/// Several who share a traversal among them do not look into its directories quite in order.
+const SLACK: usize = 8;
+
+/// Directories that one traversal is run ahead by at most.
+const MOST_AHEAD: usize = 32;
+
+/// Directories that are listed ahead at one time.
+const MOST_UNDER_WAY: usize = 64;
+
+/// Traversals. The one that was not used for longest makes way.
+const MOST_TRAVERSALS: usize = 16;
+
+/// Entries that are looked through for the next directories.
+const MOST_STEPS: usize = 1024;
+
+/// What somebody does with a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Looks a name up in it.
+    Up,
+    /// Lists it.
+    Through,
+}
+
+#[derive(Default)]
+pub struct Traversals {
+    traversals: Vec<Traversal>,
+    looks: u64,
+    /// Directories that are being listed ahead.
+    under_way: usize,
+}
+
+struct Traversal {
+    /// It has not been outside of this directory so far.
+    top: Ino,
+    last: Ino,
+    /// It has listed any.
+    lists: bool,
+    run: usize,
+    /// Listed ahead, and not looked into yet.
+    ahead: BTreeSet<Ino>,
+    /// Number of the last look.
+    used: u64,
+}
+
+/// The directories as they are known.
+struct Directories<'a> {
+    tree: Tree<'a>,
+    /// Whether one is to be listed before anybody can look into it, and nobody does that yet.
+    is_due: &'a dyn Fn(Ino) -> bool,
+}
+
+impl Traversals {
+    fn is_ahead(&self, dir: Ino) -> bool {
+        self.traversals.iter().any(|traversal| traversal.ahead.contains(&dir))
+    }
+
+    /// Notes a look into a directory that is due, or was; gives those that are to be listed, if it is time to.
+    /// No more than `most` are listed at one time.
+    fn look_into(&mut self, dir: Ino, look: Look, directories: &Directories, most: usize) -> Vec<Ino> {
+        self.looks += 1;
+        let ahead = self.traversals.iter().position(|traversal| traversal.ahead.contains(&dir));
+        let at = ahead.or_else(|| self.traversals.iter().position(|traversal| traversal.leads_to(dir, directories)));
+        let Some(at) = at else {
+            let lists = look == Look::Through;
+            self.add(Traversal { top: dir, last: dir, lists, run: 1, ahead: BTreeSet::new(), used: self.looks });
+            return Vec::new();
+        };
+        self.traversals[at].used = self.looks;
+        let wanted = self.traversals[at].go_on(dir, look, directories, most.saturating_sub(self.under_way));
+        self.under_way += wanted.len();
+        wanted
+    }
+
+    fn add(&mut self, traversal: Traversal) {
+        if self.traversals.len() < MOST_TRAVERSALS {
+            self.traversals.push(traversal);
+        } else if let Some(oldest) = self.traversals.iter_mut().min_by_key(|other| other.used) {
+            *oldest = traversal;
+        }
+    }
+}
+
+impl Traversal {
+    /// Whether a directory that is due is one of its next ones, at most one level above all before.
+    fn leads_to(&self, dir: Ino, directories: &Directories) -> bool {
+        directories.next_after(self.last, directories.tree.above(self.top), SLACK).contains(&dir)
+    }
+
+    fn go_on(&mut self, dir: Ino, look: Look, directories: &Directories, room: usize) -> Vec<Ino> {
+        let parent = directories.tree.parent_of(dir);
+        self.run += usize::from(parent != Some(self.last));
+        self.last = dir;
+        if look == Look::Through && !self.lists {
+            // What led there was the way to it.
+            (self.top, self.lists) = (dir, true);
+        } else if let Some(parent) = parent.filter(|_| !directories.tree.is_below(dir, self.top)) {
+            self.top = parent;
+        }
+        if !self.ahead.remove(&dir) && !self.ahead.is_empty() {
+            // It went past them.
+            self.ahead.clear();
+            self.run = self.run.min(LEAST_RUN);
+        }
+        // No more than it has come by so far, and topped up by halves.
+        let window = self.run.min(MOST_AHEAD);
+        if room == 0 || self.run < LEAST_RUN || self.ahead.len() > window / 2 {
+            return Vec::new();
+        }
+        let mut wanted = directories.next_after(dir, self.top, window);
+        wanted.retain(|dir| !self.ahead.contains(dir));
+        wanted.truncate(room.min(window - self.ahead.len()));
+        self.ahead.extend(&wanted);
+        wanted
+    }
+}
+
+impl Directories<'_> {
+    /// Those due that who is at one comes to next within `top`: first what is in a directory, then what is behind it.
+    fn next_after(&self, dir: Ino, top: Ino, most: usize) -> Vec<Ino> {
+        let within = self.has_directories(dir).then_some(Link { parent: dir, cookie: Cookie::START });
+        let Some(from) = within.or_else(|| self.tree.link(dir).filter(|_| dir != top)) else { return Vec::new() };
+        let steps = self.tree.after(from, top, |dir| !(self.is_due)(dir) && self.has_directories(dir));
+        let found = steps.take(MOST_STEPS).filter_map(|step| match step {
+            Step::Entry(_, ino, FileKind::Directory) if (self.is_due)(ino) => Some(ino),
+            _ => None,
+        });
+        found.take(most).collect()
+    }
+
+    /// Any that are known.
+    fn has_directories(&self, dir: Ino) -> bool {
+        self.tree.state.namespace().attr(dir).is_ok_and(|attr| attr.nlink > 2)
+    }
+}
+
+impl Node {
+    /// Whether a directory was listed because somebody would come to it.
+    pub(crate) fn is_ahead(&self, dir: Ino) -> bool {
+        self.traversals.borrow().is_ahead(dir)
+    }
+
+    /// Somebody begins to look into a directory: lists what who goes through all directories will want next.
+    pub(crate) fn look_into(self: &Rc<Self>, dir: Ino, look: Look) {
+        let is_due = |dir| self.is_untouched(dir) && !self.loads.is_taken(&dir) || self.is_listing_due(dir);
+        if !is_due(dir) && !self.is_ahead(dir) {
+            return;
+        }
+        let wanted = {
+            let directories = Directories { tree: Tree { state: &self.replica.view() }, is_due: &is_due };
+            // Nothing that is in use makes way for it.
+            self.traversals.borrow_mut().look_into(dir, look, &directories, MOST_UNDER_WAY.min(self.parts_to_spare()))
+        };
+        for dir in wanted {
+            let node = self.clone();
+            self.ports.spawn.spawn(Box::pin(async move {
+                if let Err(error) = node.list_ahead(dir).await {
+                    tracing::debug!(%dir, %error, "a directory could not be listed ahead");
+                }
+                node.traversals.borrow_mut().under_way -= 1;
+            }));
+        }
+    }
+
+    async fn list_ahead(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
+        if !self.may_act_by_itself() {
+            return Ok(());
+        }
+        self.forgetting.used(dir);
+        if self.is_listing_due(dir) {
+            return self.revalidate_ahead(dir).await;
+        }
+        // Where somebody is there already it is listed anyway.
+        let Some(_guard) = self.loads.try_lock(dir, Mode::Exclusive) else { return Ok(()) };
+        if self.is_untouched(dir) {
+            self.load_page(dir, For::Later).await?;
+            if !self.is_complete(dir) {
+                self.pages.forget(dir);
+            }
+        }
+        // Who is told next of anything in the volume would wait for that.
+        if self.options.embedded { Ok(()) } else { self.force_log().await.map(drop) }
+    }
+}

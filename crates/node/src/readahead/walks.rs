@@ -1,0 +1,302 @@
+//! Who reads the files of a directory one after the other, or those of a whole tree, and what of the next ones is fetched ahead (O-85).
+
+use crate::Node;
+use crate::readahead::streams::MAX_REQUEST_BYTES;
+use crate::readahead::tree::{Step, Tree};
+use ebb_core::namespace::Link;
+use ebb_model::*;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// So many files in a row are a walk. Whoever wants two of them waits for these alone.
+const LEAST_RUN: u32 = 3;
+
+/// Several who share the files of a directory among them do not begin them quite in order.
+const SLACK_ENTRIES: u64 = 8;
+
+/// Files that a walk is run ahead by at most.
+const MAX_FILES: usize = 64;
+
+/// Entries that are looked through for the next files, and for the one that comes next in another directory.
+const MAX_STEPS: usize = 256;
+const MAX_STEPS_ACROSS: usize = 16;
+
+/// The one that was not used for longest makes way.
+const MAX_WALKS: usize = 64;
+
+#[derive(Default)]
+pub struct Walks {
+    walks: Vec<Walk>,
+    begun: u64,
+}
+
+struct Walk {
+    /// The furthest file that was begun, and where it is.
+    file: Ino,
+    at: Link,
+    /// Once it has gone from one directory to the next: it has not been outside of this one so far.
+    top: Option<Ino>,
+    /// The file after it, where that is in another directory.
+    across: Option<Ino>,
+    run: u32,
+    /// How far that file has been read so far, and how far the ones before it were.
+    read_bytes: u64,
+    reach_bytes: u64,
+    /// What was asked for, and not begun yet, and where the last of it is.
+    ahead: VecDeque<Asked>,
+    upto: Link,
+    /// Number of the last file.
+    used: u64,
+}
+
+struct Asked {
+    file: Ino,
+    at: Link,
+    bytes: u64,
+}
+
+impl Walks {
+    /// Notes that somebody begins to read a file; gives what is to be asked for, if it is time to: of each file so many bytes,
+    /// from its beginning on. At most `most_bytes` of what nobody has begun to read are asked for.
+    fn begin(&mut self, file: Ino, tree: &Tree, most_bytes: u64) -> Vec<(Ino, u64)> {
+        let Some(at) = tree.link(file) else { return Vec::new() };
+        self.begun += 1;
+        if let Some(walk) = self.walks.iter_mut().find(|walk| walk.leads_to(file, at)) {
+            walk.used = self.begun;
+            return walk.go_on(file, at, tree, most_bytes);
+        }
+        self.add(Walk::new(file, at, tree, self.begun));
+        Vec::new()
+    }
+
+    /// Notes how far a file was read. `is_whole`: to its end.
+    pub fn read(&mut self, file: Ino, end: u64, is_whole: bool) {
+        if let Some(walk) = self.walks.iter_mut().find(|walk| walk.file == file) {
+            walk.read_bytes = walk.read_bytes.max(if is_whole { u64::MAX } else { end });
+        }
+    }
+
+    /// Takes the place of the one before it in the directory.
+    fn add(&mut self, walk: Walk) {
+        let before = self.walks.iter().position(|other| other.at.parent == walk.at.parent);
+        let oldest = || self.walks.iter().enumerate().min_by_key(|(_, other)| other.used).map(|(place, _)| place);
+        match before.or_else(|| oldest().filter(|_| self.walks.len() == MAX_WALKS)) {
+            Some(place) => self.walks[place] = walk,
+            None => self.walks.push(walk),
+        }
+    }
+}
+
+impl Walk {
+    fn new(file: Ino, at: Link, tree: &Tree, used: u64) -> Walk {
+        let across = across(at, tree.above(at.parent), tree);
+        Walk { file, at, top: None, across, run: 1, read_bytes: 0, reach_bytes: 0, ahead: VecDeque::new(), upto: at, used }
+    }
+
+    fn leads_to(&self, file: Ino, at: Link) -> bool {
+        let is_near = at.parent == self.at.parent && at.cookie.0.abs_diff(self.at.cookie.0) <= SLACK_ENTRIES;
+        is_near || self.across == Some(file) || self.ahead.iter().any(|asked| asked.file == file)
+    }
+
+    fn go_on(&mut self, file: Ino, at: Link, tree: &Tree, most_bytes: u64) -> Vec<(Ino, u64)> {
+        let is_passed = |other: Link| other.parent == at.parent && other.cookie.0.saturating_add(SLACK_ENTRIES) < at.cookie.0;
+        self.ahead.retain(|asked| asked.file != file && !is_passed(asked.at));
+        if at.parent == self.at.parent && at.cookie <= self.at.cookie {
+            return Vec::new();
+        }
+        // Of one that is read past the node nothing is known.
+        if self.read_bytes > 0 {
+            self.reach_bytes = self.read_bytes;
+        }
+        let within = self.top.unwrap_or(self.at.parent);
+        if at.parent != self.at.parent {
+            // At most one level up.
+            self.top = Some(if tree.is_below(at.parent, within) { within } else { tree.above(within) });
+        }
+        (self.file, self.at, self.read_bytes, self.run) = (file, at, 0, self.run.saturating_add(1));
+        self.across = across(at, tree.above(self.top.unwrap_or(at.parent)), tree);
+        if self.ahead.is_empty() {
+            self.upto = at;
+        }
+        let window = self.run.checked_sub(LEAST_RUN).map_or(0, |beyond| 1usize << (beyond + 1).min(MAX_FILES.ilog2()));
+        // Topped up by halves.
+        if self.reach_bytes == 0 || window == 0 || self.ahead.len() > window / 2 {
+            return Vec::new();
+        }
+        let mut room_bytes = most_bytes.saturating_sub(self.ahead.iter().map(|asked| asked.bytes).sum());
+        let mut wanted = Vec::new();
+        for (at, file) in files_after(self.upto, self.top, tree, MAX_STEPS).take(window - self.ahead.len()) {
+            let bytes = stored_bytes(file, tree).min(self.reach_bytes);
+            let Some(left) = room_bytes.checked_sub(bytes) else { break };
+            (room_bytes, self.upto) = (left, at);
+            self.ahead.push_back(Asked { file, at, bytes });
+            wanted.push((file, bytes));
+        }
+        wanted
+    }
+}
+
+/// The file after an entry within `top`, if it is in another directory.
+fn across(at: Link, top: Ino, tree: &Tree) -> Option<Ino> {
+    files_after(at, Some(top), tree, MAX_STEPS_ACROSS).next().filter(|(next, _)| next.parent != at.parent).map(|(_, file)| file)
+}
+
+/// The files after an entry, as far as is certain that there are no others: those within `top`, or those of its directory.
+fn files_after(at: Link, top: Option<Ino>, tree: &Tree, most_steps: usize) -> impl Iterator<Item = (Link, Ino)> {
+    let steps = tree.after(at, top.unwrap_or(at.parent), move |_| top.is_some());
+    let certain = steps.take(most_steps).map_while(|step| match step {
+        Step::Entry(at, ino, FileKind::Regular) => Some(Some((at, ino))),
+        Step::End(dir) if !tree.state.backing().is_complete(dir) => None,
+        _ => Some(None),
+    });
+    certain.flatten()
+}
+
+/// What the bucket has of a file.
+fn stored_bytes(file: Ino, tree: &Tree) -> u64 {
+    let size = tree.state.namespace().attr(file).map_or(0, |attr| attr.size_bytes);
+    tree.state.extents().home(file).map_or(0, |home| home.valid_bytes.min(size))
+}
+
+impl Node {
+    /// Somebody begins to read a file: asks for what who reads all files of its directory, or of several, will want next, which is
+    /// at most as much as is read ahead within one file.
+    pub(crate) fn walk_ahead(self: &Rc<Self>, file: Ino) {
+        let wanted = {
+            let tree = Tree { state: &self.replica.view() };
+            self.downloads.walks.borrow_mut().begin(file, &tree, self.most_ahead_bytes(file))
+        };
+        for (ino, bytes) in wanted {
+            self.start_downloads(ino, 0..bytes, MAX_REQUEST_BYTES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_core::partition::Partition;
+
+    struct Volume {
+        partition: Partition,
+        walks: Walks,
+    }
+
+    impl Volume {
+        fn new() -> Volume {
+            let time = Time::from_secs(0);
+            let (atime, mtime, ctime, btime) = (time, time, time, time);
+            let root = InstalledRecord { mode: 0o755, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
+            let mut volume = Volume { partition: Partition::new(Incarnation(1), root, false), walks: Walks::default() };
+            volume.apply(&Command::SessionOpen { session: SessionId(1), client: "test".into(), replaces: None });
+            volume
+        }
+
+        fn apply(&mut self, command: &Command) {
+            let next = LogIndex(self.partition.applied().0 + 1);
+            assert!(self.partition.apply(next, command).answer.is_none_or(|answer| answer.is_ok()));
+        }
+
+        fn make(&mut self, parent: Ino, what: Make) -> Ino {
+            let ino = self.partition.namespace().next_ino(parent);
+            let tx = TxId { session: SessionId(1), slot: 0, sequence: self.partition.applied().0 };
+            let stamp = Stamp { time: Time::from_secs(1), version: self.partition.next_version() };
+            let name = Name::new(ino.to_string().as_bytes()).unwrap();
+            self.apply(&Command::Client {
+                tx,
+                caller: Caller::ROOT,
+                stamp,
+                mutation: Mutation::Make { parent, name, ino, mode: 0o755, what },
+            });
+            ino
+        }
+
+        /// So many files of a new directory.
+        fn dir(&mut self, parent: Ino, files: usize) -> (Ino, Vec<Ino>) {
+            let dir = self.make(parent, Make::Directory);
+            (dir, (0..files).map(|_| self.make(dir, Make::Regular)).collect())
+        }
+
+        /// Begins files and reads them; gives what was asked for ahead.
+        fn read(&mut self, files: impl IntoIterator<Item = Ino>) -> Vec<Ino> {
+            let mut asked = Vec::new();
+            for file in files {
+                asked.extend(self.walks.begin(file, &Tree { state: &self.partition }, 1 << 20).into_iter().map(|(file, _)| file));
+                self.walks.read(file, 10, true);
+            }
+            asked
+        }
+    }
+
+    #[test]
+    fn a_walk_is_run_ahead_of_from_its_third_file_on() {
+        let mut volume = Volume::new();
+        let (_, files) = volume.dir(Ino::ROOT, 200);
+        assert_eq!(volume.read(files[..2].iter().copied()), []);
+        assert_eq!(volume.read([files[2]]), files[3..5]);
+        assert_eq!(volume.read(files[3..150].iter().copied()), files[5..]);
+        assert_eq!(volume.read(files[150..].iter().copied()), [], "nothing is asked for twice");
+    }
+
+    #[test]
+    fn who_reads_all_files_is_run_ahead_of_from_directory_to_directory() {
+        for each in [1, 2, 5] {
+            let mut volume = Volume::new();
+            let (top, _) = volume.dir(Ino::ROOT, 0);
+            volume.dir(Ino::ROOT, 5);
+            let mut files = Vec::new();
+            for _ in 0..10 {
+                let (above, in_it) = volume.dir(top, 1);
+                files.extend(in_it);
+                files.extend((0..10).flat_map(|_| volume.dir(above, each).1));
+            }
+            let asked = volume.read(files.iter().copied());
+            assert!(asked.is_sorted() && asked.windows(2).all(|pair| pair[0] < pair[1]), "each once: {asked:?}");
+            let elsewhere = asked.iter().filter(|file| !files.contains(file)).count();
+            assert!(elsewhere == 0 && asked.len() + 10 >= files.len(), "{} of {}, {elsewhere} elsewhere", asked.len(), files.len());
+        }
+    }
+
+    #[test]
+    fn who_reads_one_directory_is_not_run_ahead_of_elsewhere() {
+        let mut volume = Volume::new();
+        let (dir, files) = volume.dir(Ino::ROOT, 20);
+        volume.dir(dir, 20);
+        volume.dir(Ino::ROOT, 20);
+        assert_eq!(volume.read(files.iter().copied()), files[3..]);
+    }
+
+    #[test]
+    fn who_reads_one_file_of_each_directory_is_not_run_ahead_of() {
+        for which in 0..3 {
+            let mut volume = Volume::new();
+            let files: Vec<Ino> = (0..1000).map(|_| volume.dir(Ino::ROOT, 3).1[which]).collect();
+            assert_eq!(volume.read(files), []);
+            assert_eq!(volume.walks.walks.len(), MAX_WALKS);
+        }
+    }
+
+    #[test]
+    fn files_in_any_order_are_no_walk() {
+        let mut volume = Volume::new();
+        let (_, files) = volume.dir(Ino::ROOT, 2000);
+        assert_eq!(volume.read((0..2000).map(|at| files[at * 787 % 2000])), []);
+        assert_eq!(volume.read(files[..200].iter().rev().copied()), []);
+    }
+
+    #[test]
+    fn who_share_the_files_of_a_directory_walk_together() {
+        let mut volume = Volume::new();
+        let (_, files) = volume.dir(Ino::ROOT, 400);
+        let asked = volume.read((0..100).flat_map(|four| [1, 3, 0, 2].map(|at| files[4 * four + at])));
+        assert!(asked.len() < files.len() && asked.last() == files.last(), "{asked:?}");
+    }
+
+    #[test]
+    fn who_passes_files_over_is_run_ahead_of_still() {
+        let mut volume = Volume::new();
+        let (_, files) = volume.dir(Ino::ROOT, 400);
+        let asked = volume.read(files.iter().step_by(3).copied());
+        assert!(asked.len() < files.len() && asked.last() == files.last(), "{asked:?}");
+    }
+}
