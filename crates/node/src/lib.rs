@@ -12,8 +12,8 @@ mod data;
 mod flush;
 mod force;
 mod identity;
+mod latches;
 mod life;
-mod locks;
 pub mod log;
 mod names;
 mod options;
@@ -56,7 +56,7 @@ use ebb_model::*;
 use ebb_ports::{Bucket, DiskError, Ports};
 use flush::Flusher;
 use futures_util::future::{Either, select};
-use locks::Locks;
+use latches::Latches;
 use log::LogError;
 use names::forget::Forgetting;
 use names::gone::Gone;
@@ -85,11 +85,11 @@ pub struct Node {
     store: Store,
     attachments: Attachments,
     /// Locks that clients have taken, in this run.
-    advisory: RefCell<LockTable>,
+    locks: RefCell<LockTable>,
     /// Bytes of a file: readers share, whoever changes or fills excludes.
-    locks: Locks<Ino>,
+    latches: Latches<Ino>,
     /// One load of a directory at a time.
-    loads: Locks<Ino>,
+    loads: Latches<Ino>,
     listings: Listings,
     pages: Pages,
     traversals: RefCell<Traversals>,
@@ -226,7 +226,7 @@ impl Node {
     }
 
     /// An inode may go while bytes are on their way into its store file, which is then made
-    /// anew. Called after writing, with the inode's lock held exclusively.
+    /// anew. Called after writing, with the inode's latch held exclusively.
     fn drop_if_gone(&self, ino: Ino) {
         if self.replica.view().namespace().inode(ino).is_none() {
             self.store.doom(ino, self.replica.log().written());

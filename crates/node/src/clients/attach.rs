@@ -111,7 +111,7 @@ impl Node {
     /// safe. Others wait for it too if it may have locks: a power cut could bring it back, and whoever reclaims them.
     async fn forget_session(&self, session: SessionId) -> Result<(), RpcError> {
         let is_told_of = self.attachments.is_shared() || self.attachments.awaits(session);
-        if is_told_of || self.advisory.borrow().knows(session) {
+        if is_told_of || self.locks.borrow().knows(session) {
             self.force_log().await?;
         }
         self.attachments.remove(session);

@@ -18,21 +18,21 @@ impl Node {
             }
             self.replica.view().namespace().attr(ask.ino)?;
         }
-        let answer = self.advisory.borrow_mut().ask(tx, ask, wait);
+        let answer = self.locks.borrow_mut().ask(tx, ask, wait);
         self.tell_of_locks();
         answer.map(Reply::Lock)
     }
 
     pub(crate) fn end_wait(&self, session: SessionId, wait: u64) -> Result<Reply, RpcError> {
         self.expect_to_stay(session)?;
-        self.advisory.borrow_mut().end_wait(session, wait);
+        self.locks.borrow_mut().end_wait(session, wait);
         self.tell_of_locks();
         Ok(Reply::Done)
     }
 
     /// Whoever waited in the session has died.
     pub(crate) fn end_waits(&self, session: SessionId) {
-        self.advisory.borrow_mut().end_waits(session);
+        self.locks.borrow_mut().end_waits(session);
         self.tell_of_locks();
     }
 
@@ -41,7 +41,7 @@ impl Node {
         if self.attachments.awaits_any() {
             return Err(RpcError::Overloaded);
         }
-        Ok(Reply::Conflict(self.advisory.borrow().test(session, ino, owner, piece)))
+        Ok(Reply::Conflict(self.locks.borrow().test(session, ino, owner, piece)))
     }
 
     pub(crate) fn reclaim(
@@ -60,26 +60,26 @@ impl Node {
             return Err(FsError::Invalid.into());
         }
         self.replica.view().namespace().attr(ino)?;
-        self.advisory.borrow_mut().reclaim(session, ino, owner, pid, pieces)?;
+        self.locks.borrow_mut().reclaim(session, ino, owner, pid, pieces)?;
         Ok(Reply::Done)
     }
 
     /// Gives others what a session had that has ended for good.
     pub(crate) fn free_locks(&self, session: SessionId) {
-        self.advisory.borrow_mut().end(session);
+        self.locks.borrow_mut().end(session);
         self.tell_of_locks();
     }
 
     /// The session comes over a new connection: what was said of its waits may be lost with the
     /// old one.
     pub(crate) fn tell_again_of_locks(&self, session: SessionId) {
-        for wait in self.advisory.borrow().ended_waits(session) {
+        for wait in self.locks.borrow().ended_waits(session) {
             self.attachments.notify(session, Notice::Lock { wait });
         }
     }
 
     fn tell_of_locks(&self) {
-        for (session, wait) in self.advisory.borrow_mut().take_ended() {
+        for (session, wait) in self.locks.borrow_mut().take_ended() {
             self.attachments.notify(session, Notice::Lock { wait });
         }
     }

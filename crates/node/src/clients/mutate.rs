@@ -8,7 +8,7 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::data::fetch::MAX_ATTEMPTS;
 use crate::data::store::Place;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::replica::refusal;
 use bytes::Bytes;
 use ebb_core::extent::{self, Fill};
@@ -214,7 +214,7 @@ impl Node {
                 }
                 // A change of size excludes readers, writers and uploads of the file.
                 let _guard = match set.size_bytes {
-                    Some(_) => Some(self.locks.lock(ino, Mode::Exclusive).await),
+                    Some(_) => Some(self.latches.hold(ino, Mode::Exclusive).await),
                     None => None,
                 };
                 let _growth = match set.size_bytes {
@@ -239,7 +239,7 @@ impl Node {
             ClientMutation::SetXattr { ino, name, value, mode } => {
                 // Flags forbid writes: none is half done while they change.
                 let _guard = match *name == *InodeFlags::ATTRIBUTE {
-                    true => Some(self.locks.lock(ino, Mode::Exclusive).await),
+                    true => Some(self.latches.hold(ino, Mode::Exclusive).await),
                     false => None,
                 };
                 self.order(&order, |_| Mutation::SetXattr { ino, name, value, mode }).await
@@ -293,7 +293,7 @@ impl Node {
         }
         self.reserve_for(order, data.len() as u64).await?;
         for _ in 0..MAX_ATTEMPTS {
-            let guard = self.locks.lock(ino, Mode::Exclusive).await;
+            let guard = self.latches.hold(ino, Mode::Exclusive).await;
             let offset = match offset {
                 Some(offset) => offset,
                 None => self.file_size(ino)?,
@@ -309,7 +309,7 @@ impl Node {
         Err(self.fetched_in_vain(ino))
     }
 
-    /// As [`Node::write`], with the inode's lock held exclusively.
+    /// As [`Node::write`], with the inode's latch held exclusively.
     pub(crate) async fn write_locked(
         self: &Rc<Self>,
         order: &Order,

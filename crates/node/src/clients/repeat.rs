@@ -10,7 +10,7 @@
 //!   new is taken or goes to the bucket.
 
 use crate::Node;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use bytes::Bytes;
 use ebb_core::extent::touched_blocks;
 use ebb_model::*;
@@ -52,7 +52,7 @@ impl Node {
             }
             _ => return Ok(None),
         };
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         let pieces: Vec<Range<u64>> = {
             let state = self.replica.view();
             let Ok(attr) = state.namespace().attr(ino) else { return Ok(None) };

@@ -2,7 +2,7 @@
 //! clean, and by waiting for the bucket where nothing is.
 
 use crate::clients::mutate::Order;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::{Node, Options};
 use ebb_core::cache;
 use ebb_model::*;
@@ -177,7 +177,7 @@ impl Node {
                     pinned.push((ino, chunk));
                     continue;
                 }
-                let Some(_guard) = self.locks.try_lock(ino, Mode::Exclusive) else {
+                let Some(_guard) = self.latches.try_hold(ino, Mode::Exclusive) else {
                     taken.push((ino, chunk));
                     continue;
                 };
@@ -224,7 +224,7 @@ impl Node {
             if passed.contains(&ino) {
                 continue;
             }
-            let lock = pin!(self.locks.lock(ino, Mode::Exclusive));
+            let lock = pin!(self.latches.hold(ino, Mode::Exclusive));
             let Either::Left((_guard, _)) = select(lock, self.ports.clock.sleep(TAKEN_PATIENCE)).await else {
                 passed.insert(ino);
                 continue;
@@ -247,7 +247,7 @@ impl Node {
 
     /// Makes the clean blocks of a chunk absent, then gives their space back. Returns the bytes
     /// freed; `None` where somebody reads the store file past the node, or may have stored into it.
-    /// The inode's lock is held exclusively.
+    /// The inode's latch is held exclusively.
     async fn evict_locked(&self, ino: Ino, chunk: u64) -> Result<Option<u64>, RpcError> {
         let runs = self.replica.view().extents().clean_runs(ino, chunk);
         if runs.is_empty() {
@@ -275,7 +275,7 @@ impl Node {
 
     /// Drops what is clean of a chunk. Returns the bytes freed.
     pub(crate) async fn evict(&self, ino: Ino, chunk: u64) -> Result<u64, RpcError> {
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         let evicted = self.evict_locked(ino, chunk).await?;
         if evicted.is_some() {
             self.cache.order.borrow_mut().remove_chunk((ino, chunk));

@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::clients::mutate::{Order, Written};
 use crate::data::fetch::MAX_ATTEMPTS;
-use crate::locks::{Guard, Mode};
+use crate::latches::{Guard, Mode};
 use ebb_core::extent::Source;
 use ebb_model::*;
 use std::ops::Range;
@@ -23,7 +23,7 @@ impl Node {
     ) -> Result<Mutated, RpcError> {
         self.reserve_for(order, len_bytes.min(MAX_IO_BYTES as u64)).await?;
         for _ in 0..MAX_ATTEMPTS {
-            let guards = self.lock_both(from, ino).await;
+            let guards = self.hold_both(from, ino).await;
             let source_bytes = self.file_size(from)?;
             let left = source_bytes.saturating_sub(from_offset);
             let len_bytes = len_bytes.min(left).min(MAX_IO_BYTES as u64);
@@ -52,14 +52,14 @@ impl Node {
     }
 
     /// Locks what is read and what is written, in the order of ids.
-    async fn lock_both(&self, read: Ino, written: Ino) -> Vec<Guard<Ino>> {
+    async fn hold_both(&self, read: Ino, written: Ino) -> Vec<Guard<Ino>> {
         let mut guards = Vec::new();
         let mut inos = vec![read, written];
         inos.sort_unstable();
         inos.dedup();
         for ino in inos {
             let mode = if ino == written { Mode::Exclusive } else { Mode::Shared };
-            guards.push(self.locks.lock(ino, mode).await);
+            guards.push(self.latches.hold(ino, mode).await);
         }
         guards
     }

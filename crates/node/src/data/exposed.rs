@@ -12,7 +12,7 @@
 //! - It ends once nobody has the file, all of it was compared after that, and its bytes are forced.
 
 use crate::Node;
-use crate::locks::{Locks, Mode};
+use crate::latches::{Latches, Mode};
 use bytes::Bytes;
 use ebb_model::*;
 use std::cell::{Cell, RefCell};
@@ -39,9 +39,9 @@ pub struct Exposures {
     ending: RefCell<BTreeSet<Ino>>,
     /// Of two who compare a block at one time the one that has read the older bytes would log
     /// them last.
-    comparing: Locks<Ino>,
-    /// Taken before the inode's own lock by who compares a whole file.
-    whole: Locks<Ino>,
+    comparing: Latches<Ino>,
+    /// Taken before the inode's own latch by who compares a whole file.
+    whole: Latches<Ino>,
     /// When the last comparison of a whole file began that has ended.
     found: RefCell<BTreeMap<Ino, u64>>,
     moments: Cell<u64>,
@@ -67,7 +67,7 @@ impl Node {
         self.replica.view().extents().is_exposed(ino)
     }
 
-    /// From here on anybody may store into the store file of a file that is lent. The inode's lock is held.
+    /// From here on anybody may store into the store file of a file that is lent. The inode's latch is held.
     pub(crate) async fn expose(&self, ino: Ino) -> Result<(), RpcError> {
         if self.is_exposed(ino) {
             return Ok(());
@@ -88,9 +88,9 @@ impl Node {
     }
 
     /// Finds what was stored into these blocks of an exposed file, and gives their bytes as they were
-    /// compared. The inode's lock is held.
+    /// compared. The inode's latch is held.
     pub(crate) async fn compare(&self, ino: Ino, blocks: Range<u64>) -> Result<Bytes, RpcError> {
-        let _turn = self.exposures.comparing.lock(ino, Mode::Exclusive).await;
+        let _turn = self.exposures.comparing.hold(ino, Mode::Exclusive).await;
         let place = self.place(ino);
         let (start, len_bytes) = (blocks.start * BLOCK_BYTES, ((blocks.end - blocks.start) * BLOCK_BYTES) as usize);
         let data = self.store.read(&place, start, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
@@ -131,7 +131,7 @@ impl Node {
         Ok(data)
     }
 
-    /// Bytes of an exposed file as they were compared. The inode's lock is held.
+    /// Bytes of an exposed file as they were compared. The inode's latch is held.
     pub(crate) async fn read_compared(&self, ino: Ino, range: &Range<u64>) -> Result<Bytes, RpcError> {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let start = (range.start - blocks.start * BLOCK_BYTES) as usize;
@@ -158,13 +158,13 @@ impl Node {
     /// comparison is under way share the next one.
     pub(crate) async fn find_all_stored(&self, ino: Ino) -> Result<(), RpcError> {
         let asked = self.exposures.moment();
-        let _turn = self.exposures.whole.lock(ino, Mode::Exclusive).await;
+        let _turn = self.exposures.whole.hold(ino, Mode::Exclusive).await;
         if self.exposures.is_found_since(ino, asked) {
             return Ok(());
         }
         let (began, mut at) = (self.exposures.moment(), 0);
         while self.is_exposed(ino) && at < self.place(ino).size_bytes {
-            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            let _guard = self.latches.hold(ino, Mode::Shared).await;
             let piece = at..at + PIECE_BLOCKS * BLOCK_BYTES;
             at = piece.end;
             self.find_stored(ino, &piece).await?;
@@ -180,7 +180,7 @@ impl Node {
         }
         self.exposures.ending.borrow_mut().insert(ino);
         self.find_all_stored(ino).await?;
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         if !self.exposures.ending.borrow_mut().remove(&ino) {
             return Ok(false);
         }

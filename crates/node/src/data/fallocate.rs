@@ -4,7 +4,7 @@ use crate::Node;
 use crate::clients::mutate::Order;
 use crate::data::fetch::MAX_ATTEMPTS;
 use crate::data::store::Place;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use bytes::Bytes;
 use ebb_core::extent::Edge;
 use ebb_core::namespace::zero_span;
@@ -34,7 +34,7 @@ impl Node {
         }
         let mut reserved = false;
         'attempts: for _ in 0..MAX_ATTEMPTS {
-            let guard = self.locks.lock(ino, Mode::Exclusive).await;
+            let guard = self.latches.hold(ino, Mode::Exclusive).await;
             let size = self.file_size(ino)?;
             let span = zero_span(offset, len_bytes, size);
             let zeroes = what == Allocation::Zero && offset < size;

@@ -6,7 +6,7 @@ use crate::admin::troubles::Subject;
 use crate::buckets::ask::Damage;
 use crate::buckets::line::Line;
 use crate::data::buffers::Buffers;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::readahead::streams::{MAX_REQUEST_BYTES, Streams};
 use crate::readahead::walks::Walks;
 use bytes::{Bytes, BytesMut};
@@ -282,10 +282,10 @@ impl Node {
         self.reserve_clean(data.len() as u64).await?;
         // All of it will come.
         let end = |node: &Node| node.home_of(ino).map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.place(ino).size_bytes));
-        let mut _guard = self.locks.lock(ino, Mode::Shared).await;
+        let mut _guard = self.latches.hold(ino, Mode::Shared).await;
         if !self.has_room(ino, end(self)) {
             drop(_guard);
-            _guard = self.locks.lock(ino, Mode::Exclusive).await;
+            _guard = self.latches.hold(ino, Mode::Exclusive).await;
         }
         let first = first_byte / BLOCK_BYTES;
         let blocks = first..first + (data.len() as u64).div_ceil(BLOCK_BYTES);

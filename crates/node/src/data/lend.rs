@@ -13,7 +13,7 @@
 use crate::Node;
 use crate::data::fetch::MAX_ATTEMPTS;
 use crate::data::store::Place;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use ebb_core::extent::{BlockRuns, Source};
 use ebb_model::*;
 use std::cell::RefCell;
@@ -102,7 +102,7 @@ impl Node {
         // Who has just read a file opens it again.
         self.filled(|other| other == ino).await;
         for _ in 0..MAX_ATTEMPTS {
-            let guard = self.locks.lock(ino, Mode::Shared).await;
+            let guard = self.latches.hold(ino, Mode::Shared).await;
             let size = self.file_size(ino)?;
             let is_lent = self.is_exposed(ino) || self.loans.is_lent(ino) && (borrow == Borrow::Resume || !self.end_loan(ino));
             let is_had = is_lent || begins || self.is_lent_out(ino).await?;
@@ -211,7 +211,7 @@ impl Node {
     }
 
     /// A file has become longer: so does what is seen of it past the node, and who stores there may
-    /// force it without a word to the node. The inode's lock is held exclusively.
+    /// force it without a word to the node. The inode's latch is held exclusively.
     pub(crate) async fn show_length(&self, ino: Ino) -> Result<(), RpcError> {
         if !self.is_seen(ino) {
             return Ok(());
@@ -221,7 +221,7 @@ impl Node {
     }
 
     /// Others have replaced the object of a file. Blocks that it had `before` and that are zeros by now are
-    /// seen as such. The inode's lock is held exclusively.
+    /// seen as such. The inode's latch is held exclusively.
     pub(crate) async fn hide_dropped(&self, ino: Ino, before: Vec<Range<u64>>) -> Result<(), RpcError> {
         if !self.is_seen(ino) {
             return Ok(());
@@ -284,7 +284,7 @@ impl Node {
 
     /// A file that is whole gets a store file of its own, however small it is.
     async fn set_apart(&self, ino: Ino) -> Result<(), RpcError> {
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         let size = self.file_size(ino)?;
         let is_packed = self.place(ino).packed.is_some();
         // What is moved is read anyway. Who reads it through the node is told of damage.

@@ -9,7 +9,7 @@
 
 use crate::Node;
 use crate::data::store::{self, Place};
-use crate::locks::Mode;
+use crate::latches::Mode;
 use ebb_model::*;
 use ebb_ports::{Disk, DiskError};
 use std::cell::RefCell;
@@ -216,7 +216,7 @@ impl Node {
         }
     }
 
-    /// Where bytes up to `end` of a file go. The inode's lock is held exclusively, or
+    /// Where bytes up to `end` of a file go. The inode's latch is held exclusively, or
     /// [`Node::has_room`] was true since it is held. A move may have let go of blocks.
     pub(crate) async fn make_room(&self, ino: Ino, end: u64) -> Result<Place, RpcError> {
         let place = self.place(ino);
@@ -234,7 +234,7 @@ impl Node {
         self.relocate(&place, reserved).await
     }
 
-    /// A file moves to a store file of its own. The inode's lock is held exclusively.
+    /// A file moves to a store file of its own. The inode's latch is held exclusively.
     pub(crate) async fn leave_pack(&self, ino: Ino) -> Result<(), RpcError> {
         let place = self.place(ino);
         if place.packed.is_some() { self.relocate(&place, None).await.map(drop) } else { Ok(()) }
@@ -327,7 +327,7 @@ impl Node {
         Ok(())
     }
 
-    /// The cache has nothing of the file any more: its range can go. The inode's lock is held
+    /// The cache has nothing of the file any more: its range can go. The inode's latch is held
     /// exclusively.
     pub(crate) async fn vacate(&self, ino: Ino) -> Result<(), RpcError> {
         let place = self.place(ino);
@@ -396,7 +396,7 @@ impl Node {
     }
 
     async fn move_out_of(&self, pack: PackId, ino: Ino) -> Result<(), RpcError> {
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         self.vacate(ino).await?;
         let place = self.place(ino);
         if let Some(range) = place.packed.filter(|range| range.pack == pack) {

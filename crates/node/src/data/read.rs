@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::data::fetch::{MAX_ATTEMPTS, Piece};
-use crate::locks::Mode;
+use crate::latches::Mode;
 use bytes::{Bytes, BytesMut};
 use ebb_core::extent::{Block, Segment, Source};
 use ebb_model::*;
@@ -19,7 +19,7 @@ impl Node {
         self.read_ahead(ino, &wanted);
         let mut pieces = Vec::new();
         for attempt in 0..MAX_ATTEMPTS {
-            let guard = self.locks.lock(ino, Mode::Shared).await;
+            let guard = self.latches.hold(ino, Mode::Shared).await;
             let plan = {
                 let state = self.replica.view();
                 let size = state.namespace().attr(ino)?.file_bytes()?;
@@ -69,7 +69,7 @@ impl Node {
         Some(parts)
     }
 
-    /// Reads a plan of which what is absent is in these pieces. The caller holds the inode's lock.
+    /// Reads a plan of which what is absent is in these pieces. The caller holds the inode's latch.
     pub(crate) async fn gather(&self, ino: Ino, plan: &[Segment], pieces: &[Piece]) -> Result<Option<Bytes>, RpcError> {
         if let ([first, ..], true) = (plan, self.is_exposed(ino)) {
             let end = plan.last().map_or(first.range.end, |last| last.range.end);

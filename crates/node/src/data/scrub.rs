@@ -5,7 +5,7 @@
 //! It reads as slowly as that allows, and never faster than it may.
 
 use crate::Node;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use ebb_model::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -128,7 +128,7 @@ impl Node {
     /// Reads these blocks of a file, as far as they are still there. What is damaged and in the
     /// bucket too is dropped, and fetched when it is next read; the rest is named by `status`.
     async fn scrub(self: &Rc<Self>, ino: Ino, blocks: Range<u64>) {
-        let guard = self.locks.lock(ino, Mode::Shared).await;
+        let guard = self.latches.hold(ino, Mode::Shared).await;
         let present = self.replica.view().extents().resident_runs(ino, blocks);
         let before = self.scrub.status().dropped;
         for block in present.into_iter().flatten() {

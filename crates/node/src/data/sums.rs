@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::buckets::ask::Damage;
 use crate::data::store::Place;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
 use ebb_core::extent::{self, Block, Segment, Source};
 use ebb_format::sums::Sums;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 impl Node {
     /// Of the blocks that a write touches the checksums, as far as all of a block is known with it: what it covers,
     /// and where the file ends in it what has nothing but zeros where it is written. One that lies within the file and
-    /// is written in pieces would have to lose it with the next one. The inode's lock is held exclusively.
+    /// is written in pieces would have to lose it with the next one. The inode's latch is held exclusively.
     pub(crate) fn sums_of_write(&self, place: &Place, offset: u64, data: &[u8]) -> Vec<Option<u32>> {
         let (ino, len_bytes) = (place.ino, data.len() as u64);
         let state = self.replica.view();
@@ -74,7 +74,7 @@ impl Node {
                 Some(_) => {}
             }
             // Whoever lends the file meanwhile takes it for whole.
-            let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+            let _guard = self.latches.hold(ino, Mode::Exclusive).await;
             if self.sum_of_cached(ino, etag, &span).is_none_or(|cached| cached == sum) {
                 continue;
             }

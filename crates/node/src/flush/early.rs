@@ -11,7 +11,7 @@ use super::{POLL, Work};
 use crate::Node;
 use crate::buckets::ask::Backoff;
 use crate::buckets::borders::Side;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_core::backing::keys::EARLY;
@@ -255,7 +255,7 @@ impl Node {
 
     /// A part as it is now, if all of it is dirty and no upload sends it.
     async fn read_early(self: &Rc<Self>, ino: Ino, range: Range<u64>) -> Result<Option<(u64, String, Bytes)>, FlushError> {
-        let _guard = self.locks.lock(ino, Mode::Shared).await;
+        let _guard = self.latches.hold(ino, Mode::Shared).await;
         let content = self.content(ino)?;
         let is_there = range.end <= content.size_bytes && self.dirty_blocks(ino, &range).is_some();
         if !is_there || !self.is_early_wanted(ino) || self.flusher.preserved.is_sending(ino, &range) {

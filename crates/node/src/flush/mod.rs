@@ -121,7 +121,7 @@ impl Flusher {
         }
     }
 
-    /// A write of these bytes has failed, and may have changed some of them. The inode's lock is held exclusively.
+    /// A write of these bytes has failed, and may have changed some of them. The inode's latch is held exclusively.
     pub fn has_failed_at(&self, ino: Ino, bytes: Range<u64>) {
         self.torn.borrow_mut().insert(ino, touched_blocks(bytes.start, bytes.end - bytes.start));
     }
@@ -131,7 +131,7 @@ impl Flusher {
         self.torn.borrow_mut().remove(ino, 0..u64::MAX);
     }
 
-    /// The file is about to be sent as it is at this version. The inode's lock is held.
+    /// The file is about to be sent as it is at this version. The inode's latch is held.
     fn sends(&self, ino: Ino, version: Version) {
         self.sending.borrow_mut().insert(ino, version);
     }
@@ -141,7 +141,7 @@ impl Flusher {
         self.sending.borrow_mut().remove(&ino);
     }
 
-    /// The bucket may have what was last written to a block, whether the log says so by now or not. The inode's lock is held exclusively.
+    /// The bucket may have what was last written to a block, whether the log says so by now or not. The inode's latch is held exclusively.
     pub fn may_be_sent(&self, ino: Ino, block: &Block) -> bool {
         !block.dirty || self.sending.borrow().get(&ino).is_some_and(|sent| block.version <= *sent)
     }

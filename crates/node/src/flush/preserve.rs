@@ -108,7 +108,7 @@ impl Preserved {
 }
 
 impl Node {
-    /// Called before bytes of a file are overwritten, with the inode's lock held exclusively.
+    /// Called before bytes of a file are overwritten, with the inode's latch held exclusively.
     pub(crate) async fn preserve(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
         let Some(blocks) = self.flusher.preserved.needed(ino, &range) else { return Ok(()) };
         for block in blocks {

@@ -2,7 +2,7 @@
 //! read for that afterwards may have been damaged on the way or on the disk. So all that is sent is compared with it.
 
 use crate::Node;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use ebb_core::extent::Block;
 use ebb_format::sums::{Sums, sums_of_blocks};
 use ebb_format::{SUM_OF_ZEROS, crc32c_of_blocks};
@@ -71,7 +71,7 @@ impl Node {
     /// What the object of a file of this length is to say. Blocks that were written over in place have their checksums from now on.
     pub(super) async fn all_to_be_said(&self, ino: Ino, len_bytes: u64) -> Result<Option<Said>, RpcError> {
         for start in (0..len_bytes).step_by(CHUNK_BYTES as usize) {
-            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            let _guard = self.latches.hold(ino, Mode::Shared).await;
             let plan = self.replica.view().extents().plan_read(ino, start..(start + CHUNK_BYTES).min(len_bytes), len_bytes);
             self.sum_void(ino, &plan, |_, _| !self.is_exposed(ino)).await?;
         }

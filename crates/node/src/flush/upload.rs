@@ -6,7 +6,7 @@ use super::transact::FlushError;
 use crate::buckets::ask::Backoff;
 use crate::buckets::borders::Side;
 use crate::data::buffers::Room;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::{Node, Planted};
 use bytes::{Bytes, BytesMut};
 use ebb_core::backing::FlushStep;
@@ -149,7 +149,7 @@ impl Node {
         let most = (size + size / 4 + SLACK_BYTES).min(CHUNK_BYTES - 1);
         let _room = self.flusher.buffers(self.side_of_key(key)).take(most).await;
         let (content, body) = {
-            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            let _guard = self.latches.hold(ino, Mode::Shared).await;
             let mut content = self.content(ino)?;
             if content.size_bytes > most {
                 // Grown since: the next cycle does what is right by then.
@@ -237,7 +237,7 @@ impl Node {
     ) -> Result<Attempt, FlushError> {
         self.note_upload(ino, key, Some(upload)).await?;
         // No write is half-way when the version is taken that is sent.
-        let guard = self.locks.lock(ino, Mode::Shared).await;
+        let guard = self.latches.hold(ino, Mode::Shared).await;
         let content = Content { tags, ..self.content(ino)? };
         if content.size_bytes == 0 {
             return Err(FlushError::Later);
@@ -311,7 +311,7 @@ impl Node {
             let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
             let _guard = match frozen {
                 true => None,
-                false => Some(self.locks.lock(ino, Mode::Shared).await),
+                false => Some(self.latches.hold(ino, Mode::Shared).await),
             };
             let body = self.read_for_upload(ino, range.clone(), size).await?;
             let proven = proof.borrow_mut().read(&range, &body);
@@ -461,7 +461,7 @@ impl Node {
         Ok(Content { version, size_bytes: attr.size_bytes, tags: object_tags(&object, &attr) })
     }
 
-    /// Bytes of a file as they were when its upload began. The caller holds the inode's lock.
+    /// Bytes of a file as they were when its upload began. The caller holds the inode's latch.
     pub(super) async fn read_for_upload(self: &Rc<Self>, ino: Ino, range: Range<u64>, size_bytes: u64) -> Result<Bytes, FlushError> {
         let plan = self.replica.view().extents().plan_read(ino, range.clone(), size_bytes);
         let exposed = self.is_exposed(ino);
@@ -513,7 +513,7 @@ impl Node {
     /// of their chunk was to come, are what was sent: with their checksums they stay, as clean.
     /// But not those into which a write has failed since.
     async fn sum_sent(&self, ino: Ino, len_bytes: u64, sent: Version) {
-        let _guard = self.locks.lock(ino, Mode::Shared).await;
+        let _guard = self.latches.hold(ino, Mode::Shared).await;
         let plan = self.replica.view().extents().plan_read(ino, 0..len_bytes, len_bytes);
         let is_as_sent = |block, version| version <= sent && !self.flusher.torn.borrow().contains(ino, block);
         if let Err(error) = self.sum_void(ino, &plan, is_as_sent).await {

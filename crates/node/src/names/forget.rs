@@ -9,7 +9,7 @@
 //! - Nothing of what goes is under way here: its locks are held, and of its bytes nothing is left.
 
 use crate::Node;
-use crate::locks::{Guard, Mode};
+use crate::latches::{Guard, Mode};
 use crate::signal::Signal;
 use ebb_core::backing::Forgettable;
 use ebb_model::*;
@@ -201,13 +201,13 @@ impl Node {
 
     /// Forgets what nobody holds of what was asked for. Says how many that were.
     async fn forget(self: &Rc<Self>, dir: Ino) -> Result<usize, RpcError> {
-        let Some(_loading) = self.loads.try_lock(dir, Mode::Exclusive) else { return Ok(0) };
+        let Some(_loading) = self.loads.try_hold(dir, Mode::Exclusive) else { return Ok(0) };
         let mut guards: Vec<Guard<Ino>> = Vec::new();
         let mut free = BTreeSet::new();
         for ino in self.forgetting.free() {
             let is_dir = self.replica.view().namespace().attr(ino).is_ok_and(|attr| attr.kind == FileKind::Directory);
-            let locks = if is_dir { &self.loads } else { &self.locks };
-            if let Some(guard) = locks.try_lock(ino, Mode::Exclusive) {
+            let latches = if is_dir { &self.loads } else { &self.latches };
+            if let Some(guard) = latches.try_hold(ino, Mode::Exclusive) {
                 guards.push(guard);
                 free.insert(ino);
             }

@@ -6,7 +6,7 @@
 
 use crate::Node;
 use crate::admin::troubles::Subject;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::names::pages::LOAD_PIECES;
 use crate::readahead::traversals::Look;
 use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope, end_of_part, page_key, pieces_of_listing, pieces_of_name};
@@ -46,7 +46,7 @@ impl Node {
         if self.knows(dir, name) {
             return Ok(());
         }
-        let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+        let _guard = self.loads.hold(dir, Mode::Exclusive).await;
         // An answer is void if the directory's objects have got another prefix since the
         // question, which says nothing about the name: it is asked again.
         while !self.knows(dir, name) {
@@ -86,7 +86,7 @@ impl Node {
 
     /// Loads one more page of a directory that is not complete.
     pub(crate) async fn load_next(&self, dir: Ino) -> Result<(), RpcError> {
-        let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+        let _guard = self.loads.hold(dir, Mode::Exclusive).await;
         if !self.is_complete(dir) {
             self.load_page(dir, For::Listing).await?;
         }

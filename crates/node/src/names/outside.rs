@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::buckets::ask::bucket_refusal;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use ebb_core::backing::Standing;
 use ebb_core::partition::Partition;
 use ebb_model::*;
@@ -34,7 +34,7 @@ impl Node {
         let known = Standing::Object { ino, key: key.into(), etag: etag.into() };
         let stands = |state: &Partition| state.backing().standing(state.namespace(), dir, name).as_ref() == Some(&known);
         // Nothing is written to the file while its object is asked for.
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         if !stands(&self.replica.view()) {
             return Ok(());
         }
@@ -71,7 +71,7 @@ impl Node {
             return Err(bucket_refusal(&error));
         }
         self.upload_ended(ino).await?;
-        let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         match self.home_of(ino) {
             // Moved or uploaded meanwhile: the home names another object or key by now.
             Some((now_key, now_etag, _)) if now_key == key && now_etag == *etag => {}
@@ -121,7 +121,7 @@ impl Node {
         format!("{key} was removed from the bucket by somebody else; {rest}")
     }
 
-    /// Of a file whose lock is held: what is cached of the object that it was read from goes.
+    /// Of a file whose latch is held: what is cached of the object that it was read from goes.
     async fn take_on_object(
         self: &Rc<Self>,
         ino: Ino,

@@ -5,7 +5,7 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::buckets::ask::Damage;
 use crate::buckets::ask::bucket_refusal;
-use crate::locks::{Locks, Mode};
+use crate::latches::{Latches, Mode};
 use ebb_core::backing::{found_pieces, page_key, piece_key};
 use ebb_format::page::{self, Head};
 use ebb_model::*;
@@ -21,7 +21,7 @@ pub(crate) struct Pages {
     /// The one that was needed last is the last one.
     read: RefCell<VecDeque<Read>>,
     /// Held while a head is read and its pieces are told: what is told of two would be mixed.
-    heads: Locks<Ino>,
+    heads: Latches<Ino>,
 }
 
 struct Read {
@@ -92,7 +92,7 @@ impl Node {
     /// The object at the page's key. What pieces it names is logged first: changes from then on are marked in these.
     pub(crate) async fn head_of(&self, dir: Ino, key: Option<&str>) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
         let Some(key) = key else { return Ok(None) };
-        let _guard = self.pages.heads.lock(dir, Mode::Exclusive).await;
+        let _guard = self.pages.heads.hold(dir, Mode::Exclusive).await;
         let Some((head, etag)) = self.seen_head(dir, key).await? else { return Ok(None) };
         // Who writes nothing has nothing to mark.
         let is_news = !self.read_only() && self.replica.view().backing().wants_pieces(dir, &head.pieces);
@@ -107,7 +107,7 @@ impl Node {
     /// What [`Node::head_of`] will find. Can be given up at any time.
     pub(crate) async fn see_head(&self, dir: Ino, key: Option<&str>) -> Result<(), RpcError> {
         let Some(key) = key else { return Ok(()) };
-        let _guard = self.pages.heads.lock(dir, Mode::Exclusive).await;
+        let _guard = self.pages.heads.hold(dir, Mode::Exclusive).await;
         self.seen_head(dir, key).await.map(drop)
     }
 

@@ -6,7 +6,7 @@
 //! shown, and nobody waits again before it would have been due.
 
 use crate::Node;
-use crate::locks::{Locks, Mode};
+use crate::latches::{Latches, Mode};
 use crate::names::listings::LIST_LIMIT;
 use crate::names::load::For;
 use crate::readahead::traversals::Look;
@@ -40,7 +40,7 @@ pub struct Revalidation {
     /// Since the bucket has not answered, nothing is asked before.
     not_before: Cell<Duration>,
     /// One revalidation of an inode at a time.
-    turns: Locks<Ino>,
+    turns: Latches<Ino>,
 }
 
 impl Revalidation {
@@ -78,7 +78,7 @@ impl Node {
         if !due() {
             return;
         }
-        let _turn = self.revalidation.turns.lock(dir, Mode::Exclusive).await;
+        let _turn = self.revalidation.turns.hold(dir, Mode::Exclusive).await;
         if due() {
             let now = self.ports.clock.monotonic();
             self.settle(self.list_again(dir)).await;
@@ -96,7 +96,7 @@ impl Node {
 
     /// Lists a directory again before anybody uses it, unless that is under way. Whether that succeeds is for who uses it to find out.
     pub(crate) async fn revalidate_ahead(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
-        let Some(_turn) = self.revalidation.turns.try_lock(dir, Mode::Exclusive) else { return Ok(()) };
+        let Some(_turn) = self.revalidation.turns.try_hold(dir, Mode::Exclusive) else { return Ok(()) };
         let now = self.ports.clock.monotonic();
         self.list_again(dir).await?;
         self.revalidation.asked_for(dir, now);
@@ -119,7 +119,7 @@ impl Node {
         if !self.is_stale(ino) {
             return;
         }
-        let _turn = self.revalidation.turns.lock(ino, Mode::Exclusive).await;
+        let _turn = self.revalidation.turns.hold(ino, Mode::Exclusive).await;
         if self.is_stale(ino) {
             let now = self.ports.clock.monotonic();
             self.settle(self.confirm(dir, name)).await;
@@ -178,7 +178,7 @@ impl Node {
             let mut entries = self.in_time(self.believed(entries)).await?;
             entries.extend(self.in_time(self.probe(to_probe)).await?);
             {
-                let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+                let _guard = self.loads.hold(dir, Mode::Exclusive).await;
                 let progress = if plan.after.is_some() { LoadProgress::Unchanged } else { LoadProgress::Complete };
                 let listing = Listing { dir, entries: &entries, page: None, scope: Scope::Next, after: None };
                 if !self.install(listing, epoch, progress).await? {
@@ -218,7 +218,7 @@ impl Node {
         if self.begin_revalidation(dir).await?.is_none() {
             return Ok(());
         }
-        let _guard = self.loads.lock(dir, Mode::Exclusive).await;
+        let _guard = self.loads.hold(dir, Mode::Exclusive).await;
         if let Some(found) = self.in_time(self.ask_for_name(dir, name)).await? {
             self.install_name(dir, name, found).await?;
         }

@@ -2,7 +2,7 @@
 //! takes two or three requests to the bucket, one after the other.
 
 use crate::Node;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::names::load::For;
 use crate::readahead::tree::{Step, Tree};
 use ebb_core::namespace::Link;
@@ -186,7 +186,7 @@ impl Node {
             return self.revalidate_ahead(dir).await;
         }
         // Where somebody is there already it is listed anyway.
-        let Some(_guard) = self.loads.try_lock(dir, Mode::Exclusive) else { return Ok(()) };
+        let Some(_guard) = self.loads.try_hold(dir, Mode::Exclusive) else { return Ok(()) };
         if self.is_untouched(dir) {
             self.load_page(dir, For::Later).await?;
             if !self.is_complete(dir) {

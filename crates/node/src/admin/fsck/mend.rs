@@ -5,7 +5,7 @@
 use crate::Node;
 use crate::buckets::ask::Backoff;
 use crate::buckets::ask::bucket_refusal;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::log::Damage;
 use crate::replica::refusal;
 use ebb_core::backing::Reserved;
@@ -58,7 +58,7 @@ impl Node {
 
     /// False where the block is absent: of what was damaged, too, if the bucket has it.
     async fn holds_sound(&self, ino: Ino, range: &Range<u64>) -> Result<bool, RpcError> {
-        let _guard = self.locks.lock(ino, Mode::Shared).await;
+        let _guard = self.latches.hold(ino, Mode::Shared).await;
         let is_present = self.replica.view().extents().block(ino, range.start / BLOCK_BYTES).is_some();
         Ok(is_present && self.read_local(ino, range).await?.is_some())
     }
@@ -71,7 +71,7 @@ impl Node {
             false => self.object_is_due(ino).await?,
         };
         if is_due {
-            let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+            let _guard = self.latches.hold(ino, Mode::Exclusive).await;
             self.commit_stamped(|state, stamp| match is_directory || is_whole(state, ino) {
                 true => Ok(Command::Backing(BackingCommand::SendAgain { ino, stamp })),
                 false => Err(RpcError::Denied("not all of it is here any more".into())),
@@ -100,7 +100,7 @@ impl Node {
             state.extents().resident_runs(ino, 0..u64::MAX).into_iter().flatten().collect()
         };
         for piece in blocks.chunks(PIECE_BLOCKS) {
-            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            let _guard = self.latches.hold(ino, Mode::Shared).await;
             for block in piece {
                 let is_present = self.replica.view().extents().block(ino, *block).is_some();
                 if is_present && self.read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES)).await?.is_none() {
@@ -232,7 +232,7 @@ impl Node {
                 }
                 Err(error) => return Err(bucket_refusal(&error)),
             };
-            let _guard = self.locks.lock(ino, Mode::Exclusive).await;
+            let _guard = self.latches.hold(ino, Mode::Exclusive).await;
             let (before_bytes, lost_bytes) = {
                 let state = self.replica.view();
                 (state.namespace().attr(ino)?.size_bytes, state.extents().dirty_bytes_of(ino))

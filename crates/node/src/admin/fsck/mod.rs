@@ -12,7 +12,7 @@ use crate::admin::path_bytes;
 use crate::buckets::head::{HEAD_KEY, HeadError};
 use crate::data::store::{self, Place, Store};
 use crate::identity;
-use crate::locks::Mode;
+use crate::latches::Mode;
 use crate::log::{Log, LogError};
 use crate::recover::{OpenError, Replayed, replay};
 use bucket::Comparison;
@@ -54,7 +54,7 @@ impl Node {
         let (mut report, files) = {
             let state = self.replica.view();
             let mut report = of_state(&state);
-            self.advisory.borrow().check().into_iter().for_each(|what| report.problem(what));
+            self.locks.borrow().check().into_iter().for_each(|what| report.problem(what));
             (report, state.extents().files().map(|(ino, _)| ino).collect::<Vec<_>>())
         };
         for (ino, error) in self.store.failed() {
@@ -75,7 +75,7 @@ impl Node {
             report.mendable(format!("the log is damaged, and a start could not read what comes after: {damage}"), Remedy::Snapshot);
         }
         for ino in files {
-            let _guard = self.locks.lock(ino, Mode::Shared).await;
+            let _guard = self.latches.hold(ino, Mode::Shared).await;
             let (file, blocks) = {
                 let state = self.replica.view();
                 (named(&state, ino), known_blocks(&state, ino))

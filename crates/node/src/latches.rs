@@ -1,7 +1,7 @@
-//! Shared and exclusive locks by key, first come, first served.
+//! Latches by key, shared and exclusive, first come, first served: they keep flows of this node apart. Latches are what clients take.
 //!
-//! A lock exists only while somebody holds or awaits it. Order where several are taken:
-//! the lock of an inode, or of a directory that is loaded and then of its head, before the turn of the replica; of two
+//! A latch exists only while somebody holds or awaits it. Order where several are taken:
+//! the latch of an inode, or of a directory that is loaded and then of its head, before the turn of the replica; of two
 //! inodes the smaller id first.
 
 use futures_channel::oneshot;
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-pub struct Locks<K: Ord + Clone> {
+pub struct Latches<K: Ord + Clone> {
     table: Rc<RefCell<BTreeMap<K, State>>>,
 }
 
@@ -33,16 +33,16 @@ pub enum Mode {
     Exclusive,
 }
 
-/// Holds a lock until it is dropped.
+/// Holds a latch until it is dropped.
 pub struct Guard<K: Ord + Clone> {
     table: Rc<RefCell<BTreeMap<K, State>>>,
     key: K,
     mode: Mode,
 }
 
-impl<K: Ord + Clone> Default for Locks<K> {
+impl<K: Ord + Clone> Default for Latches<K> {
     fn default() -> Self {
-        Locks { table: Rc::default() }
+        Latches { table: Rc::default() }
     }
 }
 
@@ -71,9 +71,9 @@ impl State {
     }
 }
 
-impl<K: Ord + Clone> Locks<K> {
+impl<K: Ord + Clone> Latches<K> {
     /// `None` if somebody holds or awaits it.
-    pub fn try_lock(&self, key: K, mode: Mode) -> Option<Guard<K>> {
+    pub fn try_hold(&self, key: K, mode: Mode) -> Option<Guard<K>> {
         if self.is_taken(&key) {
             return None;
         }
@@ -87,7 +87,7 @@ impl<K: Ord + Clone> Locks<K> {
         self.table.borrow().contains_key(key)
     }
 
-    pub async fn lock(&self, key: K, mode: Mode) -> Guard<K> {
+    pub async fn hold(&self, key: K, mode: Mode) -> Guard<K> {
         let turn = {
             let mut table = self.table.borrow_mut();
             let state = table.entry(key.clone()).or_default();
@@ -100,7 +100,7 @@ impl<K: Ord + Clone> Locks<K> {
                 Some(receiver)
             }
         };
-        // From here on the lock is ours, or will be once `turn` resolves; the guard gives
+        // From here on the latch is ours, or will be once `turn` resolves; the guard gives
         // it back even if this future is dropped in between.
         match turn {
             None => Guard { table: self.table.clone(), key, mode },
@@ -128,7 +128,7 @@ impl<K: Ord + Clone> Waiting<K> {
 
 impl<K: Ord + Clone> Drop for Waiting<K> {
     fn drop(&mut self) {
-        // Let in and dropped before it could take the guard: give the lock back.
+        // Let in and dropped before it could take the guard: give the latch back.
         if let Some(mut turn) = self.turn.take()
             && let Ok(Some(())) = turn.try_recv()
         {
@@ -172,23 +172,23 @@ mod tests {
 
     type Pending = Pin<Box<dyn Future<Output = Guard<u8>>>>;
 
-    fn ask(locks: &Rc<Locks<u8>>, mode: Mode) -> Pending {
-        let locks = locks.clone();
-        Box::pin(async move { locks.lock(1, mode).await })
+    fn ask(latches: &Rc<Latches<u8>>, mode: Mode) -> Pending {
+        let latches = latches.clone();
+        Box::pin(async move { latches.hold(1, mode).await })
     }
 
     /// A writer that waits is not overtaken by readers that come later, and what waits is
     /// let in when it can be; a waiter that gives up leaves nothing behind.
     #[test]
     fn first_come_first_served() {
-        let locks = Rc::new(Locks::default());
-        let reader = ask(&locks, Mode::Shared).now_or_never().expect("free");
-        let other = ask(&locks, Mode::Shared).now_or_never().expect("shared");
-        let mut writer = ask(&locks, Mode::Exclusive);
+        let latches = Rc::new(Latches::default());
+        let reader = ask(&latches, Mode::Shared).now_or_never().expect("free");
+        let other = ask(&latches, Mode::Shared).now_or_never().expect("shared");
+        let mut writer = ask(&latches, Mode::Exclusive);
         assert!((&mut writer).now_or_never().is_none());
-        let mut late = ask(&locks, Mode::Shared);
+        let mut late = ask(&latches, Mode::Shared);
         assert!((&mut late).now_or_never().is_none());
-        let mut gone = ask(&locks, Mode::Exclusive);
+        let mut gone = ask(&latches, Mode::Exclusive);
         assert!((&mut gone).now_or_never().is_none());
         drop(gone);
         drop(reader);
@@ -199,17 +199,17 @@ mod tests {
         drop(writing);
         let reading = (&mut late).now_or_never().expect("its turn");
         drop(reading);
-        assert!(locks.table.borrow().is_empty());
+        assert!(latches.table.borrow().is_empty());
     }
 
-    /// A waiter was let in and dropped before it ran: the next one gets the lock.
+    /// A waiter was let in and dropped before it ran: the next one gets the latch.
     #[test]
     fn a_turn_given_to_the_dead_passes_on() {
-        let locks = Rc::new(Locks::default());
-        let writer = ask(&locks, Mode::Exclusive).now_or_never().expect("free");
-        let mut dying = ask(&locks, Mode::Exclusive);
+        let latches = Rc::new(Latches::default());
+        let writer = ask(&latches, Mode::Exclusive).now_or_never().expect("free");
+        let mut dying = ask(&latches, Mode::Exclusive);
         assert!((&mut dying).now_or_never().is_none());
-        let mut next = ask(&locks, Mode::Shared);
+        let mut next = ask(&latches, Mode::Shared);
         assert!((&mut next).now_or_never().is_none());
         drop(writer);
         drop(dying);
