@@ -1,5 +1,7 @@
-//! Who uses a mount, as far as /proc tells, for the message that it is busy.
+//! Who uses a mount, as far as /proc tells, for the message that it is busy, or has not ended yet.
 
+use ebb_fuse::Mount;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -8,11 +10,24 @@ use std::path::Path;
 const LISTED: usize = 3;
 
 /// Processes with an open file or their working directory on the mount: `bash (123)`.
-pub fn users(mountpoint: &Path) -> Vec<String> {
-    let Ok(device) = fs::metadata(mountpoint).map(|meta| meta.dev()) else { return Vec::new() };
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| uses(*pid, device)).take(LISTED).map(name).collect()
+pub fn users(device: u64) -> Vec<String> {
+    processes().filter(|pid| uses(*pid, device)).take(LISTED).map(name).collect()
+}
+
+/// A process of each other mount namespace, a container's for example, in which it is mounted too.
+pub fn elsewhere(device: u64) -> Vec<String> {
+    let mut seen: BTreeSet<_> = namespace("self").into_iter().collect();
+    let is_new = |pid: &u32| namespace(&pid.to_string()).is_some_and(|namespace| seen.insert(namespace));
+    processes().filter(is_new).filter(|pid| Mount::is_seen_by(*pid, device)).take(LISTED).map(name).collect()
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+fn namespace(process: &str) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
 }
 
 /// Processes that have gone, or belong to somebody else, count as not using it.

@@ -11,10 +11,13 @@ use ebb_fuse::Mount;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the daemon is looked at.
 const POLL: Duration = Duration::from_millis(20);
+
+/// After so long it is said who keeps a daemon from ending.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Of these, how many pass between two questions to its node.
 const POLLS_PER_STATUS: u32 = 10;
@@ -24,27 +27,23 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
     let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
     let mountpoint = mountpoint(&args.mountpoint).map_err(about)?;
     let record = run_dir.read(&mountpoint).map_err(about)?;
-    let mounted = Mount::is_at(&mountpoint).map_err(about)?;
+    let device = Mount::device_at(&mountpoint).map_err(about)?;
     let outcome = match record {
-        None if !mounted => return Err(Failure::Usage(format!("{} is no mount of ebb", args.mountpoint.display()))),
+        None if device.is_none() => return Err(Failure::Usage(format!("{} is no mount of ebb", args.mountpoint.display()))),
         None => {
-            take_away(mountpoint.clone(), args.lazy).await?;
+            take_away(mountpoint.clone(), device, args.lazy).await?;
             Outcome::Unknown
         }
         Some(record) if record.is_served() => {
-            if mounted {
-                take_away(mountpoint.clone(), args.lazy).await?;
-            }
+            take_away(mountpoint.clone(), device, args.lazy).await?;
             match args.no_wait {
                 true => Outcome::Waiting(record),
-                false => wait(record, &run_dir).await.map_err(about)?,
+                false => wait(record, device, &run_dir).await.map_err(about)?,
             }
         }
         Some(record) => {
-            if mounted {
-                // Nobody serves it: who uses it gets errors already.
-                take_away(mountpoint.clone(), true).await?;
-            }
+            // Nobody serves it: who uses it gets errors already.
+            take_away(mountpoint.clone(), device, true).await?;
             run_dir.remove(&record).map_err(about)?;
             match record.left.clone() {
                 Some(left) => Outcome::Left(record, left),
@@ -65,12 +64,13 @@ pub fn mountpoint(given: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Unmounting waits for the daemon to write dirty pages, so another thread does it.
-async fn take_away(mountpoint: PathBuf, lazy: bool) -> Result<(), Failure> {
+/// What is mounted there, if anything is. Unmounting waits for the daemon to write dirty pages, so another thread does it.
+async fn take_away(mountpoint: PathBuf, device: Option<u64>, lazy: bool) -> Result<(), Failure> {
+    let Some(device) = device else { return Ok(()) };
     let shown = mountpoint.clone();
     let removed = tokio::task::spawn_blocking(move || match Mount::remove(&mountpoint, lazy) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) || error.to_string().contains("busy") => {
-            let users = busy::users(&mountpoint);
+            let users = busy::users(device);
             let by = if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) };
             Err(format!("in use{by}: close what is open there, or unmount with --lazy"))
         }
@@ -84,11 +84,18 @@ async fn take_away(mountpoint: PathBuf, lazy: bool) -> Result<(), Failure> {
 }
 
 /// Waits until the daemon has ended, showing what it still has to write.
-async fn wait(record: MountRecord, run_dir: &RunDir) -> io::Result<Outcome> {
+async fn wait(record: MountRecord, device: Option<u64>, run_dir: &RunDir) -> io::Result<Outcome> {
     let mut progress = Progress::new("umount");
     let mut polls = 0;
+    let mut unsaid = device;
+    let began = Instant::now();
     while record.is_served() {
         polls += 1;
+        if began.elapsed() >= PATIENCE
+            && let Some(device) = unsaid.take()
+        {
+            say_who_keeps(&record.mountpoint, device);
+        }
         if polls % POLLS_PER_STATUS == 0
             && record.embedded
             // The daemon may be another one by now.
@@ -106,6 +113,22 @@ async fn wait(record: MountRecord, run_dir: &RunDir) -> io::Result<Outcome> {
         Some(left) => Outcome::Left(now, left),
         None => Outcome::Died(now),
     })
+}
+
+/// The kernel tells the daemon that a mount is over once nobody has anything of it.
+fn say_who_keeps(mountpoint: &Path, device: u64) {
+    let mountpoint = mountpoint.display();
+    let users = busy::users(device);
+    if !users.is_empty() {
+        output::say(format!("umount: {mountpoint} is taken away, and served until it is closed by {}", users.join(", ")));
+    }
+    let elsewhere = busy::elsewhere(device);
+    if !elsewhere.is_empty() {
+        let of = elsewhere.join(", ");
+        output::say(format!(
+            "umount: {mountpoint} is taken away, and served until it is in the mount namespace of {of} too (a container?)"
+        ));
+    }
 }
 
 enum Outcome {

@@ -4,6 +4,7 @@ use crate::place::{Place, kill, until};
 use crate::switch::Switch;
 use ebb_cli::places::{MountRecord, Process, RunDir};
 use std::fs::{self, File};
+use std::process::Command;
 use std::time::Duration;
 
 #[test]
@@ -34,6 +35,31 @@ fn a_lazy_end_waits_for_the_last_user() {
     assert!(daemon.is_alive());
     drop(open);
     until("the daemon ends", || !daemon.is_alive());
+    assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+}
+
+/// Situation: a mount is taken away that a process of another mount namespace sees, as that of a container, and one of which something is open.
+/// Danger: `ebb umount` waits without a word. Expectation: it names them, and ends when they have.
+#[test]
+fn who_keeps_a_mount_from_ending_is_named() {
+    let mut place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let sleeper = place.adopt(Command::new("unshare").args(["--mount", "--propagation", "private", "sleep", "6"]).spawn().unwrap());
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).unwrap();
+    until("it has a namespace of its own", || namespace(&place.pid(sleeper).to_string()) != namespace("self"));
+    let open = File::open(place.path("mnt/file")).unwrap();
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(5));
+        drop(open);
+    });
+    let told = place.ebb(&["umount", "mnt", "--lazy"]).good();
+    for (kept, pid) in [("until it is closed by", std::process::id()), ("in the mount namespace of", place.pid(sleeper))] {
+        let line = told.err.lines().find(|line| line.contains(kept)).unwrap_or_else(|| panic!("{kept}: {told:?}"));
+        assert!(line.contains(&format!("({pid})")), "{line}");
+    }
+    closing.join().unwrap();
+    assert_eq!(place.ended(sleeper), 0);
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 

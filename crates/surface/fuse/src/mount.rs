@@ -113,13 +113,23 @@ impl Mount {
 
     /// Whether a mount of ours is there, dead or alive. `point` is free of symbolic links.
     pub fn is_at(point: &Path) -> io::Result<bool> {
-        Ok(mountinfo::topmost(point)?.is_some_and(|mounted| mounted.kind == KIND))
+        Ok(Mount::device_at(point)?.is_some())
+    }
+
+    /// `st_dev` of what is on the mount of ours there.
+    pub fn device_at(point: &Path) -> io::Result<Option<u64>> {
+        let mounted = mountinfo::topmost(point)?.filter(|mounted| mounted.kind == KIND);
+        Ok(mounted.map(|mounted| mounted.device.st_dev()))
+    }
+
+    /// Whether it is mounted in the mount namespace of a process.
+    pub fn is_seen_by(pid: u32, st_dev: u64) -> bool {
+        mountinfo::as_seen_by(&pid.to_string(), DeviceId::of_stat(st_dev)).is_ok_and(|seen| !seen.is_empty())
     }
 
     /// Whether a file or directory is on a mount of ours, whoever has made that.
     pub fn has(path: &Path) -> io::Result<bool> {
-        let device = std::fs::metadata(path)?.dev();
-        let device = DeviceId { major: libc::major(device), minor: libc::minor(device) };
+        let device = DeviceId::of_stat(std::fs::metadata(path)?.dev());
         Ok(mountinfo::of_device(device)?.iter().any(|mounted| mounted.kind == KIND))
     }
 

@@ -1,4 +1,4 @@
-//! What is mounted where, as `/proc/self/mountinfo` says: without asking the file systems
+//! What is mounted where, as `/proc/PID/mountinfo` says: without asking the file systems
 //! in question, which may be dead or hang.
 
 use std::ffi::OsString;
@@ -23,6 +23,14 @@ pub(crate) struct DeviceId {
 }
 
 impl DeviceId {
+    pub fn of_stat(st_dev: u64) -> DeviceId {
+        DeviceId { major: libc::major(st_dev), minor: libc::minor(st_dev) }
+    }
+
+    pub fn st_dev(self) -> u64 {
+        libc::makedev(self.major, self.minor)
+    }
+
     pub fn number(self) -> u64 {
         u64::from(self.major) << 32 | u64::from(self.minor)
     }
@@ -40,7 +48,12 @@ pub(crate) fn topmost(point: &Path) -> io::Result<Option<Mounted>> {
 
 /// All mounts of a file system.
 pub(crate) fn of_device(device: DeviceId) -> io::Result<Vec<Mounted>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    as_seen_by("self", device)
+}
+
+/// The same in the mount namespace of a process.
+pub(crate) fn as_seen_by(process: &str, device: DeviceId) -> io::Result<Vec<Mounted>> {
+    let table = std::fs::read(format!("/proc/{process}/mountinfo"))?;
     Ok(table.split(|&byte| byte == b'\n').filter_map(parse).filter(|mounted| mounted.device == device).collect())
 }
 
