@@ -1,6 +1,8 @@
 //! Whose data directory this is: written before the node first takes over a volume, so
 //! that it knows its own head again after a crash at any point.
 
+use crate::admin::backup::ENCRYPTION;
+use crate::log::{self, LOG_DIR, SNAPSHOT_DIR};
 use crate::random_u128;
 use ebb_format::identity::{self, Identity};
 use ebb_ports::{Disk, DiskError, Entropy, OpenMode};
@@ -21,7 +23,13 @@ pub enum IdentityError {
          data directory and keep this one"
     )]
     Lost { dir: &'static str, name: String },
+    #[error("{0:?} is in it, which is not ebb's: give it a directory of its own, which is new or empty")]
+    Foreign(String),
 }
+
+/// What a data directory holds: its folders, this file, what it is encrypted with, what people read, and what a file system has of its own.
+const OWN: [&str; 12] =
+    [LOG_DIR, SNAPSHOT_DIR, "store", "packs", PATH, DRAFT, ENCRYPTION, "encryption.new", "LOCK", "ebb.log", "ebb.log.1", "lost+found"];
 
 /// The identity of the data directory; an empty one gets one.
 pub async fn load_or_create(disk: &dyn Disk, entropy: &dyn Entropy) -> Result<Identity, IdentityError> {
@@ -46,7 +54,17 @@ pub async fn load(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
             return Err(IdentityError::Lost { dir, name });
         }
     }
+    // What others have is not to be taken for what a start was about to make, which is removed.
+    for (dir, is_own) in [("", is_own as fn(&str) -> bool), (LOG_DIR, log::is_segment), (SNAPSHOT_DIR, log::is_snapshot)] {
+        if let Some(name) = disk.list(dir).await?.into_iter().find(|name| !is_own(name)) {
+            return Err(IdentityError::Foreign(if dir.is_empty() { name } else { format!("{dir}/{name}") }));
+        }
+    }
     Ok(None)
+}
+
+fn is_own(name: &str) -> bool {
+    OWN.contains(&name)
 }
 
 /// Replaces the identity; what was there before stays until the new one is forced.

@@ -27,9 +27,9 @@ pub use error::LogError;
 pub use proof::Damage;
 pub use recovery::{Recovery, Start};
 pub use replay::Commands;
-pub(crate) use segments::LOG_DIR;
+pub(crate) use segments::{LOG_DIR, is_segment};
 pub use snapshots::SnapshotFrames;
-pub(crate) use snapshots::{SNAPSHOT_DIR, list as snapshots, path as snapshot_path};
+pub(crate) use snapshots::{SNAPSHOT_DIR, is_snapshot, list as snapshots, path as snapshot_path};
 
 use crate::signal::Signal;
 use ebb_format::record::{self, LINE_BYTES, MARKER_BYTES, MAX_RECORD_BYTES, Payload, Position, RecordHeader, Term};

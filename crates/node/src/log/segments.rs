@@ -33,6 +33,11 @@ pub(super) async fn list(disk: &dyn Disk) -> Result<Vec<Generation>, LogError> {
     Ok(names.iter().filter_map(|name| parse(name)).collect())
 }
 
+/// Whether a file in [`LOG_DIR`] is the log's.
+pub(crate) fn is_segment(name: &str) -> bool {
+    parse(name).is_some() || format!("{LOG_DIR}/{name}") == SPARE
+}
+
 fn parse(name: &str) -> Option<Generation> {
     let generation = Generation(u32::from_str_radix(name, 16).ok()?);
     (path(generation) == format!("{LOG_DIR}/{name}")).then_some(generation)

@@ -25,11 +25,17 @@ pub(crate) fn path(index: LogIndex) -> String {
 /// Indices of the snapshots there are, oldest first. Other names are not ours.
 pub(crate) async fn list(disk: &dyn Disk) -> Result<Vec<LogIndex>, LogError> {
     let names = disk.list(SNAPSHOT_DIR).await?;
-    let parse = |name: &String| {
-        let index = LogIndex(u64::from_str_radix(name, 16).ok()?);
-        (path(index) == format!("{SNAPSHOT_DIR}/{name}")).then_some(index)
-    };
-    Ok(names.iter().filter_map(parse).collect())
+    Ok(names.iter().filter_map(|name| parse(name)).collect())
+}
+
+/// Whether a file in [`SNAPSHOT_DIR`] is a snapshot, or begins to be one.
+pub(crate) fn is_snapshot(name: &str) -> bool {
+    parse(name).is_some() || format!("{SNAPSHOT_DIR}/{name}") == UNFINISHED
+}
+
+fn parse(name: &str) -> Option<LogIndex> {
+    let index = LogIndex(u64::from_str_radix(name, 16).ok()?);
+    (path(index) == format!("{SNAPSHOT_DIR}/{name}")).then_some(index)
 }
 
 /// Durable when it returns its length; older snapshots stay.
