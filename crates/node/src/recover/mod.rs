@@ -39,7 +39,7 @@ use ebb_format::segment::VolumeId;
 use ebb_model::*;
 use ebb_ports::{Bucket, CountedBucket, DiskError, Ports};
 use futures_util::future::{Either, select};
-use ownership::{Buckets, claim, rearrange, serves, unwritten, wipe};
+use ownership::{Buckets, claim, expect_current, rearrange, serves, unwritten, wipe};
 use root::empty;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -130,6 +130,7 @@ impl Node {
             let backing = Buckets::of(root, None, members, asked, pace);
             return Node::recover(ports, backing, options, identity, None).await;
         };
+        expect_current(&ports, &*root, &identity, options.take_over).await?;
         let candidate = Candidate {
             node: identity.node,
             owner: options.owner.clone(),

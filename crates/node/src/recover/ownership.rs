@@ -2,17 +2,18 @@
 
 use super::OpenError;
 use super::replay::{Replayed, replay};
-use crate::buckets::head::Tenure;
+use crate::buckets::head::{HEAD_KEY, TakeOver, Tenure};
 use crate::buckets::members;
 use crate::buckets::paced::{Pace, PacedBucket};
 use crate::buckets::side_by_side::{Member, SideBySide};
 use crate::identity;
 use crate::log::Log;
 use crate::random_u128;
+use ebb_format::head;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
 use ebb_model::*;
-use ebb_ports::{Bucket, DiskError, Ports};
+use ebb_ports::{Bucket, BucketError, DiskError, Ports};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -81,6 +82,35 @@ pub(super) fn serves(ports: &Ports, backing: &Buckets, tenure: Option<&Tenure>, 
             let incarnation = if bucket.is_some() { Incarnation(u16::MAX) } else { Incarnation(1) };
             Serves { cluster: ClusterId(random_u128(&*ports.entropy)), incarnation, backing, members }
         }
+    }
+}
+
+/// Refuses, before anything is taken over, what [`claim`] would refuse afterwards: whoever served the volume last can go on with it.
+pub(super) async fn expect_current(ports: &Ports, root: &dyn Bucket, identity: &Identity, take_over: TakeOver) -> Result<(), OpenError> {
+    let Some(before) = &identity.serves else { return Ok(()) };
+    let head = match root.get(HEAD_KEY, None, None).await {
+        Ok(object) => head::decode(&object.body).ok(),
+        Err(BucketError::NotFound { .. }) => {
+            return Err(OpenError::OtherVolume { there: before.backing.clone(), backing: root.describe() });
+        }
+        Err(_) => None,
+    };
+    // Who takes it over says what is wrong with it.
+    let Some(head) = head else { return Ok(()) };
+    let is_left = match take_over {
+        TakeOver::Leave => true,
+        TakeOver::Join => !head.released && !head.address.is_empty(),
+        TakeOver::IfAbandoned | TakeOver::Now => false,
+    };
+    if head.node == identity.node || is_left {
+        return Ok(());
+    }
+    if head.cluster != before.cluster {
+        return Err(OpenError::OtherVolume { there: before.backing.clone(), backing: root.describe() });
+    }
+    match unwritten(ports, before).await? {
+        0 => Ok(()),
+        dirty => Err(OpenError::Superseded { backing: root.describe(), dirty }),
     }
 }
 
