@@ -133,11 +133,15 @@ impl Plan {
         };
         let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&key));
         let data_dir = std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.display(), error))?;
-        if ward.as_ref().is_none_or(|ward| !ward.is_heir()) && real(&data_dir).starts_with(&mountpoint) {
-            let (data, at) = (data_dir.display(), mountpoint.display());
-            return Err(Failure::Usage(format!(
-                "the data directory {data} would be below its own mount, at {at}: put it elsewhere with --data"
-            )));
+        if ward.as_ref().is_none_or(|ward| !ward.is_heir()) {
+            let real = places::real(&data_dir);
+            if real.starts_with(&mountpoint) {
+                let (data, at) = (data_dir.display(), mountpoint.display());
+                return Err(Failure::Usage(format!(
+                    "the data directory {data} would be below its own mount, at {at}: put it elsewhere with --data"
+                )));
+            }
+            settings::check_apart(&args.source, &args.bucket, &[("the data directory", &real), ("the mount point", &mountpoint)])?;
         }
         let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let (listen, mut node, bucket) = (args.listen, args.node, args.bucket);
@@ -536,12 +540,6 @@ impl Plan {
             ))),
         }
     }
-}
-
-/// A path of which the end need not be there yet, free of symbolic links.
-fn real(path: &Path) -> PathBuf {
-    let there = path.ancestors().find_map(|at| Some((at.canonicalize().ok()?, path.strip_prefix(at).ok()?)));
-    there.map_or_else(|| path.to_owned(), |(there, rest)| there.join(rest))
 }
 
 /// The directory at a path from the root of the volume.

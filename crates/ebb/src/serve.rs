@@ -21,6 +21,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
         None => None,
     };
     let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&args.backing));
+    settings::check_apart(&args.backing, &args.bucket, &[("the data directory", &places::real(&data_dir))])?;
     let options = settings::node(&args.node, &args.name, &data_dir, false);
     let listen = Some(args.listen.as_str());
     let place = DataDir { path: &data_dir, encryption: &args.node.encryption };

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use ebb_bucket::{BucketSettings, ServerSideEncryption};
-use ebb_cli::args;
+use ebb_cli::{args, places};
 use ebb_model::PACKED_BYTES;
 use ebb_node::head::TakeOver;
 use ebb_node::{Eviction, Planted};
@@ -151,6 +151,20 @@ pub fn check_members(url: &str, args: &args::Bucket) -> Result<(), Failure> {
         Some(member) => Err(Failure::Usage(format!("{url} and {} at {:?} have objects in common", member.url, member.dir.as_str()))),
         None => Ok(()),
     }
+}
+
+/// What ebb keeps for itself, or shows, in a directory that it stores in would be files of the volume, and stored in turn. The paths are
+/// free of symbolic links.
+pub fn check_apart(url: &str, bucket: &args::Bucket, paths: &[(&str, &Path)]) -> Result<(), Failure> {
+    let urls = std::iter::once(url).chain(bucket.members.iter().map(|member| member.url.as_str()));
+    for backing in urls.filter_map(|url| url.strip_prefix("file://")) {
+        let stored = places::real(Path::new(backing));
+        if let Some((what, path)) = paths.iter().find(|(_, path)| path.starts_with(&stored)) {
+            let path = path.display();
+            return Err(Failure::Usage(format!("{what} {path} would be within {backing}, where the volume is stored: choose another")));
+        }
+    }
+    Ok(())
 }
 
 pub fn member(args: &args::Member, read_only: bool) -> BucketSettings {

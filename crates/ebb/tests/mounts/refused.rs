@@ -138,6 +138,59 @@ fn a_data_directory_is_not_below_its_own_mount() {
     assert!(fs::read_dir(place.path("mnt")).unwrap().next().is_none(), "nothing is left there");
 }
 
+/// Situation: a data directory is given in which others keep files, also under names that ebb uses. Danger: these are taken for what is left of
+/// an earlier start, and removed. Expectation: it is refused, and nothing in it changes.
+#[test]
+fn a_data_directory_holds_nothing_of_others() {
+    for theirs in ["log/syslog", "snapshot/monday.tar", "log/nginx/access", "notes"] {
+        let place = Place::new();
+        let file = place.path("data").join(theirs);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "precious").unwrap();
+        let told = place.ebb(&["mount", place.url(), "mnt", "--data", "data"]).refused(1, "which is not ebb's");
+        let name = if theirs.starts_with("log/nginx") { "log/nginx" } else { theirs };
+        assert!(told.err.contains(&format!("{name:?}")), "{told:?}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+        assert!(!place.path("data/identity").exists() && !place.path("backing/.ebb/head").exists());
+    }
+}
+
+/// Situation: the data directory, or the mount point, is in the directory that the volume is stored in. Danger: the log shows as a file of
+/// the volume, or the volume in itself without end. Expectation: it is refused.
+#[test]
+fn what_serves_a_volume_is_not_stored_in_it() {
+    let place = Place::new();
+    fs::create_dir(place.path("backing/at")).unwrap();
+    let told = "where the volume is stored";
+    place.ebb(&["mount", place.url(), "mnt", "--data", "backing/data"]).refused(2, told);
+    place.ebb(&["mount", place.url(), "backing/at", "--data", "data"]).refused(2, told);
+    place
+        .ebb(&["serve", "--data", "backing/data", "--backing", place.url(), "--name", "volume", "--listen", "127.0.0.1:0"])
+        .refused(2, told);
+    assert_eq!(fs::read_dir(place.path("backing")).unwrap().count(), 1);
+}
+
+/// Situation: two data directories have had a volume, one after the other, both with files that the bucket does not have, and the first one is
+/// mounted by mistake. Danger: it is refused, but the volume was taken over for that, and now the second one is refused too. Expectation:
+/// nothing has changed, and the second one goes on with its files.
+#[test]
+fn a_mount_that_is_refused_takes_nothing_over() {
+    let place = Place::new();
+    let mount = |data: &str| place.ebb(&["mount", place.url(), "mnt", "--data", data, "--flush-interval", "1h", "--head-term", "3s"]);
+    for data in ["data", "data2"] {
+        mount(data).good();
+        fs::write(place.path("mnt").join(data), data).unwrap();
+        place.kill("mnt");
+        place.ebb(&["umount", "mnt"]);
+    }
+    let head = fs::read(place.path("backing/.ebb/head")).unwrap();
+    mount("data").refused(1, "was served by another node");
+    assert_eq!(fs::read(place.path("backing/.ebb/head")).unwrap(), head);
+    mount("data2").good();
+    assert_eq!(fs::read_to_string(place.path("mnt/data2")).unwrap(), "data2");
+    place.umount();
+}
+
 /// Situation: what was asked for cannot be written. Danger: it counts as done. Expectation: it is a failure.
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {

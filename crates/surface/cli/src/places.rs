@@ -345,3 +345,9 @@ fn user_id() -> u32 {
 fn is_root() -> bool {
     user_id() == 0
 }
+
+/// A path of which the end need not be there yet, free of symbolic links.
+pub fn real(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|at| Some((at.canonicalize().ok()?, path.strip_prefix(at).ok()?)));
+    there.map_or_else(|| path.to_owned(), |(there, rest)| there.join(rest))
+}
