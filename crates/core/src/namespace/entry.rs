@@ -2,7 +2,7 @@
 //! names are made of. None of them checks anything.
 
 use super::access::require;
-use super::{Change, Dentry, Entry, Inode, Link, Namespace, Operation};
+use super::{Change, Dentry, Entry, Inode, Link, Named, Namespace, Operation};
 use ebb_model::*;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Bound;
@@ -31,6 +31,11 @@ impl Namespace {
     pub fn dentry(&self, parent: Ino, name: &Name) -> Option<Dentry> {
         let cookies = self.hashes.get(&(parent, hash_of(name)))?;
         cookies.into_iter().find_map(|cookie| self.entry(parent, cookie).filter(|entry| entry.name == *name).map(|entry| entry.at(cookie)))
+    }
+
+    pub(super) fn named<'a>(&self, parent: Ino, name: &'a Name) -> Option<Named<'a>> {
+        let Dentry { ino, kind, cookie } = self.dentry(parent, name)?;
+        Some(Named { name, link: Link { parent, cookie }, ino, kind })
     }
 
     pub(super) fn entry(&self, parent: Ino, cookie: Cookie) -> Option<Entry> {
@@ -122,19 +127,19 @@ impl Namespace {
         });
     }
 
-    /// `inode` is known by one name less. Without any it goes to the trash, or for good, or waits for
+    /// An inode is known by one name less. Without any it goes to the trash, or for good, or waits for
     /// its `holders`.
-    pub(super) fn lose_name(&mut self, ino: Ino, link: Link, name: &Name, holders: &[SessionId], op: &mut Operation) {
+    pub(super) fn lose_name(&mut self, lost: Named, holders: &[SessionId], op: &mut Operation) {
         if let Some(trash) = op.trash
-            && let Some(path) = self.path_to_keep(ino, link, name)
+            && let Some(path) = self.path_to_keep(lost)
         {
-            self.keep(ino, link, name, path, trash, op);
+            self.keep(lost, path, trash, op);
             return;
         }
+        let Named { name, link, ino, kind } = lost;
         let counted_in = self.counts_in(ino);
         let mut inode = self.inode(ino).expect("a dentry refers to an inode that exists");
         let primary = self.drop_link(&mut inode, link);
-        let kind = inode.attr.kind;
         inode.attr.nlink = if kind == FileKind::Directory { 0 } else { inode.attr.nlink - 1 };
         inode.changed(op.stamp);
         self.put_inode(&inode);

@@ -98,11 +98,11 @@ impl Namespace {
     /// Somebody else has deleted the object of this name. False if there is no such name, or
     /// it is a directory that has names in it. Who has the inode open finds it stale.
     pub fn remove_installed(&mut self, parent: Ino, name: &Name, stamp: Stamp, changes: &mut Vec<Change>) -> bool {
-        let Some(dentry) = self.dentry(parent, name) else { return false };
-        if dentry.kind == FileKind::Directory && !self.is_empty_directory(dentry.ino) {
+        let Some(lost) = self.named(parent, name) else { return false };
+        if lost.kind == FileKind::Directory && !self.is_empty_directory(lost.ino) {
             return false;
         }
-        self.remove(parent, name, dentry, &[], &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes });
+        self.remove(lost, &[], &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes });
         true
     }
 

@@ -119,6 +119,15 @@ pub(crate) struct Entry {
     pub kind: FileKind,
 }
 
+/// A name that is in a directory: where, and what it refers to.
+#[derive(Clone, Copy)]
+struct Named<'a> {
+    name: &'a Name,
+    link: Link,
+    ino: Ino,
+    kind: FileKind,
+}
+
 impl Entry {
     pub fn at(&self, cookie: Cookie) -> Dentry {
         Dentry { ino: self.ino, kind: self.kind, cookie }

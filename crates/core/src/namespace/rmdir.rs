@@ -7,14 +7,14 @@ impl Namespace {
     /// Names that are still only in the bucket count as much as loaded ones: the caller has
     /// made sure that the directory is loaded whole.
     pub(super) fn rmdir(&mut self, parent: Ino, name: &Name, holders: &[SessionId], op: &mut Operation) -> Result<(), FsError> {
-        let dentry = self.removable(op.caller, parent, name)?;
-        if dentry.kind != FileKind::Directory {
+        let lost = self.removable(op.caller, parent, name)?;
+        if lost.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        if !self.is_empty_directory(dentry.ino) {
+        if !self.is_empty_directory(lost.ino) {
             return Err(FsError::NotEmpty);
         }
-        self.remove(parent, name, dentry, holders, op);
+        self.remove(lost, holders, op);
         Ok(())
     }
 }

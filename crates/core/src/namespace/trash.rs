@@ -9,7 +9,7 @@
 //!   and nothing is made in it.
 
 use super::access::require;
-use super::{Change, FIRST_COOKIE, Inode, Link, Namespace, Operation, QUOTA};
+use super::{Change, FIRST_COOKIE, Inode, Named, Namespace, Operation, QUOTA};
 use bytes::Bytes;
 use ebb_model::*;
 
@@ -100,19 +100,20 @@ impl Namespace {
     }
 
     /// Where an inode was that is to be kept once it has lost this name. `None`: it has others, or goes.
-    pub(super) fn path_to_keep(&self, ino: Ino, link: Link, name: &Name) -> Option<Bytes> {
-        let inode = self.inode(ino)?;
+    pub(super) fn path_to_keep(&self, lost: Named) -> Option<Bytes> {
+        let inode = self.inode(lost.ino)?;
         if inode.attr.kind != FileKind::Directory && inode.attr.nlink > 1 {
             return None;
         }
-        let mut path = self.path_of(link.parent)?;
-        path.push(name.clone());
+        let mut path = self.path_of(lost.link.parent)?;
+        path.push(lost.name.clone());
         let path = path.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
         (path.len() <= MAX_PATH_BYTES).then(|| path.into())
     }
 
     /// Moves what has lost its last name to the trash. A quota ends with the path of its root.
-    pub(super) fn keep(&mut self, ino: Ino, link: Link, name: &Name, path: Bytes, place: &TrashPlace, op: &mut Operation) {
+    pub(super) fn keep(&mut self, lost: Named, path: Bytes, place: &TrashPlace, op: &mut Operation) {
+        let Named { name, link, ino, kind } = lost;
         let counted_in = self.counts_in(ino);
         let trash = self.trash_of(place.top).unwrap_or_else(|| self.make_trash(place, op));
         let stamp = op.stamp;
@@ -121,7 +122,6 @@ impl Namespace {
         let kept_name = trashed_name(ino);
         self.end_root(ino, counted_in);
         let mut inode = self.inode(ino).expect("a dentry refers to an inode that exists");
-        let kind = inode.attr.kind;
         let kept = self.enter(trash, &kept_name, ino, kind);
         self.dir_changed(trash, stamp, i32::from(kind == FileKind::Directory));
         inode.xattrs.remove(QUOTA);
@@ -195,9 +195,9 @@ impl Namespace {
             return false;
         }
         let (trash, kept_name) = self.primary_name(ino).expect("what is in the trash has a name there");
-        let dentry = self.dentry(trash, &kept_name).expect("a link leads to a dentry");
+        let lost = self.named(trash, &kept_name).expect("a link leads to a dentry");
         self.change_inode(ino, |inode| drop(inode.xattrs.remove(TRASHED)));
-        self.remove(trash, &kept_name, dentry, holders, &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes });
+        self.remove(lost, holders, &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes });
         true
     }
 }
