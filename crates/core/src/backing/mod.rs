@@ -202,10 +202,6 @@ impl Backing {
         backing
     }
 
-    pub fn is_backed(&self) -> bool {
-        self.backed
-    }
-
     pub fn memory_bytes(&self) -> usize {
         let inodes = self.files.bytes() + self.dirs.bytes() + self.queue.bytes();
         let keys = self.deletes.bytes() + self.homes.bytes() + self.redirects.bytes();
