@@ -6,7 +6,7 @@ use crate::tree::Key;
 
 impl Backing {
     /// Changes come in order after all of them have happened, so `namespace` shows the end.
-    pub fn observe(&mut self, change: &Change, namespace: &Namespace) {
+    pub(crate) fn observe(&mut self, change: &Change, namespace: &Namespace) {
         if !self.backed {
             return;
         }

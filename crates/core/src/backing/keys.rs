@@ -30,7 +30,7 @@ pub const MAX_SEGMENT_BYTES: usize = 255;
 const MAX_PREFIX_BYTES: usize = MAX_KEY_BYTES - MAX_SEGMENT_BYTES - 1;
 
 /// The segment of a name. It may be longer than [`MAX_SEGMENT_BYTES`].
-pub fn segment_of(name: &Name) -> String {
+pub(super) fn segment_of(name: &Name) -> String {
     let bytes = name.as_bytes();
     match std::str::from_utf8(bytes) {
         Ok(text) => match text.strip_prefix(ESCAPE) {
@@ -57,18 +57,18 @@ pub fn name_of(segment: &str) -> Option<Name> {
 
 /// True for names that stand for segments which cannot be names. Such names are found in
 /// a bucket, never made.
-pub fn is_borrowed(name: &Name) -> bool {
+pub(super) fn is_borrowed(name: &Name) -> bool {
     let text = std::str::from_utf8(name.as_bytes()).ok();
     text.and_then(|text| text.strip_prefix(ESCAPE)).and_then(shown_segment).is_some()
 }
 
 /// The name of an object whose own name is its directory's. `None` if that is too long.
-pub fn name_of_shadowed(name: &Name) -> Option<Name> {
+pub(super) fn name_of_shadowed(name: &Name) -> Option<Name> {
     Name::new(&[name.as_bytes(), OBJECT_SUFFIX].concat()).ok()
 }
 
 /// The inverse of [`name_of_shadowed`].
-pub fn shadowing(name: &Name) -> Option<Name> {
+pub(super) fn shadowing(name: &Name) -> Option<Name> {
     Name::new(name.as_bytes().strip_suffix(OBJECT_SUFFIX)?).ok()
 }
 
@@ -87,7 +87,7 @@ fn long_key(ino: Ino) -> String {
 }
 
 /// The inverse of [`long_key`].
-pub fn long_of(key: &str) -> Option<Ino> {
+pub(super) fn long_of(key: &str) -> Option<Ino> {
     of_inode(key.strip_prefix(RESERVED)?.strip_prefix("/long/")?, |ino| long_key(ino) == key)
 }
 
@@ -106,12 +106,12 @@ pub fn own_prefix(parent: &str, name: &Name, dir: Ino) -> String {
 }
 
 /// The prefix of a directory whose own is taken.
-pub fn private_prefix(dir: Ino) -> String {
+pub(super) fn private_prefix(dir: Ino) -> String {
     format!("{RESERVED}/p/{:x}/", dir.0)
 }
 
 /// The inverse of [`private_prefix`].
-pub fn private_of(prefix: &str) -> Option<Ino> {
+pub(super) fn private_of(prefix: &str) -> Option<Ino> {
     of_inode(prefix.strip_prefix(RESERVED)?.strip_prefix("/p/")?.strip_suffix('/')?, |dir| private_prefix(dir) == prefix)
 }
 
@@ -130,7 +130,7 @@ pub fn piece_key(dir: Ino, id: u64) -> String {
 }
 
 /// What the keys of all pieces of a directory's page begin with.
-pub fn pieces_prefix(dir: Ino) -> String {
+pub(super) fn pieces_prefix(dir: Ino) -> String {
     format!("{RESERVED}/e/{:x}-", dir.0)
 }
 
@@ -142,7 +142,7 @@ pub fn piece_of(key: &str) -> Option<(Ino, u64)> {
 }
 
 /// Where an object waits while another takes its place.
-pub fn waiting_key(ino: Ino) -> String {
+pub(super) fn waiting_key(ino: Ino) -> String {
     format!("{RESERVED}/tmp/{:x}", ino.0)
 }
 

@@ -238,7 +238,7 @@ impl Backing {
     }
 
     /// The key that the path gives the file: that of its primary name. `None` without a name.
-    pub fn key_of(&self, namespace: &Namespace, ino: Ino) -> Option<String> {
+    fn key_of(&self, namespace: &Namespace, ino: Ino) -> Option<String> {
         let (parent, name) = namespace.primary_name(ino)?;
         Some(keys::own_key(&self.prefix_of(namespace, parent)?, &name, ino))
     }

@@ -28,7 +28,8 @@ mod snapshot;
 mod unforced;
 
 use packs::Packs;
-pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, runs, sums_of_touched, touched_blocks, whole_blocks};
+pub(crate) use plan::sums_of_touched;
+pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, runs, touched_blocks, whole_blocks};
 pub use runs::BlockRuns;
 pub use snapshot::ExtentItem;
 pub use unforced::Unforced;
@@ -204,7 +205,7 @@ impl Extents {
     }
 
     /// Follows the namespace.
-    pub fn observe(&mut self, change: &Change) {
+    pub(crate) fn observe(&mut self, change: &Change) {
         match *change {
             Change::Written { ino, offset, len_bytes, ref sums, stamp } => {
                 for (block, sum) in touched_blocks(offset, len_bytes).zip(sums.iter().copied().chain(repeat(None))) {
@@ -263,7 +264,7 @@ impl Extents {
     }
 
     /// The file's content is the object's, which has just become known.
-    pub fn set_home(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
+    pub(crate) fn set_home(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
         self.fill(ino, 0..u64::MAX);
         self.rehome(ino, Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
     }
@@ -271,19 +272,19 @@ impl Extents {
     /// From here on, after `version`, it is remembered how far the file is cut while its
     /// content is sent. How far it was cut before counts for content older than that. What
     /// has begun and gets the id of an upload began when it did.
-    pub fn upload_begun(&mut self, ino: Ino, version: Version) {
+    pub(crate) fn upload_begun(&mut self, ino: Ino, version: Version) {
         self.change(ino, |file| {
             let home = file.home.as_ref();
             file.cuts.get_or_insert_with(|| home.map(|home| (version, home.valid_bytes)).into_iter().collect());
         });
     }
 
-    pub fn upload_aborted(&mut self, ino: Ino) {
+    pub(crate) fn upload_aborted(&mut self, ino: Ino) {
         self.change(ino, |file| file.cuts = None);
     }
 
     /// The object is gone; what was not fetched of it reads as zeros.
-    pub fn forget_home(&mut self, ino: Ino) {
+    pub(crate) fn forget_home(&mut self, ino: Ino) {
         self.rehome(ino, None);
     }
 

@@ -45,7 +45,7 @@ impl Extents {
     }
 
     /// Ranges in use, in order of pack files and starts.
-    pub fn packed_files(&self) -> impl Iterator<Item = (PackRange, Ino)> {
+    pub(super) fn packed_files(&self) -> impl Iterator<Item = (PackRange, Ino)> {
         self.packs.ranges.iter().map(used_range)
     }
 

@@ -21,7 +21,7 @@ pub fn touched_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
 }
 
 /// Of the blocks that a write touches the checksums, where there are only those of the blocks that it covers in full.
-pub fn sums_of_touched(offset: u64, len_bytes: u64, whole: &[u32]) -> Vec<Option<u32>> {
+pub(crate) fn sums_of_touched(offset: u64, len_bytes: u64, whole: &[u32]) -> Vec<Option<u32>> {
     let is_whole = whole_blocks(offset, len_bytes);
     let of = |block: u64| whole.get(block.checked_sub(is_whole.start)? as usize).copied().filter(|_| block < is_whole.end);
     touched_blocks(offset, len_bytes).map(of).collect()

@@ -79,7 +79,7 @@ impl Namespace {
     }
 
     /// Somebody else has added names to a directory that had all of them.
-    pub fn listing_changed(&mut self, dir: Ino, stamp: Stamp) {
+    pub(crate) fn listing_changed(&mut self, dir: Ino, stamp: Stamp) {
         self.inodes.change(&dir, |inode| inode.modified(stamp));
     }
 

@@ -124,7 +124,7 @@ impl Namespace {
     }
 
     /// Of how many more inodes there is room in `innermost`.
-    pub fn quota_inode_room(&self, innermost: Option<Ino>) -> Option<u64> {
+    fn quota_inode_room(&self, innermost: Option<Ino>) -> Option<u64> {
         let room = |root: Ino| Some(self.limits(root).inodes?.saturating_sub(self.quotas.roots.get(&root)?.inodes));
         self.quota_chain(innermost).filter_map(room).min()
     }
