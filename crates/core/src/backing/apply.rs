@@ -6,6 +6,16 @@ use super::*;
 use crate::extent::Extents;
 use crate::namespace::Change;
 
+/// What the bucket holds of a directory, or some of it.
+struct Found<'a> {
+    dir: Ino,
+    prefix: String,
+    entries: &'a [Installed],
+    hidden: &'a [String],
+    owner: (u32, u32),
+    stamp: Stamp,
+}
+
 impl Backing {
     /// Answers with the inodes whose content or attributes are no longer what caches hold.
     /// `now` is the last version.
@@ -22,7 +32,9 @@ impl Backing {
         }
         match command {
             BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp } => {
-                return self.install(namespace, extents, *dir, *epoch, entries, hidden, *owner, progress, *stamp, changes);
+                let Some(prefix) = self.prefix_to_load(namespace, *dir, *epoch) else { return Vec::new() };
+                let found = Found { dir: *dir, prefix, entries, hidden, owner: *owner, stamp: *stamp };
+                return self.install(namespace, extents, &found, progress, changes);
             }
             BackingCommand::UploadBegun { ino, key, upload } => self.upload_begun(namespace, extents, *ino, key, upload.as_ref(), now),
             BackingCommand::UploadAborted { ino } => {
@@ -94,29 +106,26 @@ impl Backing {
         });
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one per field of the command")]
+    /// Where the names of the directory are, if what was asked for in this epoch still counts.
+    fn prefix_to_load(&self, namespace: &Namespace, dir: Ino, epoch: u64) -> Option<String> {
+        let is_current = self.is_open(dir) && self.load_epoch(dir) == Some(epoch);
+        if is_current { self.prefix_of(namespace, dir) } else { None }
+    }
+
     fn install(
         &mut self,
         namespace: &mut Namespace,
         extents: &mut Extents,
-        dir: Ino,
-        epoch: u64,
-        entries: &[Installed],
-        hidden: &[String],
-        owner: (u32, u32),
+        found: &Found,
         progress: &LoadProgress,
-        stamp: Stamp,
         changes: &mut Vec<Change>,
     ) -> Vec<Ino> {
-        if !self.is_open(dir) || self.dirs.get(&dir).is_none_or(|dir| dir.epoch != epoch) {
-            return Vec::new();
-        }
-        let Some(prefix) = self.prefix_of(namespace, dir) else { return Vec::new() };
+        let Found { dir, ref prefix, entries, hidden, stamp, .. } = *found;
         let names_before = namespace.last_cookie(dir);
         let mut missing = false;
         let told = names_told(entries);
         for entry in entries {
-            missing |= !self.install_entry(namespace, extents, dir, &prefix, entry, &told, owner, stamp);
+            missing |= !self.install_entry(namespace, extents, found, entry, &told);
         }
         // Whoever has listed a complete directory is told that there is more.
         let grown = self.is_complete(dir) && namespace.last_cookie(dir) != names_before;
@@ -170,18 +179,15 @@ impl Backing {
     }
 
     /// False if the name is neither there now nor known to be of no account.
-    #[expect(clippy::too_many_arguments, reason = "what is found, where, and whose it is")]
     fn install_entry(
         &mut self,
         namespace: &mut Namespace,
         extents: &mut Extents,
-        dir: Ino,
-        prefix: &str,
+        found: &Found,
         entry: &Installed,
         told: &BTreeMap<Ino, &[(Ino, Name)]>,
-        owner: (u32, u32),
-        stamp: Stamp,
     ) -> bool {
+        let Found { dir, ref prefix, owner, stamp, .. } = *found;
         let Installed { name, ino, what, record } = entry;
         if is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone())) || namespace.dentry(dir, name).is_some() {
             return true;
