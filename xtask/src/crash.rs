@@ -22,7 +22,7 @@ pub fn run(rounds: &Rounds) -> Outcome<()> {
         let outcome = on_shape(&mut rig, rounds);
         rounds.judge(*shape, outcome, || {
             rig.keep();
-            Ok(rig.dir.clone())
+            Ok(rig.dir.to_path_buf())
         })?;
     }
     Ok(())

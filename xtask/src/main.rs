@@ -17,6 +17,7 @@ mod rig;
 mod rng;
 mod rounds;
 mod scale;
+mod scratch;
 mod sim;
 mod store_faults;
 mod tool;

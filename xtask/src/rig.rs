@@ -1,6 +1,7 @@
 //! A real mount with all that belongs to it: storage, node, daemon; gone when dropped.
 
 use crate::finding::Finding;
+use crate::scratch::Scratch;
 use crate::{Outcome, name_of, tool};
 use clap::ValueEnum;
 use ebb_cli::places::{MountRecord, Process, RunDir};
@@ -84,14 +85,13 @@ pub struct Rig {
     pub shape: Shape,
     pub store: Store,
     /// Everything of this run is below it.
-    pub dir: PathBuf,
+    pub dir: Scratch,
     binaries: PathBuf,
     /// Of the node, wherever it is.
     data: PathBuf,
     flags: Vec<String>,
     node: Option<Child>,
     port: u16,
-    keep: bool,
 }
 
 /// A process on its way to be a node, with those that it has started.
@@ -144,22 +144,26 @@ impl Rig {
 
     /// With that many objects in the S3 server, 100,000 to a directory.
     pub fn filled(shape: Shape, binaries: &Path, fill: u64) -> Outcome<Rig> {
+        let dir = Scratch::new(&name_of(shape))?;
         let store = if shape.is_s3() {
             Store::s3(binaries, &format!("run-{}", std::process::id()), fill)?
         } else {
-            let backing = directory(&name_of(shape)).join("backing");
-            fs::create_dir_all(&backing)?;
+            let backing = dir.join("backing");
+            fs::create_dir(&backing)?;
             Store::of(format!("file://{}", backing.display()), Vec::new())
         };
-        Rig::over(shape, &name_of(shape), store, binaries)
+        Rig::within(dir, shape, store, binaries)
     }
 
     /// Over storage that is there.
     pub fn over(shape: Shape, name: &str, store: Store, binaries: &Path) -> Outcome<Rig> {
-        let dir = directory(name);
-        fs::create_dir_all(dir.join("mnt"))?;
+        Rig::within(Scratch::new(name)?, shape, store, binaries)
+    }
+
+    fn within(dir: Scratch, shape: Shape, store: Store, binaries: &Path) -> Outcome<Rig> {
+        fs::create_dir(dir.join("mnt"))?;
         let data = dir.join("data");
-        Ok(Rig { shape, store, dir, binaries: binaries.to_owned(), data, flags: Vec::new(), node: None, port: 0, keep: false })
+        Ok(Rig { shape, store, dir, binaries: binaries.to_owned(), data, flags: Vec::new(), node: None, port: 0 })
     }
 
     /// With these flags for the node.
@@ -398,7 +402,7 @@ impl Rig {
 
     /// Leaves everything as it is when dropped.
     pub fn keep(&mut self) {
-        self.keep = true;
+        self.dir.keep();
     }
 }
 
@@ -406,7 +410,7 @@ impl Drop for Rig {
     /// Best effort, each step whatever became of the one before: this runs when something
     /// has gone wrong as well.
     fn drop(&mut self) {
-        if self.keep {
+        if self.dir.is_kept() {
             return;
         }
         let point = self.mountpoint();
@@ -422,7 +426,6 @@ impl Drop for Rig {
             child.kill().ok();
             child.wait().ok();
         }
-        fs::remove_dir_all(&self.dir).ok();
     }
 }
 
@@ -431,9 +434,4 @@ fn kib(text: &str, name: &str) -> Outcome<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or("the kernel does not say")?;
     let kib: u64 = line.trim_end_matches("kB").trim().parse()?;
     Ok(kib << 10)
-}
-
-/// Where everything of a rig of this process is.
-fn directory(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("ebb-{name}-{}", std::process::id()))
 }

@@ -274,6 +274,7 @@ fn wait(mut done: impl FnMut() -> Outcome<bool>, otherwise: &str) -> Outcome<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn versions_are_found_in_what_programs_say() {
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_note_anywhere_says_that_something_is_not_sent() {
-        let root = std::env::temp_dir().join(format!("ebb-notes-{}", std::process::id()));
+        let root = Scratch::new("notes").unwrap();
         let deep = root.join("a/b");
         fs::create_dir_all(&deep).unwrap();
         let note = |dirty: bool| fs::write(deep.join("file"), format!("{{\n\t\"Dirty\": {dirty}\n}}")).unwrap();
@@ -296,6 +297,5 @@ mod tests {
         assert!(any_dirty(&root).unwrap());
         note(false);
         assert!(!any_dirty(&root).unwrap() && !any_dirty(&root.join("none")).unwrap());
-        fs::remove_dir_all(&root).unwrap();
     }
 }

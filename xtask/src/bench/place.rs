@@ -5,6 +5,7 @@ use super::line::{self, Line};
 use super::peers::{Peer, Programs};
 use super::put_aside;
 use crate::rig::{Rig, Shape};
+use crate::scratch::Scratch;
 use crate::{Outcome, tool};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -134,22 +135,18 @@ pub struct Places {
     binaries: PathBuf,
     examples: PathBuf,
     setup: Setup,
-    native: PathBuf,
-    memory: Option<PathBuf>,
-    servers: Vec<(Column, Server)>,
-    ebb: Option<Rig>,
     programs: Option<Programs>,
+    // Dropped in this order: peers are over ebb's S3 server, and all is mounted below native.
+    servers: Vec<(Column, Server)>,
     peers: Vec<Peer>,
+    ebb: Option<Rig>,
+    native: Scratch,
+    memory: Option<Scratch>,
 }
 
-/// Where tmpfs is, on every distribution.
-const MEMORY: &str = "/dev/shm";
-
 impl Places {
-    /// `TMPDIR` says on which disk.
     pub fn new(binaries: &Path, examples: &Path, programs: Option<Programs>, setup: Setup) -> Outcome<Places> {
-        let native = std::env::temp_dir().join(format!("ebb-bench-{}", std::process::id()));
-        fs::create_dir(&native).map_err(|error| format!("{}: {error}", native.display()))?;
+        let native = Scratch::new("bench")?;
         let (binaries, examples) = (binaries.to_owned(), examples.to_owned());
         Ok(Places { binaries, examples, setup, native, memory: None, servers: Vec::new(), ebb: None, programs, peers: Vec::new() })
     }
@@ -170,12 +167,11 @@ impl Places {
                 Ok(path)
             }
             Column::Memory => {
-                let path = Path::new(MEMORY).join(self.native.file_name().ok_or("the directory has no name")?);
-                if self.memory.is_none() {
-                    fs::create_dir(&path)?;
-                    self.memory = Some(path.clone());
-                }
-                Ok(path)
+                let memory = match self.memory.take() {
+                    Some(memory) => memory,
+                    None => Scratch::in_memory("bench")?,
+                };
+                Ok(self.memory.insert(memory).to_path_buf())
             }
             Column::Passthrough | Column::Noop => {
                 if let Some((_, server)) = self.servers.iter().find(|(served, _)| *served == column) {
@@ -281,7 +277,7 @@ impl Places {
     pub fn settle(&mut self, column: Column) -> Outcome<()> {
         self.drain(column)?;
         // What a place leaves for the disk is not the next one's to wait for.
-        tool::run(Command::new("sync").arg("--file-system").arg(&self.native))
+        tool::run(Command::new("sync").arg("--file-system").arg(&*self.native))
     }
 
     /// The bytes of all of ebb's requests of these kinds since it was mounted.
@@ -297,22 +293,8 @@ impl Places {
 
     /// The file system that `native` is, for the report.
     pub fn native_kind(&self) -> Outcome<String> {
-        let kind = tool::output(Command::new("stat").args(["--file-system", "--format=%T"]).arg(&self.native))?;
+        let kind = tool::output(Command::new("stat").args(["--file-system", "--format=%T"]).arg(&*self.native))?;
         Ok(kind.trim().to_owned())
-    }
-}
-
-impl Drop for Places {
-    fn drop(&mut self) {
-        self.servers.clear();
-        // They are over ebb's S3 server.
-        self.peers.clear();
-        self.ebb = None;
-        for path in self.memory.iter().chain([&self.native]) {
-            if let Err(error) = fs::remove_dir_all(path) {
-                eprintln!("{} is left behind: {error}", path.display());
-            }
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Mounts;
 use crate::rig::Rig;
+use crate::scratch::Scratch;
 use crate::{Outcome, name_of, tool};
 use std::fs;
 use std::path::PathBuf;
@@ -26,12 +27,10 @@ pub fn everywhere<T>(on: &Mounts, flags: &[&str], mut suite: impl FnMut(&mut Gro
     let binaries = tool::build(&["ebb", "ebb-s3-server"], on.release)?;
     let mut results = Vec::new();
     if !on.mounts_only {
-        let native = tool::conformance()?.join(format!("disk-{}", std::process::id()));
-        fs::create_dir(&native)?;
-        let mut disk = Ground { name: DISK.to_owned(), dir: native, rig: None };
-        let result = suite(&mut disk);
-        fs::remove_dir_all(&disk.dir)?;
-        results.push((disk.name, result?));
+        let native = Scratch::beside_suites("disk")?;
+        let mut disk = Ground { name: DISK.to_owned(), dir: native.to_path_buf(), rig: None };
+        let result = suite(&mut disk)?;
+        results.push((disk.name, result));
     }
     for shape in &on.mount {
         let mut rig = Rig::new(*shape, &binaries)?.with(flags);

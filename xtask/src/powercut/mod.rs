@@ -17,6 +17,7 @@ use crate::recoveries::Recoveries;
 use crate::rig::{Rig, Shape};
 use crate::rng::Rng;
 use crate::rounds::Rounds;
+use crate::scratch::Scratch;
 use crate::workload::{AtWork, Crew, Mix};
 use disk::Lost;
 use layer::Layer;
@@ -29,10 +30,10 @@ use std::time::{Duration, Instant};
 
 pub fn run(rounds: &Rounds) -> Outcome<()> {
     let binaries = rounds.build()?;
-    let place = Place::new()?;
+    let place = Scratch::new("powercut")?;
     let mut rng = Rng(rounds.seed);
-    let boot = Boot::first(&place.0, &binaries, &mut rng)?;
-    trial::run(&place.0)?;
+    let boot = Boot::first(&place, &binaries, &mut rng)?;
+    trial::run(&place)?;
     rounds.announce("power cuts");
     for shape in &rounds.mount {
         let mut site = Site::new(*shape, &binaries, &boot, Rng(rng.draw()))?;
@@ -45,24 +46,6 @@ pub fn run(rounds: &Rounds) -> Outcome<()> {
         rounds.judge(*shape, outcome, || site.leave())?;
     }
     Ok(())
-}
-
-/// A directory of this run, gone with it.
-struct Place(PathBuf);
-
-impl Place {
-    fn new() -> Outcome<Place> {
-        let path = std::env::temp_dir().join(format!("ebb-powercut-{}", std::process::id()));
-        fs::create_dir(&path)?;
-        Ok(Place(path))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Best effort: what is left is in the machine's directory for such things.
-        fs::remove_dir_all(&self.0).ok();
-    }
 }
 
 /// A mount whose node is on a machine that loses power.

@@ -473,13 +473,13 @@ fn punch(file: &OsFile, offset: usize, len: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     /// Situation: the same work is done to the oracle and to this machine's disk. Danger: the oracle is wrong of what it judges by.
     /// Expectation: it sees what is there, and every change that nobody made.
     #[test]
     fn the_oracle_knows_what_a_file_system_does() {
-        let place = std::env::temp_dir().join(format!("ebb-tree-{}", std::process::id()));
-        fs::create_dir(&place).unwrap();
+        let place = Scratch::new("tree").unwrap();
         let mut worker = TreeWorker::new(&place, 0, 7).unwrap();
         while worker.done() < 2000 {
             let Some(operation) = worker.draw() else { continue };
@@ -499,7 +499,6 @@ mod tests {
         worker.verify().unwrap();
         punch(&OpenOptions::new().write(true).open(dir.join(&file)).unwrap(), 0, 1 << 20).unwrap();
         assert!(is_finding(&mut worker), "a hole");
-        fs::remove_dir_all(&place).unwrap();
     }
 
     impl Tree {

@@ -9,6 +9,7 @@ mod redis;
 mod sqlite;
 
 use super::{Ground, Mounts, Results, Verdict, ground, results};
+use crate::scratch::Scratch;
 use crate::{Outcome, name_of, tool};
 use clap::ValueEnum;
 use std::fs;
@@ -74,12 +75,9 @@ impl Program {
 }
 
 pub fn run(on: &Mounts, programs: &[Program], kills: u32) -> Outcome<()> {
-    let place = tool::conformance()?.join(format!("reference-{}", std::process::id()));
-    let outcome = prepare(programs, &place).and_then(|()| ground::everywhere(on, &[], |ground| all(programs, &place, ground, kills)));
-    if place.exists() {
-        fs::remove_dir_all(&place)?;
-    }
-    results::judge("programs", &outcome?)
+    let place = Scratch::beside_suites("reference")?;
+    prepare(programs, &place)?;
+    results::judge("programs", &ground::everywhere(on, &[], |ground| all(programs, &place, ground, kills))?)
 }
 
 fn prepare(programs: &[Program], place: &Path) -> Outcome<()> {

@@ -2,12 +2,13 @@
 //! that was answered is there, the balances agree, and pg_amcheck finds nothing.
 
 use super::shell;
+use crate::scratch::Scratch;
 use crate::{Outcome, tool};
 use std::fs;
 use std::io;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -54,15 +55,14 @@ pub fn look_again(dir: &Path) -> Outcome<()> {
 struct Cluster {
     data: String,
     /// Sockets and the log, on this machine's disk.
-    beside: PathBuf,
+    beside: Scratch,
 }
 
 impl Cluster {
     fn of(dir: &Path) -> Outcome<Cluster> {
-        let beside = std::env::temp_dir().join(format!("ebb-postgres-{}", std::process::id()));
-        fs::create_dir_all(&beside)?;
+        let beside = Scratch::new("postgres")?;
         let (user, group) = (id("-u")?, id("-g")?);
-        for place in [dir, &beside] {
+        for place in [dir, &*beside] {
             chown(place, Some(user), Some(group))?;
         }
         Ok(Cluster { data: dir.join("data").display().to_string(), beside })
@@ -72,8 +72,8 @@ impl Cluster {
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]).arg(Path::new(PROGRAMS).join(program));
-        command.args(arguments).env("PGHOST", &self.beside).env("PGDATABASE", "postgres").env("PGUSER", "postgres");
-        command.stdin(Stdio::null()).current_dir(&self.beside);
+        command.args(arguments).env("PGHOST", &*self.beside).env("PGDATABASE", "postgres").env("PGUSER", "postgres");
+        command.stdin(Stdio::null()).current_dir(&*self.beside);
         command
     }
 
@@ -127,12 +127,6 @@ impl Cluster {
 
     fn amcheck(&self) -> Outcome<()> {
         self.run("pg_amcheck", &["--all", "--install-missing", "--heapallindexed", "--parent-check"]).map(drop)
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.beside).ok();
     }
 }
 
