@@ -9,8 +9,10 @@ mod crash;
 mod demo;
 mod finding;
 mod fuzz;
+mod guard;
 mod licences;
 mod memory;
+mod mounts;
 mod powercut;
 mod recoveries;
 mod rig;
@@ -154,7 +156,16 @@ enum Command {
 const DEFAULT_SEEDS: u64 = 200;
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    let outcome = if guard::is_above() { perform(command).map(|()| ExitCode::SUCCESS) } else { guard::run() };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("xtask: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn perform(command: Command) -> Outcome<()> {
+    match command {
         Command::Arrows => arrows::run(),
         Command::Bans => bans::run(),
         Command::Licences => licences::run(),
@@ -175,13 +186,6 @@ fn main() -> ExitCode {
         Command::StoreFaults { faults, seconds, seed, release } => store_faults::run(&faults, seconds, seed, release),
         Command::Powercut(rounds) => powercut::run(&rounds),
         Command::Crash(rounds) => crash::run(&rounds),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("xtask: {error}");
-            ExitCode::FAILURE
-        }
     }
 }
 

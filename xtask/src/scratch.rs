@@ -1,6 +1,7 @@
 //! Directories of a run, which are known by their names to be its own.
 
 use crate::{Outcome, tool};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::ops::Deref;
@@ -59,6 +60,29 @@ impl Drop for Scratch {
     }
 }
 
+fn is_of(file_name: &OsStr, run: u32) -> bool {
+    file_name.to_str().and_then(|name| name.strip_prefix("ebb-")?.strip_suffix(&format!("-{run}"))).is_some()
+}
+
+/// Whether a path is in a directory of that run.
+pub fn holds(path: &Path, run: u32) -> bool {
+    path.iter().any(|part| is_of(part, run))
+}
+
+/// Removes what is left of a run that has ended.
+pub fn remove_all(run: u32) -> Outcome<()> {
+    let places = [std::env::temp_dir(), MEMORY.into(), tool::conformance()?];
+    for place in places.iter().filter(|place| place.exists()) {
+        for entry in fs::read_dir(place)? {
+            let entry = entry?;
+            if is_of(&entry.file_name(), run) {
+                remove(&entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
 fn remove(path: &Path) {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => eprintln!("{} is left behind: {error}", path.display()),
@@ -68,3 +92,17 @@ fn remove(path: &Path) {
 
 /// Where tmpfs is, on every distribution.
 const MEMORY: &str = "/dev/shm";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Danger: another run's directory is removed, or the one that a user's daemons have.
+    #[test]
+    fn a_run_knows_its_own_directories() {
+        let run = std::process::id();
+        let scratch = Scratch::new("own").unwrap();
+        assert!(holds(&scratch.join("mnt"), run) && !holds(&scratch, run + 1) && !holds(&scratch, run % 10));
+        assert!(!holds(Path::new("/tmp/ebb-65534"), 65534) && holds(Path::new("/tmp/ebb-x-65534"), 65534));
+    }
+}

@@ -29,7 +29,6 @@ use report::{Report, Taken};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 pub use tables::Table;
 
@@ -50,19 +49,8 @@ struct Peers {
     absent: Vec<(Column, String)>,
 }
 
-/// Whoever interrupts a run waits for the measurement under way, and finds nothing left behind.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn interrupt(_: libc::c_int) {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
 pub fn run(wanted: Wanted) -> Outcome<()> {
     curl::check()?;
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the handler does nothing but store to an atomic.
-        unsafe { libc::signal(signal, interrupt as extern "C" fn(libc::c_int) as libc::sighandler_t) };
-    }
     let binaries = tool::build(&["ebb", "ebb-s3-server"], true)?;
     let examples = tool::build_examples("ebb-fuse", &["noop", "passthrough"])?;
     let rows: Vec<&tables::Row> =
@@ -90,9 +78,6 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
         for taken in &mut taken {
             let row = taken.row;
             for column in taken.columns() {
-                if INTERRUPTED.load(Ordering::Relaxed) {
-                    return Err("interrupted".into());
-                }
                 eprint!("\rround {round} of {}: {}, {:<30}", wanted.rounds, row.name, column.name());
                 let turned = places.turn_to(column);
                 let measured = turned.and_then(|()| (row.measure)(&mut places, column));

@@ -5,7 +5,7 @@ use super::moosefs::Cluster;
 use super::place::Column;
 use super::put_aside;
 use crate::rig::Store;
-use crate::{Outcome, tool};
+use crate::{Outcome, mounts, tool};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -256,8 +256,7 @@ fn any_dirty(notes: &Path) -> Outcome<bool> {
 }
 
 fn is_mounted(point: &Path) -> Outcome<bool> {
-    let point = point.display().to_string();
-    Ok(fs::read_to_string("/proc/mounts")?.lines().any(|line| line.split(' ').nth(1) == Some(&point)))
+    Ok(mounts::of(std::process::id())?.iter().any(|mounted| mounted == point))
 }
 
 fn wait(mut done: impl FnMut() -> Outcome<bool>, otherwise: &str) -> Outcome<()> {

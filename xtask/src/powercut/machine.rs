@@ -3,8 +3,8 @@
 //! A node tells a power cut from the death of its process by the machine's boot id. So everything
 //! happens in a mount namespace of its own, where a file stands in for the kernel's.
 
-use crate::Outcome;
 use crate::rng::Rng;
+use crate::{Outcome, mounts};
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -45,11 +45,7 @@ impl Boot {
 /// Gives up what else is mounted on the machine: in here it would stay mounted, and its device
 /// busy, after its owner has taken it away.
 fn let_go(needed: &[PathBuf]) -> Outcome<()> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(MOUNT_POINT));
-    // What lies on top comes last.
-    for point in points.collect::<Vec<_>>().into_iter().rev() {
-        let point = Path::new(point);
+    for point in mounts::of(std::process::id())?.iter().rev() {
         if SYSTEM.iter().any(|system| point.starts_with(system)) || needed.iter().any(|path| path.starts_with(point)) {
             continue;
         }
@@ -64,9 +60,6 @@ fn let_go(needed: &[PathBuf]) -> Outcome<()> {
 
 /// Kept with all that is mounted below them.
 const SYSTEM: [&str; 3] = ["/dev", "/proc", "/sys"];
-
-/// Field 5 of a line of proc_pid_mountinfo(5).
-const MOUNT_POINT: usize = 4;
 
 fn mount(source: Option<&Path>, target: &Path, flags: libc::c_ulong) -> io::Result<()> {
     let string = |path: &Path| CString::new(path.as_os_str().as_bytes());

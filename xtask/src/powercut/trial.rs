@@ -12,7 +12,7 @@ const CUTS: u64 = 24;
 pub fn run(dir: &Path) -> Outcome<()> {
     let (mut kept, mut lost) = (0, 0);
     for seed in 0..CUTS {
-        match once(&dir.join(format!("trial {seed}")), seed)? {
+        match once(&dir.join(format!("trial-{seed}")), seed)? {
             true => kept += 1,
             false => lost += 1,
         }

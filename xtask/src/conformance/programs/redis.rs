@@ -2,8 +2,8 @@
 //! append, and nothing that it answered is missing when it is back.
 
 use super::shell;
+use crate::scratch::Scratch;
 use crate::{Outcome, tool};
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 const CLIENTS: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
+const SOCKET: &str = "socket";
 
 pub fn prepare() -> Outcome<()> {
     tool::debian(Path::new("/usr/bin/redis-server"), "redis-server")
@@ -26,7 +27,7 @@ pub fn work(dir: &Path, kills: u32) -> Outcome<()> {
             .iter()
             .enumerate()
             .map(|(list, last)| {
-                let (socket, last) = (server.socket.clone(), *last);
+                let (socket, last) = (server.socket(), *last);
                 std::thread::spawn(move || append(&socket, list, last))
             })
             .collect();
@@ -73,7 +74,7 @@ fn append(socket: &Path, list: usize, last: u64) -> Result<u64, String> {
 
 /// How many entries a list has; each is the number of its place.
 fn check(server: &Server, list: usize) -> Outcome<u64> {
-    let mut connection = Connection::to(&server.socket)?;
+    let mut connection = Connection::to(&server.socket())?;
     let list = format!("list-{list}");
     let answer = connection.ask(&["LLEN", &list])?;
     let len: u64 = answer.strip_prefix(':').ok_or_else(|| format!("LLEN: {answer}"))?.parse()?;
@@ -122,24 +123,25 @@ impl Connection {
 /// Killed when dropped.
 struct Server {
     child: Child,
-    socket: PathBuf,
+    /// Its socket, on this machine's disk.
+    beside: Scratch,
 }
 
 impl Server {
     fn start(dir: &Path) -> Outcome<Server> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let socket = std::env::temp_dir().join(format!("ebb-redis-{}-{count}", std::process::id()));
+        let beside = Scratch::new(&format!("redis-{count}"))?;
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
         // The log is written anew every few seconds.
         command.args(["--auto-aof-rewrite-min-size", "64kb", "--auto-aof-rewrite-percentage", "50", "--loglevel", "warning"]);
-        command.arg("--unixsocket").arg(&socket).arg("--dir").arg(dir).current_dir(dir);
+        command.arg("--unixsocket").arg(beside.join(SOCKET)).arg("--dir").arg(dir).current_dir(dir);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let mut server = Server { child, socket };
+        let mut server = Server { child, beside };
         let began = Instant::now();
         loop {
-            let answer = Connection::to(&server.socket).and_then(|mut connection| connection.ask(&["PING"]));
+            let answer = Connection::to(&server.socket()).and_then(|mut connection| connection.ask(&["PING"]));
             match answer {
                 Ok(answer) if answer == "+PONG" => return Ok(server),
                 // It is still reading its log, or does not listen yet.
@@ -147,6 +149,10 @@ impl Server {
                 answer => return Err(format!("the server does not start: {answer:?}").into()),
             }
         }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.beside.join(SOCKET)
     }
 
     fn kill(&mut self) {
@@ -159,6 +165,5 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
-        fs::remove_file(&self.socket).ok();
     }
 }
