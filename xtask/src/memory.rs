@@ -61,14 +61,10 @@ fn sent(entries: u64, binaries: &Path) -> Outcome<()> {
     row(&rig, most, &format!("make {entries} FIFOs in one directory, which are sent meanwhile"), || {
         make_entries(&names, libc::S_IFIFO, entries)
     })?;
-    let flush = || -> Outcome<()> {
-        tool::output(&mut rig.ebb(&["flush", &top.display().to_string()]))?;
-        Ok(())
-    };
-    row(&rig, most, "flush it", flush)?;
+    row(&rig, most, "flush it", || rig.flush())?;
     row(&rig, most, "make one more, and flush it", || {
         make(&names, libc::S_IFIFO, entries)?;
-        flush()
+        rig.flush()
     })?;
     rig.umount()?;
     rig.drop_cache()?;

@@ -299,6 +299,11 @@ impl Rig {
         Ok(())
     }
 
+    /// Returns when the bucket has everything.
+    pub fn flush(&self) -> Outcome<()> {
+        tool::output(&mut self.ebb(&["flush", &self.mountpoint().display().to_string()])).map(drop)
+    }
+
     /// What `ebb fsck` finds of the mount is a finding.
     pub fn fsck(&self) -> Outcome<()> {
         self.fsck_with(&[]).map(drop)

@@ -268,7 +268,7 @@ impl Places {
     /// Waits until the bucket has everything.
     pub fn drain(&mut self, column: Column) -> Outcome<()> {
         if let (Column::Ebb, Some(rig)) = (column, &self.ebb) {
-            tool::output(&mut rig.ebb(&["flush", &rig.mountpoint().display().to_string()]))?;
+            rig.flush()?;
         }
         self.peers.iter().filter(|peer| peer.column() == column).try_for_each(Peer::settle)
     }

@@ -196,10 +196,10 @@ fn round_trip(server: Server, running: &Running, binaries: &Path) -> Outcome<()>
     rig.mount("")?;
     write(&reference)?;
     write(&mount)?;
-    tool::output(&mut rig.ebb(&["flush", &mount.display().to_string()]))?;
+    rig.flush()?;
     change(&reference)?;
     change(&mount)?;
-    tool::output(&mut rig.ebb(&["fsck", &mount.display().to_string()]))?;
+    rig.fsck()?;
     tree::copy_times(&reference, &mount)?;
     rig.umount()?;
     rig.drop_cache()?;

@@ -65,7 +65,7 @@ fn story(rig: &mut Rig, archives: &[std::path::PathBuf], table: &mut Table) -> O
 
     let began = Instant::now();
     let point = mount.display().to_string();
-    tool::output(&mut rig.ebb(&["flush", &point]))?;
+    rig.flush()?;
     let fsck = tool::output(&mut rig.ebb(&["fsck", &point]))?;
     table.add("flush and fsck", began.elapsed(), fsck.trim().to_owned());
 

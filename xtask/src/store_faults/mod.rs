@@ -291,8 +291,7 @@ fn troubles(rig: &Rig) -> Outcome<Vec<Trouble>> {
 /// How long until nothing is dirty any more. What is wrong may be said a little longer, until it is seen that it is not.
 fn drain(rig: &Rig) -> Outcome<Duration> {
     let began = Instant::now();
-    let root = rig.mountpoint().display().to_string();
-    while let Err(error) = tool::output(&mut rig.ebb(&["flush", &root])) {
+    while let Err(error) = rig.flush() {
         if began.elapsed() > DRAIN {
             return Err(format!("not drained after {DRAIN:?}: {error}").into());
         }
