@@ -77,7 +77,12 @@ impl Store {
     }
 
     pub fn endpoint(&self) -> Option<&str> {
-        self.environment.iter().find(|(name, _)| *name == "EBB_ENDPOINT").map(|(_, value)| value.as_str())
+        self.variable("EBB_ENDPOINT")
+    }
+
+    /// Of its environment.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.as_str())
     }
 }
 

@@ -48,15 +48,16 @@ fn kill(whom: i32, signal: i32) -> Outcome<()> {
     }
 }
 
-pub fn has(program: &str) -> bool {
-    let probe = Command::new(program).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    probe.is_ok_and(|status| status.success())
+/// Whether a program is there, which tells its version if it is asked so.
+pub fn has(program: &str, version: &str) -> bool {
+    let mut probe = Command::new(program);
+    probe.arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    probe.status().is_ok_and(|status| status.success())
 }
 
-/// Fails with the reason if a program is not there.
+/// Fails with the reason if it is not.
 pub fn needs(program: &str, version: &str, why: &str) -> Outcome<()> {
-    let found = Command::new(program).arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) { Ok(()) } else { Err(format!("{program} is missing: {why}").into()) }
+    if has(program, version) { Ok(()) } else { Err(format!("{program} is missing: {why}").into()) }
 }
 
 /// Installs a package of Debian unless `program` is there.
@@ -94,15 +95,7 @@ pub fn build(packages: &[&str], release: bool) -> Outcome<PathBuf> {
     if let Some(there) = std::env::var_os("EBB_BINARIES") {
         return Ok(there.into());
     }
-    let mut command = Command::new(cargo());
-    command.args(["build", "--locked", "--quiet"]).current_dir(root());
-    for package in packages {
-        command.args(["-p", package]);
-    }
-    if release {
-        command.arg("--release");
-    }
-    run(&mut command)?;
+    run(building(packages).args(release.then_some("--release")))?;
     Ok(target().join(if release { "release" } else { "debug" }))
 }
 
@@ -113,9 +106,7 @@ pub fn build_planted() -> Outcome<PathBuf> {
         return Ok(there.into());
     }
     let (packages, place) = (["ebb", "ebb-s3-server"], target().join("planted"));
-    let mut command = Command::new(cargo());
-    command.args(["build", "--locked", "--quiet", "--features", "ebb/planted"]).current_dir(root());
-    run(command.args(packages.iter().flat_map(|package| ["-p", package])))?;
+    run(building(&packages).args(["--features", "ebb/planted"]))?;
     std::fs::create_dir_all(&place)?;
     for binary in packages {
         std::fs::copy(target().join("debug").join(binary), place.join(binary))?;
@@ -130,13 +121,14 @@ pub fn build_examples(package: &str, names: &[&str]) -> Outcome<PathBuf> {
     if let Some(there) = std::env::var_os("EBB_BINARIES") {
         return Ok(PathBuf::from(there).join("examples"));
     }
-    let mut command = Command::new(cargo());
-    command.args(["build", "--locked", "--quiet", "--release", "-p", package]).current_dir(root());
-    for name in names {
-        command.args(["--example", name]);
-    }
-    run(&mut command)?;
+    run(building(&[package]).arg("--release").args(names.iter().flat_map(|name| ["--example", name])))?;
     Ok(target().join("release/examples"))
+}
+
+fn building(packages: &[&str]) -> Command {
+    let mut command = Command::new(cargo());
+    command.args(["build", "--locked", "--quiet"]).args(packages.iter().flat_map(|package| ["-p", package])).current_dir(root());
+    command
 }
 
 /// Installs a binary crate below the target directory, unless it is there.

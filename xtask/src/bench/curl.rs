@@ -1,8 +1,8 @@
 //! Requests to the store itself, made by `curl`.
 
 use super::place::Places;
+use crate::Outcome;
 use crate::rig::Store;
-use crate::{Outcome, tool};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -92,8 +92,8 @@ pub fn run(places: &mut Places, lists: Vec<Vec<Request>>) -> Outcome<()> {
 
 /// With keys below another URL of the store.
 pub fn run_below(store: &Store, url: &str, lists: Vec<Vec<Request>>) -> Outcome<()> {
-    let of = |name: &str| store.environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.clone());
-    let user = of("AWS_ACCESS_KEY_ID").zip(of("AWS_SECRET_ACCESS_KEY")).map(|(id, secret)| format!("{id}:{secret}"));
+    let user =
+        store.variable("AWS_ACCESS_KEY_ID").zip(store.variable("AWS_SECRET_ACCESS_KEY")).map(|(id, secret)| format!("{id}:{secret}"));
     let user = user.ok_or("the store's credentials are not known")?;
     let (bucket, below) = url.trim_start_matches("s3://").split_once('/').ok_or("nothing is below the bucket")?;
     let bucket = format!("{}/{bucket}", store.endpoint().ok_or("the store has no endpoint")?);
@@ -111,10 +111,6 @@ pub fn run_below(store: &Store, url: &str, lists: Vec<Vec<Request>>) -> Outcome<
         }
     }
     Ok(())
-}
-
-pub fn check() -> Outcome<()> {
-    if tool::has("curl") { Ok(()) } else { Err("curl is missing: it reads objects beside ebb".into()) }
 }
 
 #[cfg(test)]

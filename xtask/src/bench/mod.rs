@@ -50,7 +50,7 @@ struct Peers {
 }
 
 pub fn run(wanted: Wanted) -> Outcome<()> {
-    curl::check()?;
+    tool::needs("curl", "--version", "it reads objects beside ebb")?;
     let binaries = tool::build(&["ebb", "ebb-s3-server"], true)?;
     let examples = tool::build_examples("ebb-fuse", &["noop", "passthrough"])?;
     let rows: Vec<&tables::Row> =

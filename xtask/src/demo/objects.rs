@@ -1,8 +1,8 @@
 //! The objects behind the mount, read by a client that knows nothing of ebb.
 
-use crate::Outcome;
+use super::work::files;
 use crate::rig::Rig;
-use crate::tool;
+use crate::{Outcome, tool};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ const SAMPLE: usize = 200;
 pub fn compare(rig: &Rig, reference: &Path) -> Outcome<String> {
     let copy = rig.dir.join("objects");
     fs::create_dir(&copy)?;
-    let with_aws = tool::has("aws");
+    let with_aws = tool::has("aws", "--version");
     match with_aws {
         true => sync(rig, &copy)?,
         false => fetch(rig, reference, &copy)?,
@@ -50,7 +50,7 @@ fn sync(rig: &Rig, copy: &Path) -> Outcome<()> {
 
 /// Plain names only: what must be encoded in a URL is aws's to show.
 fn fetch(rig: &Rig, reference: &Path, copy: &Path) -> Outcome<()> {
-    let of = |name: &str| rig.store.environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.clone());
+    let of = |name: &str| rig.store.variable(name).map(str::to_owned);
     let from_environment = |name: &str| of(name).or_else(|| std::env::var(name).ok()).ok_or_else(|| format!("{name} is not set"));
     let user = format!("{}:{}", from_environment("AWS_ACCESS_KEY_ID")?, from_environment("AWS_SECRET_ACCESS_KEY")?);
     let endpoint = rig.store.endpoint().ok_or("without aws an endpoint is needed")?;
@@ -73,18 +73,4 @@ fn fetch(rig: &Rig, reference: &Path, copy: &Path) -> Outcome<()> {
         tool::output(&mut command)?;
     }
     Ok(())
-}
-
-fn files(root: &Path) -> Outcome<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(root)? {
-        let entry = entry?;
-        match entry.file_type()? {
-            kind if kind.is_dir() => found.extend(files(&entry.path())?),
-            kind if kind.is_file() => found.push(entry.path()),
-            _ => {}
-        }
-    }
-    found.sort();
-    Ok(found)
 }

@@ -38,8 +38,7 @@ pub fn unpack(archive: &Path, to: &Path) -> Outcome<()> {
 
 /// Changes of every kind, the same whatever the place. Gives their number.
 pub fn edit(root: &Path) -> Outcome<usize> {
-    let mut files = files(root)?;
-    files.sort();
+    let files = files(root)?;
     let mut count = 0;
     for (index, path) in files.iter().enumerate() {
         count += 1;
@@ -110,8 +109,8 @@ pub fn grep(root: &Path, word: &[u8]) -> Outcome<usize> {
     Ok(found)
 }
 
-/// Regular files, each name once.
-fn files(root: &Path) -> Outcome<Vec<PathBuf>> {
+/// Regular files, each name once, in order.
+pub fn files(root: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![root.to_owned()];
     while let Some(dir) = open.pop() {
@@ -125,6 +124,7 @@ fn files(root: &Path) -> Outcome<Vec<PathBuf>> {
             }
         }
     }
+    found.sort();
     Ok(found)
 }
 

@@ -40,11 +40,7 @@ impl Cold {
         tool::output(&mut rig.ebb(&["flush", &dir]))?;
         tool::output(&mut rig.ebb(&["evict", &dir]))?;
         // The kernel's own copies.
-        let dropped = fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").and_then(|mut file| {
-            use std::io::Write;
-            file.write_all(b"1")
-        });
-        dropped.map_err(|error| format!("the kernel's cache cannot be dropped: {error}"))?;
+        fs::write("/proc/sys/vm/drop_caches", "1").map_err(|error| format!("the kernel's cache cannot be dropped: {error}"))?;
         Ok(cold)
     }
 
