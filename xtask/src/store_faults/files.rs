@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 const COLD_FILES: usize = 20;
@@ -19,6 +19,39 @@ const LARGE_BYTES: usize = 20 << 20;
 
 const LARGE_PAUSE: Duration = Duration::from_millis(300);
 const LISTING_PAUSE: Duration = Duration::from_millis(50);
+
+/// Those who read, write and list beside the crew.
+pub struct Others {
+    stop: Arc<AtomicBool>,
+    reading: JoinHandle<Result<u64, String>>,
+    writing: JoinHandle<io::Result<Large>>,
+    listing: JoinHandle<()>,
+}
+
+impl Others {
+    pub fn start(root: &Path, cold: &Cold, rng: Rng) -> Others {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (cold, large, root) = (cold.clone(), Large::at(root), root.to_owned());
+        let reading = spawn(&stop, move |stop| cold.read_until(stop));
+        let writing = spawn(&stop, move |stop| large.write_until(rng, stop));
+        let listing = spawn(&stop, move |stop| list_until(&root, stop));
+        Others { stop, reading, writing, listing }
+    }
+
+    /// Gives how many reads have failed, and what the large file is to be.
+    pub fn stop(self) -> Outcome<(u64, Large)> {
+        self.stop.store(true, Ordering::Relaxed);
+        let failed = self.reading.join().map_err(|_| "the reader panicked")?.map_err(|error| format!("a file of the bucket: {error}"))?;
+        let large = self.writing.join().map_err(|_| "the writer panicked")?.map_err(|error| format!("the large file: {error}"))?;
+        self.listing.join().map_err(|_| "who lists panicked")?;
+        Ok((failed, large))
+    }
+}
+
+fn spawn<T: Send + 'static>(stop: &Arc<AtomicBool>, work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> JoinHandle<T> {
+    let stop = stop.clone();
+    thread::spawn(move || work(&stop))
+}
 
 /// Files that only the bucket has when the fault begins.
 #[derive(Clone)]
@@ -49,7 +82,7 @@ impl Cold {
     }
 
     /// Reads again and again; gives how many reads failed. Wrong bytes are the error.
-    pub fn read_until(&self, stop: &AtomicBool) -> Result<u64, String> {
+    fn read_until(&self, stop: &AtomicBool) -> Result<u64, String> {
         let mut failed = 0;
         for at in (0..COLD_FILES).cycle() {
             if stop.load(Ordering::Relaxed) {
@@ -82,11 +115,11 @@ pub struct Large {
 }
 
 impl Large {
-    pub fn at(root: &Path) -> Large {
+    fn at(root: &Path) -> Large {
         Large { path: root.join("large"), content: Vec::new() }
     }
 
-    pub fn write_until(mut self, mut rng: Rng, stop: &AtomicBool) -> io::Result<Large> {
+    fn write_until(mut self, mut rng: Rng, stop: &AtomicBool) -> io::Result<Large> {
         while !stop.load(Ordering::Relaxed) {
             self.content = rng.bytes(LARGE_BYTES);
             fs::write(&self.path, &self.content)?;
@@ -101,7 +134,7 @@ impl Large {
 }
 
 /// Lists every directory of the root, again and again. A bucket that misbehaves may not let it.
-pub fn list_until(root: &Path, stop: &AtomicBool) {
+fn list_until(root: &Path, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for dir in fs::read_dir(root).into_iter().flatten().flatten() {
             // A file is none, which is as good as a directory that cannot be listed.

@@ -10,17 +10,16 @@
 mod files;
 mod proxy;
 
+use crate::finding::at;
 use crate::rig::{Rig, Shape};
 use crate::rng::Rng;
 use crate::workload::{Crew, Mix};
 use crate::{Outcome, name_of, tool};
 use clap::ValueEnum;
-use files::{Cold, Large};
+use files::{Cold, Others};
 use proxy::{Proxy, Request, Seen};
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +70,11 @@ impl Fault {
     /// Nothing gets through, or next to nothing: the node can only try again, and has to say so.
     fn lasts(self) -> bool {
         matches!(self, Fault::SlowDown | Fault::ExpiredToken | Fault::ClockSkew | Fault::ReadOnly | Fault::Gone)
+    }
+
+    /// What it is once the fault is over.
+    fn afterwards(self) -> Option<Fault> {
+        (self == Fault::Unconditional).then_some(self)
     }
 
     /// Of the requests that it concerns.
@@ -133,29 +137,11 @@ struct Report {
 
 fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<Report> {
     let mut rng = Rng(seed);
-    let endpoint = rig.store.endpoint().ok_or("there is no endpoint")?;
-    let (proxy, endpoint) = Proxy::before(endpoint, rng.draw())?;
-    rig.store.set_endpoint(endpoint);
-    rig.store.environment.extend([("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())]);
-    if fault == Fault::StaleListings {
-        // Otherwise nothing is listed twice.
-        rig.store.environment.extend([("EBB_REVALIDATE", "1s".into())]);
-    }
-    // What it is once the fault is over.
-    let well = (fault == Fault::Unconditional).then_some(fault);
-    proxy.set(well);
-    if well.is_some() {
-        if rig.mount("").is_ok() {
-            return Err("it was mounted though the bucket cannot say who else serves it".into());
-        }
-        rig.set_flags(&["--take-over=now"]);
-    }
-    rig.mount("")?;
+    let proxy = mount_behind_proxy(fault, rig, rng.draw())?;
     let root = rig.mountpoint();
     let cold = Cold::make(rig, &mut rng)?;
     let crew = Crew::new(&root, Mix::Plain, &mut rng)?;
 
-    let stop = Arc::new(AtomicBool::new(false));
     let before = crew.done();
     let at_work = crew.start();
     thread::sleep(Duration::from_secs(1));
@@ -163,33 +149,19 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     if !early.is_empty() {
         return Err(format!("said to be wrong before the fault: {}", told(&early)).into());
     }
-    let seen_before = if well.is_some() { Seen::default() } else { proxy.seen() };
+    let seen_before = if fault.afterwards().is_some() { Seen::default() } else { proxy.seen() };
     let began = wall_secs()?;
     proxy.set(Some(fault));
-    let reading = {
-        let cold = cold.clone();
-        spawn(&stop, move |stop| cold.read_until(stop))
-    };
-    let writing = {
-        let (large, rng) = (Large::at(&root), Rng(rng.draw()));
-        spawn(&stop, move |stop| large.write_until(rng, stop))
-    };
-    let listing = {
-        let root = root.clone();
-        spawn(&stop, move |stop| files::list_until(&root, stop))
-    };
+    let others = Others::start(&root, &cold, Rng(rng.draw()));
     thread::sleep(duration);
     let spoils = Instant::now();
     while proxy.seen().spoiled == 0 && spoils.elapsed() < PATIENCE {
         thread::sleep(PACE);
     }
     let worked = spoils.elapsed() + duration;
-    stop.store(true, Ordering::Relaxed);
     let mut crew = at_work.stop()?;
     let seen = proxy.seen();
-    let failed_reads = reading.join().map_err(|_| "the reader panicked")?.map_err(|error| format!("a file of the bucket: {error}"))?;
-    let large = writing.join().map_err(|_| "the writer panicked")?.map_err(|error| format!("the large file: {error}"))?;
-    listing.join().map_err(|_| "who lists panicked")?;
+    let (failed_reads, large) = others.stop()?;
     if let Some(failed) = crew.failed() {
         return Err(format!("work did not go on from the cache: {failed}").into());
     }
@@ -201,26 +173,17 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
         return Err(format!("{requests} requests during the fault").into());
     }
     let said = quietly(fault, rig, began)?;
-    proxy.set(well);
+    proxy.set(fault.afterwards());
 
     let drained = drain(rig)?;
-    crew.verify()?;
-    cold.verify()?;
-    large.verify()?;
+    let mut verify = || crew.verify().and_then(|()| cold.verify()).and_then(|()| large.verify());
+    verify()?;
     rig.fsck()?;
     rig.umount()?;
     rig.drop_cache()?;
     rig.mount("")?;
-    crew.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
-    cold.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
-    large.verify().map_err(|error| format!("from the bucket alone: {error}"))?;
-    let began = Instant::now();
-    while let Err(left) = left_over(rig, &proxy.seen()) {
-        if began.elapsed() > DRAIN {
-            return Err(left);
-        }
-        thread::sleep(PACE);
-    }
+    verify().map_err(at("from the bucket alone"))?;
+    wait_for_the_rest_to_go(rig, &proxy)?;
     rig.fsck_bucket()?;
     rig.umount()?;
     let done = crew.done() - before;
@@ -231,6 +194,27 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
         drained.as_secs_f64()
     );
     Ok(Report { row, said })
+}
+
+/// The bucket is as it will be once the fault is over.
+fn mount_behind_proxy(fault: Fault, rig: &mut Rig, seed: u64) -> Outcome<Proxy> {
+    let endpoint = rig.store.endpoint().ok_or("there is no endpoint")?;
+    let (proxy, endpoint) = Proxy::before(endpoint, seed)?;
+    rig.store.set_endpoint(endpoint);
+    rig.store.environment.extend([("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())]);
+    if fault == Fault::StaleListings {
+        // Otherwise nothing is listed twice.
+        rig.store.environment.extend([("EBB_REVALIDATE", "1s".into())]);
+    }
+    proxy.set(fault.afterwards());
+    if fault == Fault::Unconditional {
+        if rig.mount("").is_ok() {
+            return Err("it was mounted though the bucket cannot say who else serves it".into());
+        }
+        rig.set_flags(&["--take-over=now"]);
+    }
+    rig.mount("")?;
+    Ok(proxy)
 }
 
 /// What the node takes and says while a fault lasts that began at `began`, and nobody uses the mount.
@@ -275,11 +259,6 @@ fn told(troubles: &[Trouble]) -> String {
     }
 }
 
-fn spawn<T: Send + 'static>(stop: &Arc<AtomicBool>, work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> JoinHandle<T> {
-    let stop = stop.clone();
-    thread::spawn(move || work(&stop))
-}
-
 fn troubles(rig: &Rig) -> Outcome<Vec<Trouble>> {
     let status = tool::output(&mut rig.ebb(&["status", &rig.mountpoint().display().to_string(), "--json"]))?;
     let status: serde_json::Value = serde_json::from_str(&status)?;
@@ -304,6 +283,17 @@ fn drain(rig: &Rig) -> Outcome<Duration> {
         left = troubles(rig)?;
     }
     if left.is_empty() { Ok(drained) } else { Err(format!("still said to be wrong when drained: {}", told(&left)).into()) }
+}
+
+fn wait_for_the_rest_to_go(rig: &Rig, proxy: &Proxy) -> Outcome<()> {
+    let began = Instant::now();
+    while let Err(left) = left_over(rig, &proxy.seen()) {
+        if began.elapsed() > DRAIN {
+            return Err(left);
+        }
+        thread::sleep(PACE);
+    }
+    Ok(())
 }
 
 /// Every object is a file's or a directory's, or one of those that the volume has, and no upload is open. What is below `.ebb/d/` and
