@@ -60,39 +60,9 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
     }
     let programs = wanted.peers.as_deref().map(Programs::new);
     let mut places = Places::new(&binaries, &examples, programs, wanted.table.setup())?;
-    let mut peers = Peers::default();
-    if wanted.peers.is_some() {
-        let named = rows.iter().flat_map(|row| row.columns).copied().filter(|column| column.is_peer());
-        for column in named.collect::<BTreeSet<Column>>() {
-            match places.start_peer(column) {
-                Ok(version) => peers.there.push((column, version)),
-                Err(why) => peers.absent.push((column, why.to_string())),
-            }
-        }
-    }
-    let mut busy = Busy::default();
+    let peers = if wanted.peers.is_some() { start_peers(&mut places, &rows) } else { Peers::default() };
     let mut taken: Vec<Taken> = rows.iter().map(|row| Taken::of(row, &peers.there)).collect();
-    for round in 1..=wanted.rounds {
-        places.turn_to(Column::Native)?;
-        busy.look()?;
-        for taken in &mut taken {
-            let row = taken.row;
-            for column in taken.columns() {
-                eprint!("\rround {round} of {}: {}, {:<30}", wanted.rounds, row.name, column.name());
-                let turned = places.turn_to(column);
-                let measured = turned.and_then(|()| (row.measure)(&mut places, column));
-                let measured = measured.and_then(|value| places.settle(column).map(|()| value));
-                match measured {
-                    Ok(value) => taken.add(column, value),
-                    Err(error) if column.is_peer() => taken.fail(column, error.to_string()),
-                    Err(error) => return Err(format!("{}, {}: {error}", row.name, column.name()).into()),
-                }
-            }
-        }
-    }
-    places.turn_to(Column::Native)?;
-    busy.look()?;
-    eprintln!();
+    let busy = measure(&mut places, &mut taken, wanted.rounds)?;
     let report = Report::new(wanted.table, wanted.rounds, taken, peers, &busy, &places)?;
     drop(places);
     println!("{}", report.markdown());
@@ -107,6 +77,45 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
         report.publish(path)?;
     }
     Ok(())
+}
+
+fn start_peers(places: &mut Places, rows: &[&tables::Row]) -> Peers {
+    let mut peers = Peers::default();
+    let named = rows.iter().flat_map(|row| row.columns).copied().filter(|column| column.is_peer());
+    for column in named.collect::<BTreeSet<Column>>() {
+        match places.start_peer(column) {
+            Ok(version) => peers.there.push((column, version)),
+            Err(why) => peers.absent.push((column, why.to_string())),
+        }
+    }
+    peers
+}
+
+/// Every row in every round. Says how busy the machine was before each round and after the last.
+fn measure(places: &mut Places, taken: &mut [Taken], rounds: usize) -> Outcome<Busy> {
+    let mut busy = Busy::default();
+    for round in 1..=rounds {
+        places.turn_to(Column::Native)?;
+        busy.look()?;
+        for taken in &mut *taken {
+            let row = taken.row;
+            for column in taken.columns() {
+                eprint!("\rround {round} of {rounds}: {}, {:<30}", row.name, column.name());
+                let turned = places.turn_to(column);
+                let measured = turned.and_then(|()| (row.measure)(places, column));
+                let measured = measured.and_then(|value| places.settle(column).map(|()| value));
+                match measured {
+                    Ok(value) => taken.add(column, value),
+                    Err(error) if column.is_peer() => taken.fail(column, error.to_string()),
+                    Err(error) => return Err(format!("{}, {}: {error}", row.name, column.name()).into()),
+                }
+            }
+        }
+    }
+    places.turn_to(Column::Native)?;
+    busy.look()?;
+    eprintln!();
+    Ok(busy)
 }
 
 /// The commit that is measured; `+` if there are changes on top of it.
