@@ -114,25 +114,7 @@ enum Command {
         release: bool,
     },
     /// Measure ebb beside what machine and kernel can do (docs/benchmarks.md).
-    Bench {
-        #[arg(value_enum)]
-        table: bench::Table,
-        /// Every row is measured this often in every column.
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-        rounds: u16,
-        /// Only rows whose names contain this.
-        #[arg(long, value_name = "WORDS")]
-        only: Option<String>,
-        /// Write everything that was measured to this file.
-        #[arg(long, value_name = "FILE")]
-        json: Option<PathBuf>,
-        /// Put the table into this page, in place of an older one, and its plot beside it.
-        #[arg(long, value_name = "FILE")]
-        markdown: Option<PathBuf>,
-        /// Also measure other file systems, whose programs are in `bin` of this directory or installed.
-        #[arg(long, value_name = "DIR")]
-        peers: Option<PathBuf>,
-    },
+    Bench(bench::Wanted),
     /// Let the bucket misbehave under load, and look for what was acknowledged and what is left over.
     StoreFaults {
         /// Which faults; all, one after the other, if none is named.
@@ -180,9 +162,7 @@ fn perform(command: Command) -> Outcome<()> {
         Command::Fuzz { targets, seconds } => fuzz::run(&targets, Duration::from_secs(seconds)),
         Command::Scale { keys, release } => scale::run(keys, release),
         Command::Memory { entries, release } => memory::run(entries, release),
-        Command::Bench { table, rounds, only, json, markdown, peers } => {
-            bench::run(bench::Wanted { table, rounds: rounds.into(), only, json, markdown, peers })
-        }
+        Command::Bench(wanted) => bench::run(wanted),
         Command::StoreFaults { faults, seconds, seed, release } => store_faults::run(&faults, seconds, seed, release),
         Command::Powercut(rounds) => powercut::run(&rounds),
         Command::Crash(rounds) => crash::run(&rounds),

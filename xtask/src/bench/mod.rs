@@ -22,6 +22,7 @@ mod report;
 mod tables;
 
 use crate::{Outcome, tool};
+use clap::Args;
 use peers::Programs;
 use place::{Column, Places};
 use quiet::Busy;
@@ -30,16 +31,27 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
-pub use tables::Table;
+use tables::Table;
 
+#[derive(Args)]
 pub struct Wanted {
-    pub table: Table,
-    pub rounds: usize,
-    pub only: Option<String>,
-    pub json: Option<PathBuf>,
-    pub markdown: Option<PathBuf>,
-    /// Where programs of peers are, if there are to be any.
-    pub peers: Option<PathBuf>,
+    #[arg(value_enum)]
+    table: Table,
+    /// Every row is measured this often in every column.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Only rows whose names contain this.
+    #[arg(long, value_name = "WORDS")]
+    only: Option<String>,
+    /// Write everything that was measured to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Put the table into this page, in place of an older one, and its plot beside it.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Also measure other file systems, whose programs are in `bin` of this directory or installed.
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
 }
 
 /// The peers of a table: versions of those that are mounted, and why others are not.
@@ -92,7 +104,7 @@ fn start_peers(places: &mut Places, rows: &[&tables::Row]) -> Peers {
 }
 
 /// Every row in every round. Says how busy the machine was before each round and after the last.
-fn measure(places: &mut Places, taken: &mut [Taken], rounds: usize) -> Outcome<Busy> {
+fn measure(places: &mut Places, taken: &mut [Taken], rounds: u16) -> Outcome<Busy> {
     let mut busy = Busy::default();
     for round in 1..=rounds {
         places.turn_to(Column::Native)?;

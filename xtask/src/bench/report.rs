@@ -92,7 +92,7 @@ impl Spread {
 
 pub struct Report {
     table: Table,
-    rounds: usize,
+    rounds: u16,
     taken: Vec<Taken>,
     columns: Vec<Column>,
     busy: bool,
@@ -104,7 +104,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(table: Table, rounds: usize, taken: Vec<Taken>, peers: Peers, busy: &Busy, places: &Places) -> Outcome<Report> {
+    pub fn new(table: Table, rounds: u16, taken: Vec<Taken>, peers: Peers, busy: &Busy, places: &Places) -> Outcome<Report> {
         let said = |program: &str, args: &[&str]| tool::output(Command::new(program).args(args)).map(|text| text.trim().to_owned());
         let mut machine = vec![
             ("date", said("date", &["-u", "+%F"])?),
