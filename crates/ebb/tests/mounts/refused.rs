@@ -80,6 +80,15 @@ fn failures_of_the_world() {
     assert!(!place.is_mounted("mnt"));
 }
 
+/// Situation: root of a container that may not mount. Expectation: it is told what is missing.
+#[test]
+fn root_that_may_not_mount() {
+    let place = Place::new();
+    let ebb = env!("CARGO_BIN_EXE_ebb");
+    let done = place.program("setpriv", &["--bounding-set=-sys_admin", ebb, "mount", place.url(), "mnt", "--data", "data"]);
+    done.refused(1, "it wants root with CAP_SYS_ADMIN");
+}
+
 #[test]
 fn buckets_that_cannot_be_used() {
     let place = Place::over_s3();

@@ -37,8 +37,16 @@ pub enum MountError {
     HelperFailed(String),
     #[error("io_uring is for mounts that share no locks: who waits for one could keep the next requests of its processor waiting")]
     RingWithLocks,
-    #[error("the kernel refused to mount: {0}")]
+    #[error("the kernel refused to mount: {0}{wants}", wants = what_it_wants(.0))]
     Refused(io::Error),
+}
+
+/// Root of a container is often not enough.
+fn what_it_wants(refusal: &io::Error) -> &'static str {
+    match refusal.raw_os_error() {
+        Some(libc::EPERM) => "; it wants root with CAP_SYS_ADMIN, which a container has to be given",
+        _ => "",
+    }
 }
 
 #[derive(Debug, Error)]
