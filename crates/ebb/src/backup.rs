@@ -8,10 +8,12 @@ use crate::fsck::ask;
 use crate::output;
 use crate::progress::Progress;
 use crate::settings;
+use crate::source::path_bytes;
 use ebb_cli::args::{Backup, Restore, TakeAway};
 use ebb_cli::member;
+use ebb_cli::render::with_path;
 use ebb_cli::units::Bytes;
-use ebb_model::{AdminReply, AdminRequest, Name, shown_path};
+use ebb_model::{AdminReply, AdminRequest, shown_path};
 use ebb_node::head::TakeOver;
 use ebb_node::{ENCRYPTION, Loss, Of, Options, Outlook, Restoring, TakingOver};
 use serde_json::json;
@@ -106,7 +108,7 @@ pub async fn restore(args: Restore) -> Result<(), Failure> {
 fn text(outlook: &Outlook) -> String {
     let mut out = String::new();
     for (path, loss) in &outlook.losses {
-        out += &format!("{:<8} {}\n", word(*loss), shown_path(&path_of(path)));
+        out += &format!("{:<8} /{}\n", word(*loss), shown_path(&path_bytes(path)));
     }
     let count = |wanted| outlook.losses.iter().filter(|(_, loss)| *loss == wanted).count();
     out += &format!(
@@ -126,7 +128,7 @@ fn document(outlook: &Outlook, restored: bool) -> serde_json::Value {
             .losses
             .iter()
             .filter(|(_, loss)| *loss == wanted)
-            .map(|(path, _)| String::from_utf8_lossy(&path_of(path)).into_owned())
+            .map(|(path, _)| with_path(&path_bytes(path), json!({})))
             .collect::<Vec<_>>()
     };
     json!({
@@ -145,11 +147,6 @@ fn word(loss: Loss) -> &'static str {
         Loss::Changed => "changed",
         Loss::Lost => "lost",
     }
-}
-
-fn path_of(names: &[Name]) -> Vec<u8> {
-    let joined = names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/');
-    [&b"/"[..], &joined].concat()
 }
 
 fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {

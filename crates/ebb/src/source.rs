@@ -56,6 +56,11 @@ pub fn names(path: &Path) -> Option<Vec<Name>> {
         .collect()
 }
 
+/// The path of these names, which begins with the first of them.
+pub fn path_bytes(names: &[Name]) -> Vec<u8> {
+    names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

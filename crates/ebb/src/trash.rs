@@ -4,6 +4,7 @@ use crate::ask::{AskError, Asked, Last};
 use crate::attribute;
 use crate::failure::Failure;
 use crate::output;
+use crate::source::path_bytes;
 use ebb_cli::args::{EmptyTrash, Output, RestoreTrash, Target, Trash};
 use ebb_cli::render::with_path;
 use ebb_model::*;
@@ -188,14 +189,13 @@ fn split(path: &[u8]) -> Vec<Name> {
 }
 
 fn report(restored: &[Vec<Name>], failed: &[(Vec<Name>, String)], output: Output) -> Result<(), Failure> {
-    let joined = |path: &[Name]| path.iter().flat_map(|name| [&b"/"[..], name.as_bytes()].concat()).collect::<Vec<u8>>();
     for (path, why) in failed.iter().filter(|_| !output.json) {
-        output::say(format!("ebb: {}: {why}", shown_path(&joined(path))));
+        output::say(format!("ebb: /{}: {why}", shown_path(&path_bytes(path))));
     }
     match output.json {
         true => output::json(&json!({
-            "restored": restored.iter().map(|path| String::from_utf8_lossy(&joined(path)).into_owned()).collect::<Vec<_>>(),
-            "failed": failed.iter().map(|(path, why)| with_path(&joined(path), json!({ "error": why }))).collect::<Vec<_>>(),
+            "restored": restored.iter().map(|path| with_path(&path_bytes(path), json!({}))).collect::<Vec<_>>(),
+            "failed": failed.iter().map(|(path, why)| with_path(&path_bytes(path), json!({ "error": why }))).collect::<Vec<_>>(),
         })),
         false => output::print(&format!("{} restored, {} not\n", restored.len(), failed.len())),
     }

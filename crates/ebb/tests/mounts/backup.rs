@@ -1,7 +1,9 @@
 //! `ebb backup` and `ebb restore`: the data directory is lost, and a backup is there.
 
 use crate::place::Place;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 fn target(place: &Place) -> String {
@@ -27,6 +29,7 @@ fn fill(place: &Place) {
     place.ebb(&["flush", "mnt"]).good();
     write(place, "d/changed", "newer");
     write(place, "d/new", "never sent");
+    fs::write(place.path("mnt/d").join(OsStr::from_bytes(b"\xff")), "nor this").unwrap();
     symlink("kept", place.path("mnt/d/link")).unwrap();
     fs::rename(place.path("mnt/d/kept"), place.path("mnt/d/renamed")).unwrap();
 }
@@ -72,13 +75,14 @@ fn a_lost_data_directory_is_restored() {
         let told = place.ebb(&args);
         assert_eq!(told.status, 1, "{told:?}");
         let expected = serde_json::json!({
-            "restored": false, "inodes": 7, "others": 0, "older": ["/d/changed"], "changed": [], "lost": ["/d/new"],
+            "restored": false, "inodes": 8, "others": 0, "older": [{ "path": "d/changed" }], "changed": [],
+            "lost": [{ "path": "d/new" }, { "path": "d/\u{fffd}", "path_bytes": "642fff" }],
         });
         assert_eq!(told.json(), expected);
         assert!(told.err.contains("nothing is done without --yes"), "{told:?}");
         place.ebb(&["restore", &backup, "lost", place.url(), "--yes"]).refused(1, "it is used, and nothing is restored over it");
         let done = place.ebb(&["restore", &backup, "data", place.url(), "--yes", "--take-over=now"]).good();
-        assert!(done.out.contains("older    /d/changed\nlost     /d/new\n"), "{done:?}");
+        assert!(done.out.contains("older    /d/changed\nlost     /d/new\nlost     /d/\\xff\n"), "{done:?}");
         place.mount();
         check(&place, ino);
         write(&place, "d/new", "written anew");

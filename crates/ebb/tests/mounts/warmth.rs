@@ -167,7 +167,7 @@ fn what_is_pinned_stays() {
     read_all(&place.path("mnt/scanned"));
     let explained = |path: &str| place.ebb(&["explain", path, "--json"]).good().json();
     let model = explained("mnt/d/model");
-    assert_eq!((&model["cached_bytes"], &model["pinned_by"]), (&(8 * MIB).into(), &"/d".into()));
+    assert_eq!((&model["cached_bytes"], &model["pinned_by"]["path"]), (&(8 * MIB).into(), &"d".into()));
     place.ebb(&["evict", "mnt"]).good();
     assert_eq!(cached(&place), 8 * MIB as u64);
     place.ebb(&["pin", "mnt/scanned"]).refused(1, "128 MiB in the cache, which holds 32 MiB");

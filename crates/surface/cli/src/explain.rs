@@ -121,9 +121,9 @@ pub(crate) fn json(explained: &Explained) -> Value {
         }),
         "open": explained.open,
         "quota": explained.quota.as_ref().map(quota::json),
-        "pinned_by": explained.pinned_by.as_ref().map(|path| format!("/{}", String::from_utf8_lossy(path))),
+        "pinned_by": explained.pinned_by.as_ref().map(|path| with_path(path, json!({}))),
         "exposed": explained.exposed,
-        "kept": explained.kept.as_ref().map(|(path, keep_secs)| with_path(&[&b"/"[..], path].concat(), json!({ "secs": keep_secs }))),
+        "kept": explained.kept.as_ref().map(|(path, keep_secs)| with_path(path, json!({ "secs": keep_secs }))),
         "survives": outcomes.iter().map(|(failure, outcome)| (failure.to_string(), outcome.clone().into())).collect::<serde_json::Map<_, _>>(),
     });
     with_path(&explained.path, fields)
