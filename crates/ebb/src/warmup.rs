@@ -15,7 +15,7 @@ use ebb_cli::units::Bytes;
 use ebb_model::*;
 use futures_util::stream::{self, StreamExt};
 use serde_json::json;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -56,14 +56,14 @@ pub async fn run(args: Warmup, stay: Stay) -> Result<(), Failure> {
     tokio::task::spawn_blocking(move || pinned.iter().try_for_each(|path| pin::set(path)))
         .await
         .map_err(|error| Failure::of("pin", error))??;
-    let outcome = tokio::select! {
-        outcome = warming.fetch(&files) => outcome,
-        () = signals.next() => Err(interrupted()),
+    let (outcome, is_interrupted) = tokio::select! {
+        outcome = warming.fetch(&files) => (outcome, false),
+        () = signals.next() => (Err(interrupted()), true),
     };
     let sum = warming.sum.into_inner();
     drop(warming.progress);
     match args.output.json {
-        true => output::json(&sum.json(&files))?,
+        true => output::json(&sum.json(&files, is_interrupted))?,
         false => output::print(&sum.text(&files))?,
     }
     outcome?;
@@ -140,6 +140,8 @@ struct Wanted {
     size_bytes: u64,
     /// What it takes in the cache.
     cache_bytes: u64,
+    /// Not known to be cached.
+    missing_bytes: Cell<u64>,
 }
 
 #[derive(Default)]
@@ -177,7 +179,7 @@ impl Warming {
                 return;
             }
             let cache_bytes = attr.size_bytes.saturating_sub(attr.hole_bytes).div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES);
-            files.push(Wanted { path, ino: attr.ino, size_bytes: attr.size_bytes, cache_bytes });
+            files.push(Wanted { path, ino: attr.ino, size_bytes: attr.size_bytes, cache_bytes, missing_bytes: attr.size_bytes.into() });
         };
         let mut found = stream::iter(named).map(async |named| (self.look_up_named(&named).await, named.path)).buffer_unordered(self.jobs);
         while let Some((outcome, path)) = found.next().await {
@@ -275,6 +277,7 @@ impl Warming {
         while let Some((file, outcome)) = warmed.next().await {
             match outcome {
                 Ok((bytes, fetched_bytes)) => {
+                    file.missing_bytes.set(file.missing_bytes.get() - bytes);
                     let mut sum = self.sum.borrow_mut();
                     sum.bytes += bytes;
                     sum.fetched_bytes += fetched_bytes;
@@ -356,21 +359,26 @@ impl Sum {
         let failed = if self.failed.is_empty() { String::new() } else { format!(", {} FAILED", self.failed.len()) };
         format!(
             "{} files, {}: {} came from the bucket, {cached} were cached before{failed}\n",
-            files.len(),
+            cached_files(files),
             Bytes(self.bytes),
             Bytes(self.fetched_bytes)
         )
     }
 
-    fn json(&self, files: &[Wanted]) -> serde_json::Value {
+    fn json(&self, files: &[Wanted], is_interrupted: bool) -> serde_json::Value {
         let failed = self.failed.iter().map(|(path, error)| with_path(path.as_os_str().as_bytes(), json!({ "error": error })));
         json!({
-            "files": files.len(),
+            "files": cached_files(files),
             "bytes": self.bytes,
             "fetched_bytes": self.fetched_bytes,
             "failed": failed.collect::<Vec<_>>(),
+            "interrupted": is_interrupted,
         })
     }
+}
+
+fn cached_files(files: &[Wanted]) -> usize {
+    files.iter().filter(|file| file.missing_bytes.get() == 0).count()
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ fn what_was_warmed_needs_no_bucket() {
     assert_eq!(cached(&place), 0);
     let below = (40 * MIB + 105) as u64;
     let first = place.ebb(&["warmup", "mnt/d", "mnt/d/large", "--json"]).good().json();
-    assert_eq!(first, serde_json::json!({ "files": 3, "bytes": below, "fetched_bytes": below, "failed": [] }));
+    assert_eq!(first, serde_json::json!({ "files": 3, "bytes": below, "fetched_bytes": below, "failed": [], "interrupted": false }));
     let second = place.ebb(&["warmup", "mnt/d", "--jobs", "1"]).good().out;
     assert_eq!(second, "3 files, 40.0 MiB: 0 B came from the bucket, 40.0 MiB were cached before\n");
     switch.close();
@@ -62,7 +62,7 @@ fn what_fails_is_named_and_the_rest_is_warmed() {
     let sum = done.json();
     let failed: Vec<&str> = sum["failed"].as_array().unwrap().iter().map(|failed| failed["path"].as_str().unwrap()).collect();
     assert_eq!(failed, ["mnt/no/such", "mnt/gone"], "{sum}");
-    assert_eq!((&sum["files"], &sum["fetched_bytes"]), (&2.into(), &MIB.into()));
+    assert_eq!((&sum["files"], &sum["fetched_bytes"]), (&1.into(), &MIB.into()));
     assert!(done.err.contains("mnt/no/such: no such file"), "{done:?}");
 
     let ebb = env!("CARGO_BIN_EXE_ebb");
@@ -102,17 +102,19 @@ fn what_does_not_fit_is_refused_before_it_starts() {
 #[test]
 fn a_warmup_is_slow_on_demand_and_can_be_interrupted() {
     let place = Place::new();
-    put(&place, &[("file", 24 * MIB)]);
+    put(&place, &[("file", 24 * MIB), ("small", 1)]);
     place.mount();
     let ebb = env!("CARGO_BIN_EXE_ebb");
     let began = Instant::now();
-    let args = ["--preserve-status", "-s", "INT", "3", ebb, "warmup", "mnt/file", "--rate", "2M", "--json"];
+    let args = ["--preserve-status", "-s", "INT", "3", ebb, "warmup", "mnt/small", "mnt/file", "--rate", "2M", "--json"];
     let done = place.program("timeout", &args);
     let took = began.elapsed();
     assert!(took > Duration::from_millis(2900) && took < Duration::from_secs(6), "{took:?}");
     assert_eq!(done.status, 1, "{done:?}");
     assert!(done.err.contains("interrupted"), "{done:?}");
-    let fetched = done.json()["fetched_bytes"].as_u64().unwrap();
+    let done = done.json();
+    assert_eq!((&done["files"], &done["interrupted"]), (&1.into(), &true.into()), "{done}");
+    let fetched = done["fetched_bytes"].as_u64().unwrap() - 1;
     // One piece is fetched at once, and one each second.
     assert!(fetched >= 2 * MIB as u64 && fetched <= 10 * MIB as u64, "{fetched}");
     // What was under way then comes in.
