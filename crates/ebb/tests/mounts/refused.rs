@@ -50,6 +50,22 @@ fn mistakes_of_the_caller() {
     assert!(!place.is_mounted("mnt"));
 }
 
+/// Situation: a setting comes from the environment. Expectation: a wrong one is told under the variable's name, and an empty one is none.
+#[test]
+fn variables_that_cannot_be_or_are_empty() {
+    let place = Place::new();
+    let mount = |variables: &[&str], more: &[&str]| {
+        let command = [env!("CARGO_BIN_EXE_ebb"), "mount", place.url(), "mnt", "--data", "data"];
+        place.program("env", &[variables, &command, more].concat())
+    };
+    let wrong = mount(&["EBB_LOG=foo"], &[]);
+    assert!(wrong.status == 2 && wrong.err.contains("invalid value 'foo' for 'EBB_LOG'"), "{wrong:?}");
+    let wrong = mount(&["EBB_LOG=foo"], &["--log", "loud"]);
+    assert!(wrong.status == 2 && wrong.err.contains("invalid value 'loud' for '--log <LEVEL>'"), "{wrong:?}");
+    mount(&["EBB_DATA=", "EBB_LOG=", "EBB_CONFIG=", "EBB_FOREGROUND=", "EBB_CACHE_SIZE="], &[]).good();
+    place.umount();
+}
+
 #[test]
 fn names_that_no_record_can_have() {
     let place = Place::new();

@@ -3,8 +3,10 @@
 
 use crate::args::Member;
 use crate::{Cli, Command, member};
-use clap::builder::OsStr;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, parser::ValueSource};
+use clap::builder::{OsStr, Resettable};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, parser::ValueSource};
+use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,12 +26,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let args: Vec<OsString> = args.into_iter().collect();
     // What the file says may be what the first reading lacks: its complaints count only
     // where there is no file.
-    let lenient = Cli::command().mut_subcommands(|command| command.mut_args(|arg| arg.required(false)));
+    let lenient = command().mut_subcommands(|command| command.mut_args(|arg| arg.required(false)));
     let Ok(matches) = lenient.try_get_matches_from(&args) else { return Ok(Cli::try_parse_from_checked(&args)?) };
     let Some((name, given)) = matches.subcommand() else { return Ok(Cli::try_parse_from_checked(&args)?) };
     let Some(file) = config_file(given) else { return Ok(Cli::try_parse_from_checked(&args)?) };
     let File { values, members } = read(&file)?;
-    let mut command = Cli::command();
+    let mut command = command();
     for (key, value) in values {
         let id = key.replace('-', "_");
         let known = command
@@ -40,7 +42,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
         }
         command = command.mut_subcommand(name, |sub| sub.mut_arg(&id, |arg| arg.required(false).default_value(OsStr::from(value))));
     }
-    let matches = command.try_get_matches_from(&args)?;
+    let matches = command.try_get_matches_from(&args).map_err(|error| with_origin(error, &args, Some(&file)))?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     match &mut cli.command {
         Command::Mount(args) => args.bucket.members = members,
@@ -52,9 +54,38 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
 
 impl Cli {
     fn try_parse_from_checked(args: &[OsString]) -> Result<Cli, clap::Error> {
-        let matches = Cli::command().try_get_matches_from(args)?;
+        let matches = command().try_get_matches_from(args).map_err(|error| with_origin(error, args, None))?;
         Cli::from_arg_matches(&matches)
     }
+}
+
+/// A variable that is there and empty says nothing: unit files and container specifications cannot leave one out.
+fn command() -> clap::Command {
+    let is_empty = |arg: &Arg| arg.get_env().is_some_and(|name| env::var_os(name).is_some_and(|value| value.is_empty()));
+    let heard = move |arg: Arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg };
+    Cli::command().mut_subcommands(|command| command.mut_args(heard))
+}
+
+/// A value that cannot be is said to be that of the variable or the file that it comes from: to clap it is that of a flag.
+fn with_origin(mut error: clap::Error, args: &[OsString], file: Option<&Path>) -> clap::Error {
+    let mut command = command();
+    command.build();
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return error };
+    let given = args.iter().find_map(|arg| command.find_subcommand(arg));
+    let Some(arg) = given.and_then(|command| command.get_arguments().find(|arg| arg.to_string() == *shown)) else { return error };
+    let Some(long) = arg.get_long() else { return error };
+    let flag = format!("--{long}");
+    if args.iter().any(|arg| arg.to_string_lossy().split('=').next() == Some(&flag)) {
+        return error;
+    }
+    let variable = arg.get_env().filter(|name| env::var_os(name).is_some());
+    let origin = match (variable, file) {
+        (Some(variable), _) => variable.to_string_lossy().into_owned(),
+        (None, Some(file)) => format!("{long} in {}", file.display()),
+        (None, None) => return error,
+    };
+    error.insert(ContextKind::InvalidArg, ContextValue::String(origin));
+    error
 }
 
 fn config_file(given: &ArgMatches) -> Option<PathBuf> {

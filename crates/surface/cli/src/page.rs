@@ -10,7 +10,8 @@ const HEAD: &str = "\
 
 Every setting is a flag, an environment variable and a key of a configuration file
 (`--config FILE`, TOML, the key is the flag's long name: `cache-size = \"50G\"`). The flag
-counts before the variable, the variable before the file, the file before the default.
+counts before the variable, the variable before the file, the file before the default. A
+variable that is empty counts as not set.
 
 Sizes are bytes, or a number with K, M, G, T or P (powers of 1024). Times are seconds, or a
 number with ms, s, m, h or d, 36500d at most.

@@ -83,7 +83,7 @@ fn what_is_wrong_is_named() {
     assert!(wrong("cache-size = ").contains("ebb.toml"));
     assert!(wrong("cache-size = [1]").contains("cache-size is to be a text"));
     assert!(wrong("cache-size = \"much\"").contains("is no size"));
-    assert!(wrong("flush-jobs = 0").contains("0"));
+    assert!(wrong("flush-jobs = 0").contains("for 'flush-jobs in /") && wrong("log = \"foo\"").contains("ebb.toml'"));
     let missing = read(&["mount", "s3://b", "/mnt", "--config", "/no/such.toml"]).map(|_| ()).unwrap_err().to_string();
     assert!(missing.starts_with("/no/such.toml: "), "{missing}");
     assert!(read(&["mount", "s3://b"]).is_err());
