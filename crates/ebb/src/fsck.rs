@@ -9,10 +9,12 @@ use crate::settings;
 use crate::signals::Signals;
 use ebb_cli::args::{Fsck, Output, Rollback};
 use ebb_cli::places::RunDir;
+use ebb_fuse::Mount;
 use ebb_model::{AdminReply, AdminRequest, FsckPart, FsckPoint, FsckReport, Problem};
 use ebb_node::{FsckError, OpenError};
 use ebb_ports::{Bucket, Ports};
-use std::io::IsTerminal;
+use std::fs;
+use std::io::{self, ErrorKind, IsTerminal};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -31,8 +33,15 @@ pub async fn run(args: Fsck) -> Result<(), Failure> {
 
 async fn check(args: &Fsck) -> Result<(), Failure> {
     let path = &args.target.path;
-    let is_data_dir = path.join("identity").is_file() || path.join("log").is_dir() && path.join("store").is_dir();
-    if is_data_dir && !is_on_mount(path) {
+    let on_mount = is_on_mount(path);
+    let is_data_dir = match is_data_dir(path) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && !on_mount && !Mount::has(path).unwrap_or(false) => {
+            return Err(Failure::of(path.display(), error));
+        }
+        // What else there is to say of it whoever is asked says.
+        found => found.unwrap_or(false),
+    };
+    if is_data_dir && !on_mount {
         if args.online {
             return Err(Failure::Usage(format!("{} is in no daemon's use: without --online it is checked as it is", path.display())));
         }
@@ -41,6 +50,9 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
         }
         let report = of_data(path, args).await?;
         return tell(report, args.target.output);
+    }
+    if !on_mount && Mount::has(path).is_ok_and(|has| !has) {
+        return Err(Failure::Usage(format!("{} is on no mount of ebb, nor is it a data directory", path.display())));
     }
     let node = Asked::of(path)?;
     let report = of_node(&node, args.bucket).await?;
@@ -160,6 +172,16 @@ async fn bucket_of(ports: &Ports, data_dir: &Path, args: &Fsck) -> Result<Rc<dyn
     }
     let settings = settings::bucket(&args.store, true);
     ebb_bucket::open(&serves.backing, &settings).await.map_err(|error| failed(&error))
+}
+
+fn is_data_dir(path: &Path) -> io::Result<bool> {
+    let look = |name: &str| match fs::metadata(path.join(name)) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(error),
+    };
+    let is_dir = |name| look(name).map(|found| found.is_some_and(|found| found.is_dir()));
+    Ok(look("identity")?.is_some_and(|found| found.is_file()) || is_dir("log")? && is_dir("store")?)
 }
 
 fn is_on_mount(path: &Path) -> bool {

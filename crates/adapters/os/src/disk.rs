@@ -53,14 +53,19 @@ impl OsDisk {
     fn lock_now(&self) -> Result<(), DiskError> {
         let path = self.root.join(LOCK_FILE);
         let at = |error| failed(&path, error);
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(at)?;
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        // Who only looks at what is there needs no more.
+        let is_only_read = opened.as_ref().is_err_and(is_read_only_disk);
+        let mut file = if is_only_read { File::open(&path) } else { opened }.map_err(at)?;
         // SAFETY: flock takes no memory, and the descriptor is open.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             let error = io::Error::last_os_error();
             return Err(if error.kind() == io::ErrorKind::WouldBlock { DiskError::InUse { owner: owner(&mut file) } } else { at(error) });
         }
-        file.set_len(0).map_err(at)?;
-        writeln!(file, "{}", std::process::id()).map_err(at)?;
+        if !is_only_read {
+            file.set_len(0).map_err(at)?;
+            writeln!(file, "{}", std::process::id()).map_err(at)?;
+        }
         *self.lock.borrow_mut() = Some(file);
         Ok(())
     }
@@ -189,6 +194,8 @@ pub(crate) fn failed(path: &Path, error: io::Error) -> DiskError {
         Some(libc::ENOENT) => DiskError::NotFound { path },
         Some(libc::EEXIST) => DiskError::Exists { path },
         Some(libc::ENOSPC | libc::EDQUOT) => DiskError::NoSpace,
+        // Of a file that could only be opened to be read.
+        Some(libc::EBADF) => DiskError::Failed { path, what: io::Error::from_raw_os_error(libc::EROFS).to_string() },
         _ => DiskError::Failed { path, what: error.to_string() },
     }
 }
@@ -201,10 +208,17 @@ fn open_file(path: PathBuf, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskErro
         .create_new(mode == OpenMode::CreateNew)
         .mode(0o600)
         .open(&path);
+    // To be read: what is written to it fails then.
+    let opened = opened.or_else(|error| if is_read_only_disk(&error) { File::open(&path).map_err(|_| error) } else { Err(error) });
     match opened {
         Ok(file) => Ok(Rc::new(OsFile::new(path, file))),
         Err(error) => Err(failed(&path, error)),
     }
+}
+
+/// As that of a disk that something has happened to.
+fn is_read_only_disk(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ReadOnlyFilesystem
 }
 
 fn names_in(path: &Path) -> io::Result<Vec<String>> {

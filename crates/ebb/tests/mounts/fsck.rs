@@ -4,6 +4,7 @@ use crate::place::Place;
 use ebb_bucket::BucketSettings;
 use std::fs;
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
 
 /// Does something to the bucket as another tool would.
 fn as_outsider<T>(place: &Place, work: impl AsyncFnOnce(&dyn ebb_ports::Bucket) -> T) -> T {
@@ -20,6 +21,39 @@ fn as_outsider<T>(place: &Place, work: impl AsyncFnOnce(&dyn ebb_ports::Bucket) 
 fn wait<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, work)
+}
+
+/// Situation: what is to be looked at may not be, or only be read, or is nothing of ebb's. Expectation: the first and the last are told as
+/// what they are, and the second is looked at.
+#[test]
+fn what_can_only_be_read_is_checked() {
+    let place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    place.umount();
+    let (ebb, data) = (env!("CARGO_BIN_EXE_ebb"), place.text("data"));
+    let read_only = |command: &str| {
+        let script = format!("mount --bind {data} {data} && mount -o remount,bind,ro {data} && exec {ebb} {command}");
+        place.program("unshare", &["-m", "sh", "-c", &script])
+    };
+    let found = read_only("fsck data").good();
+    assert!(found.out.contains("no problem"), "{found:?}");
+    let mount = format!("mount {} mnt --data data --foreground", place.url());
+    let refused = read_only(&mount);
+    assert!(refused.status == 1 && refused.err.contains("Read-only file system"), "{refused:?}");
+    place.ebb(&["fsck", "backing"]).refused(2, "is on no mount of ebb, nor is it a data directory");
+
+    fs::create_dir(place.path("run")).unwrap();
+    fs::set_permissions(place.path("run"), fs::Permissions::from_mode(0o777)).unwrap();
+    let run = format!("XDG_RUNTIME_DIR={}", place.text("run"));
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "env", &run, ebb];
+    let as_nobody = |args: &[&str]| place.program("setpriv", &[&nobody, args].concat());
+    as_nobody(&["fsck", "data"]).refused(8, "Permission denied");
+    place.mount();
+    let whose = "is on a mount of ebb that another user has made";
+    as_nobody(&["fsck", "mnt"]).refused(2, whose);
+    as_nobody(&["status", "mnt"]).refused(2, whose);
+    place.umount();
 }
 
 /// Situation: an object and a page have gone from the bucket, something nobody knows is where ebb alone

@@ -135,10 +135,13 @@ impl Mount {
         mountinfo::as_seen_by(&pid.to_string(), DeviceId::of_stat(st_dev)).is_ok_and(|seen| !seen.is_empty())
     }
 
-    /// Whether a file or directory is on a mount of ours, whoever has made that.
+    /// Whether a file or directory is on a mount of ours, whoever has made that: one that is not for others does not even say what it is.
     pub fn has(path: &Path) -> io::Result<bool> {
-        let device = DeviceId::of_stat(std::fs::metadata(path)?.dev());
-        Ok(mountinfo::of_device(device)?.iter().any(|mounted| mounted.kind == KIND))
+        match std::fs::metadata(path) {
+            Ok(metadata) => Ok(mountinfo::of_device(DeviceId::of_stat(metadata.dev()))?.iter().any(|mounted| mounted.kind == KIND)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && Mount::is_at(&std::path::absolute(path)?)? => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Changes what mount options can be changed of a mount of ours: `ro`, `suid`, `dev`, `exec`
