@@ -186,6 +186,22 @@ fn what_has_no_room_is_told_until_there_is_room() {
     });
 }
 
+/// Situation: the node's disk has room for less than may wait for the bucket, which is away. Expectation: who has set no such
+/// limit learns where it comes from.
+#[test]
+fn a_disk_that_is_small_is_said_to_be() {
+    let world = World::new(4);
+    let bucket = world.bucket();
+    run(&world, async {
+        world.machine("a").disk("node").set_capacity(64 * MIB as u64);
+        let mount = Mount::new(&world, &bucket, Options { space_timeout: Duration::from_secs(10), ..Options::default() }).await;
+        let file = mount.make("file").await;
+        bucket.vanish_for(Duration::from_secs(24 * 3600));
+        assert_eq!(mount.write(file, 60).await, Err(FsError::NoSpace));
+        mount.trouble("MiB are cached, which is all that is allowed, for the disk of the data directory had no room for more").await;
+    });
+}
+
 /// Situation: reads and looks into the bucket were not answered, then a flush is, and nobody reads. Expectation: the
 /// bucket is no longer said not to answer.
 #[test]

@@ -32,15 +32,18 @@ pub struct Cache {
     evicting: Mutex<()>,
     /// The last write that there was no room for.
     refused_bytes: Cell<u64>,
+    /// What is allowed is less than was set, for the disk had no room for more when the node started.
+    is_disk_small: bool,
 }
 
 impl Cache {
-    pub fn new(options: &Options) -> Cache {
+    pub fn new(options: &Options, is_disk_small: bool) -> Cache {
         let least_burst_bytes = options.read_ahead_bytes.saturating_add(2 * CHUNK_BYTES);
         Cache {
             order: RefCell::new(cache::Cache::new(options.eviction, least_burst_bytes)),
             evicting: Mutex::default(),
             refused_bytes: Cell::default(),
+            is_disk_small,
         }
     }
 
@@ -115,10 +118,18 @@ impl Node {
                 let what = {
                     let state = self.replica.view();
                     let (orphans, resident) = (state.orphan_bytes(), state.extents().resident_bytes());
+                    let why = match self.cache.is_disk_small {
+                        true => {
+                            ", for the disk of the data directory had no room for more when the node started: free some there and start \
+                             it again, or mount with --data on another disk once everything is in the bucket"
+                        }
+                        false => "",
+                    };
                     format!(
-                        "{} bytes wait for the bucket, {orphans} are of files without a name, and {resident} are cached, \
-                         which is all that is allowed",
-                        state.extents().dirty_bytes() - orphans
+                        "{} wait for the bucket, {} are of files without a name, and {} are cached, which is all that is allowed{why}",
+                        shown_bytes(state.extents().dirty_bytes() - orphans),
+                        shown_bytes(orphans),
+                        shown_bytes(resident)
                     )
                 };
                 self.trouble("room", Some(what));

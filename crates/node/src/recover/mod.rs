@@ -233,7 +233,7 @@ impl Node {
         let space = ports.disk.space().await?;
         let object_bytes = bucket.as_ref().map_or(u64::MAX, |bucket| bucket.capabilities().max_object_bytes);
         let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
-        fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
+        let is_disk_small = fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
         let node = Rc::new(Node {
             cluster: serves.cluster,
             incarnation: serves.incarnation,
@@ -256,7 +256,7 @@ impl Node {
             gone: Gone::default(),
             forgetting: Forgetting::default(),
             metadata: Metadata::default(),
-            cache: Cache::new(&options),
+            cache: Cache::new(&options, is_disk_small),
             holes: Holes::default(),
             loans: Loans::default(),
             exposures: Exposures::default(),
@@ -319,10 +319,13 @@ impl Node {
     }
 }
 
-/// A cache as large as the disk would starve everything else on it: a tenth stays free.
-fn fit_cache(options: &mut Options, available_bytes: u64) {
-    options.cache_bytes = options.cache_bytes.min(available_bytes / 10 * 9);
-    options.dirty_bytes = options.dirty_bytes.min(options.cache_bytes / 10 * 8);
+/// A cache as large as the disk would starve everything else on it: a tenth stays free. Gives whether less can wait for
+/// the bucket for that than was set.
+fn fit_cache(options: &mut Options, available_bytes: u64) -> bool {
+    let (cache_bytes, dirty_bytes) = (options.cache_bytes, options.dirty_bytes);
+    options.cache_bytes = cache_bytes.min(available_bytes / 10 * 9);
+    options.dirty_bytes = dirty_bytes.min(options.cache_bytes / 10 * 8);
+    options.cache_bytes < cache_bytes && options.dirty_bytes < dirty_bytes
 }
 
 async fn recover_log(ports: &Ports, serves: &Serves, options: &Options) -> Result<(Log, Recovery), LogError> {

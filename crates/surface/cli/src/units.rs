@@ -1,5 +1,6 @@
 //! Sizes and times as people write them.
 
+use ebb_model::shown_bytes;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,8 +16,6 @@ pub struct Span(pub Duration);
 /// Whoever means "never" can say this. The sum of such a time and now can be kept in whatever times are
 /// kept in, and as seconds it has 32 bits.
 const LONGEST_DAYS: u64 = 36_500;
-
-const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 impl FromStr for Bytes {
     type Err = String;
@@ -48,13 +47,7 @@ impl FromStr for Bytes {
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut value = self.0 as f64;
-        let mut unit = 0;
-        while value >= 1024.0 && unit + 1 < UNITS.len() {
-            value /= 1024.0;
-            unit += 1;
-        }
-        if value.fract() == 0.0 || unit == 0 { write!(f, "{value:.0} {}", UNITS[unit]) } else { write!(f, "{value:.1} {}", UNITS[unit]) }
+        f.write_str(&shown_bytes(self.0))
     }
 }
 
