@@ -7,7 +7,9 @@ use crate::progress::Progress;
 use crate::{busy, output};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, RunDir};
+use ebb_cli::units::Bytes;
 use ebb_fuse::Mount;
+use ebb_model::Status;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,6 +30,11 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
     let mountpoint = mountpoint(&args.mountpoint).map_err(about)?;
     let record = run_dir.read(&mountpoint).map_err(about)?;
     let device = Mount::device_at(&mountpoint).map_err(about)?;
+    let status = match record.as_ref().filter(|record| record.embedded && record.read_only && record.is_served()) {
+        // While there is somebody to ask. It does not change: nothing is written, neither there nor to the bucket.
+        Some(record) => Some(node_status(&record.control).await),
+        None => None,
+    };
     let outcome = match record {
         None if device.is_none() => return Err(Failure::Usage(format!("{} is no mount of ebb", args.mountpoint.display()))),
         None => {
@@ -36,9 +43,13 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
         }
         Some(record) if record.is_served() => {
             take_away(mountpoint.clone(), device, args.lazy).await?;
-            match args.no_wait {
+            let outcome = match args.no_wait {
                 true => Outcome::Waiting(record),
                 false => wait(record, device, &run_dir).await.map_err(about)?,
+            };
+            match status {
+                Some(status) => outcome.of_what_only_reads(status.ok()),
+                None => outcome,
             }
         }
         Some(record) => {
@@ -134,6 +145,8 @@ fn say_who_keeps(mountpoint: &Path, device: u64) {
 enum Outcome {
     /// Everything is where it belongs.
     Clean(MountRecord),
+    /// Nothing was to be written, and there is something that the bucket has not.
+    Kept(MountRecord, Left),
     /// The daemon goes on by itself.
     Waiting(MountRecord),
     /// The daemon has ended with work left.
@@ -145,11 +158,24 @@ enum Outcome {
 }
 
 impl Outcome {
+    /// Of a mount whose node writes nothing, with what that has said of its data directory.
+    fn of_what_only_reads(self, status: Option<Status>) -> Outcome {
+        match (self, status) {
+            (Outcome::Clean(record) | Outcome::Waiting(record), Some(status)) if status.dirty_files + status.pending_deletes > 0 => {
+                let why = "it was mounted without taking over, and nothing was written".into();
+                let left = Left { files: status.dirty_files, bytes: status.dirty_bytes, deletes: status.pending_deletes, why };
+                Outcome::Kept(record, left)
+            }
+            (Outcome::Clean(_), None) => Outcome::Unknown,
+            (outcome, _) => outcome,
+        }
+    }
+
     fn tell(self, mountpoint: &Path, output: args::Output) -> Result<(), Failure> {
         let (flushed, record, left) = match &self {
             Outcome::Clean(record) if record.embedded => (Some(true), Some(record), None),
             Outcome::Clean(record) => (None, Some(record), None),
-            Outcome::Left(record, left) => (Some(false), Some(record), Some(left)),
+            Outcome::Left(record, left) | Outcome::Kept(record, left) => (Some(false), Some(record), Some(left)),
             Outcome::Died(record) => (Some(false), Some(record), None),
             Outcome::Waiting(record) => (None, Some(record), None),
             Outcome::Unknown => (None, None, None),
@@ -171,6 +197,14 @@ impl Outcome {
             Outcome::Clean(record) if record.embedded => output::print(&format!("{shown} is unmounted, everything is in the bucket\n")),
             Outcome::Clean(record) => {
                 output::print(&format!("{shown} is unmounted, everything is safe at {}, which writes it to the bucket\n", record.control))
+            }
+            Outcome::Kept(_, left) => {
+                let deletes = if left.deletes > 0 { format!(" and {} deletions", left.deletes) } else { String::new() };
+                output::print(&format!(
+                    "{shown} is unmounted; {} files ({}){deletes} of its data directory have not reached the bucket, and nothing was written\n",
+                    left.files,
+                    Bytes(left.bytes)
+                ))
             }
             Outcome::Waiting(record) => {
                 output::print(&format!("{shown} is unmounted, process {} writes the rest to the bucket\n", record.daemon.pid))

@@ -81,7 +81,11 @@ fn what_another_node_has_overtaken_can_still_be_read() {
     assert!(dirty.contains("unsent") && !dirty.contains("/sent"), "{dirty}");
     assert_eq!(fs::read_to_string(place.path("mnt/unsent")).unwrap(), "only here");
     assert_eq!(fs::read_to_string(place.path("mnt/sent")).unwrap(), "in the bucket");
-    place.umount_at("mnt");
+    let told = place.umount_at("mnt").out;
+    assert!(told.contains("; 1 files (4 KiB) of its data directory have not reached the bucket, and nothing was written"), "{told}");
+    place.ebb(&["mount", &url, "mnt", "--data", "old", "--take-over", "never"]).good();
+    let told = place.ebb(&["umount", "mnt", "--json"]).good().json();
+    assert_eq!((&told["flushed"], &told["left"]["files"], &told["left"]["bytes"]), (&false.into(), &1.into(), &4096.into()));
 }
 
 /// Situation: a data directory has lost the file that says what it is of. Danger: it is taken for a new one, and what is dirty in it
