@@ -61,7 +61,14 @@ pub async fn flush(target: Target) -> Result<(), Failure> {
     let node = Asked::at(&target.path, Last::Followed).await?;
     let path = node.path().await?;
     let reply = {
-        let flushing = node.ask(AdminRequest::Flush { path });
+        let flushing = node.ask_told(AdminRequest::Flush { path }, |error| match error {
+            FsError::TimedOut => Some(Failure::of(node.shown(), "the bucket has not taken everything in time; `ebb status` says why")),
+            FsError::ReadOnly => Some(Failure::Failed(format!(
+                "{} is mounted without taking over (--take-over=never, or ro): nothing is written to the bucket from here",
+                node.mount.as_ref().map_or_else(|| node.shown(), |mount| mount.mountpoint.display().to_string())
+            ))),
+            _ => None,
+        });
         let watching = watch(&node.address);
         tokio::select! {
             reply = flushing => reply?,
@@ -261,16 +268,23 @@ impl Asked {
     }
 
     pub async fn ask(&self, request: AdminRequest) -> Result<AdminReply, Failure> {
+        self.ask_told(request, |_| None).await
+    }
+
+    /// `tell`: what a refusal means of this request, where that is more than of any.
+    pub async fn ask_told(&self, request: AdminRequest, tell: impl Fn(&FsError) -> Option<Failure>) -> Result<AdminReply, Failure> {
         self.confirm().await?;
-        ask(&self.address, request).await.map_err(|error| match error {
-            AskError::Rpc(RpcError::Refused(FsError::TimedOut)) => {
-                Failure::of(self.shown.display(), "the bucket has not taken everything in time; `ebb status` says why")
-            }
-            AskError::Rpc(RpcError::Refused(FsError::Io)) => {
-                Failure::of(self.shown.display(), "storage failed; `ebb status` and the log say more")
-            }
-            AskError::Rpc(RpcError::Refused(FsError::NoAttribute)) => Failure::of(self.shown.display(), "it has no quota"),
-            error => Failure::of(self.shown.display(), error),
+        ask(&self.address, request).await.map_err(|error| {
+            let told = if let AskError::Rpc(RpcError::Refused(error)) = &error { tell(error) } else { None };
+            told.unwrap_or_else(|| match error {
+                AskError::Rpc(RpcError::Refused(FsError::TimedOut)) => {
+                    Failure::of(self.shown.display(), "the bucket has not answered in time; `ebb status` says why")
+                }
+                AskError::Rpc(RpcError::Refused(FsError::Io)) => {
+                    Failure::of(self.shown.display(), "storage failed; `ebb status` and the log say more")
+                }
+                error => Failure::of(self.shown.display(), error),
+            })
         })
     }
 }

@@ -3,9 +3,9 @@
 use crate::ask::{Asked, Last, POLL};
 use crate::failure::Failure;
 use crate::output;
-use ebb_cli::args::{Quota, SetQuota};
+use ebb_cli::args::{Quota, SetQuota, Target};
 use ebb_cli::units::Bytes;
-use ebb_model::{AdminReply, AdminRequest, QuotaLimits, QuotaStatus};
+use ebb_model::{AdminReply, AdminRequest, FsError, QuotaLimits, QuotaStatus};
 use std::time::{Duration, Instant};
 
 /// How often it is said how far the counting is.
@@ -14,12 +14,22 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 pub async fn run(command: Quota) -> Result<(), Failure> {
     let (target, request): (_, fn(_) -> _) = match command {
         Quota::Set(args) => return set(args).await,
+        Quota::Remove(target) => return remove(target).await,
         Quota::Get(target) => (target, |path| AdminRequest::Quotas { path }),
         Quota::List(target) => (target, |path| AdminRequest::ListQuotas { path }),
-        Quota::Remove(target) => (target, |path| AdminRequest::SetQuota { path, limits: None }),
     };
     let node = Asked::at(&target.path, Last::Followed).await?;
     output::reply(&node.ask(request(node.path().await?)).await?, target.output)
+}
+
+async fn remove(target: Target) -> Result<(), Failure> {
+    let node = Asked::at(&target.path, Last::Followed).await?;
+    let request = AdminRequest::SetQuota { path: node.path().await?, limits: None };
+    let reply = node.ask_told(request, |error| match error {
+        FsError::NoAttribute => Some(Failure::of(node.shown(), "it has no quota")),
+        _ => None,
+    });
+    output::reply(&reply.await?, target.output)
 }
 
 /// Waits until all that is below has been counted. Whoever does not want to wait interrupts it:

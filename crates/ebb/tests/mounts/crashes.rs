@@ -2,6 +2,7 @@
 
 use crate::place::Place;
 use std::fs;
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_was_acknowledged_survives_the_daemon() {
@@ -81,6 +82,9 @@ fn what_another_node_has_overtaken_can_still_be_read() {
     assert!(dirty.contains("unsent") && !dirty.contains("/sent"), "{dirty}");
     assert_eq!(fs::read_to_string(place.path("mnt/unsent")).unwrap(), "only here");
     assert_eq!(fs::read_to_string(place.path("mnt/sent")).unwrap(), "in the bucket");
+    let began = Instant::now();
+    place.ebb(&["flush", "mnt/unsent"]).refused(1, "mnt is mounted without taking over (--take-over=never, or ro): nothing is written");
+    assert!(began.elapsed() < Duration::from_secs(20), "it is refused at once");
     let told = place.umount_at("mnt").out;
     assert!(told.contains("; 1 files (4 KiB) of its data directory have not reached the bucket, and nothing was written"), "{told}");
     place.ebb(&["mount", &url, "mnt", "--data", "old", "--take-over", "never"]).good();

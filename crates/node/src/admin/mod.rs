@@ -20,6 +20,7 @@ impl Node {
             }
             AdminRequest::ListDirty { limit, after } => Ok(self.list_dirty(limit, after)),
             AdminRequest::Flush { path } => {
+                self.expect_writable()?;
                 let root = self.walk(&path).await?;
                 let (files, bytes) = self.flush_below(root).await?;
                 Ok(AdminReply::Flushed { files, bytes })
