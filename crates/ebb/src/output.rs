@@ -12,10 +12,16 @@ use std::io::{self, ErrorKind, Write};
 
 /// A reader that has seen enough (`| head`) is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_one(text).map(drop)
+}
+
+/// One of many, and whether somebody still reads: without that they would be printed for ever.
+pub fn print_one(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::of("standard output", error)),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::of("standard output", error)),
     }
 }
 

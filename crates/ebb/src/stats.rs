@@ -23,7 +23,7 @@ pub async fn run(args: args::Stats) -> Result<(), Failure> {
     let show = |sample: &Sample| sample.show(&asked, args.json);
     let mut before = Sample::take(&asked).await?;
     if args.interval.0.is_zero() {
-        return show(&before);
+        return show(&before).map(drop);
     }
     let mut tables = 0;
     let mut due = Instant::now();
@@ -31,7 +31,9 @@ pub async fn run(args: args::Stats) -> Result<(), Failure> {
         due += args.interval.0;
         tokio::time::sleep_until(due.into()).await;
         let now = Sample::take(&asked).await?;
-        show(&now.since(&before))?;
+        if !show(&now.since(&before))? {
+            break;
+        }
         before = now;
         tables += 1;
     }
@@ -77,7 +79,8 @@ impl Sample {
         Sample { mount, node }
     }
 
-    fn show(&self, asked: &Asked, as_json: bool) -> Result<(), Failure> {
+    /// False once nobody reads any more.
+    fn show(&self, asked: &Asked, as_json: bool) -> Result<bool, Failure> {
         let (mount, node) = (self.mount.as_ref(), self.node.as_ref().ok());
         let missing = self.node.as_ref().err().and_then(Failure::text);
         if as_json {
@@ -86,7 +89,7 @@ impl Sample {
                 fields.insert("of".into(), asked.shown().into());
                 fields.insert("node_error".into(), json!(missing));
             }
-            return output::print(&format!("{told}\n"));
+            return output::print_one(&format!("{told}\n"));
         }
         let ms = mount.map(|mount| mount.uptime_ms).or(node.map(|node| node.uptime_ms)).unwrap_or(0);
         let top = if std::io::stdout().is_terminal() { FROM_THE_TOP } else { "" };
@@ -94,6 +97,6 @@ impl Sample {
         if let Some(why) = missing {
             text += &format!("node              cannot be asked: {why}\n");
         }
-        output::print(&(text + "\n"))
+        output::print_one(&(text + "\n"))
     }
 }

@@ -76,6 +76,18 @@ fn a_table_has_what_came_in_its_interval() {
     place.ebb(&["stats", "mnt", "--count", "1"]).refused(1, "has ended");
 }
 
+/// Situation: whoever reads the tables has seen enough. Danger: they are made for ever, for nobody. Expectation: that is their end, and a
+/// good one.
+#[test]
+fn tables_end_with_who_reads_them() {
+    let place = Place::new();
+    place.mount();
+    let script = format!("timeout 20 {} stats mnt --interval 100ms | head -1; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_ebb"));
+    let done = place.program("bash", &["-c", &script]).good();
+    assert_eq!(done.out.lines().last(), Some("0"), "{done:?}");
+    place.umount();
+}
+
 /// Situation: the node of a mount is another process, which then dies. Expectation: the mount's own
 /// figures are there all the same; the node's can be had by its address while it lives.
 #[test]
