@@ -1,7 +1,7 @@
 //! What is asked of a node: status, ls-dirty, flush, explain.
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Shown};
 use crate::progress::Progress;
 use crate::source::{Source, names};
 use ebb_cli::args::{LsDirty, Target};
@@ -65,7 +65,7 @@ pub async fn flush(target: Target) -> Result<(), Failure> {
             FsError::TimedOut => Some(Failure::of(node.shown(), "the bucket has not taken everything in time; `ebb status` says why")),
             FsError::ReadOnly => Some(Failure::Failed(format!(
                 "{} is mounted without taking over (--take-over=never, or ro): nothing is written to the bucket from here",
-                node.mount.as_ref().map_or_else(|| node.shown(), |mount| mount.mountpoint.display().to_string())
+                node.mount.as_ref().map_or_else(|| node.shown(), |mount| mount.mountpoint.shown())
             ))),
             _ => None,
         });
@@ -115,8 +115,8 @@ pub enum Last {
 /// The node that a path or address on the command line means.
 #[derive(Clone)]
 pub struct Asked {
-    /// As it was given.
-    shown: PathBuf,
+    /// As people call it.
+    given: PathBuf,
     pub address: String,
     /// Asked for by its name; it must be what the node has.
     volume: Option<String>,
@@ -129,7 +129,7 @@ pub struct Asked {
 impl Asked {
     pub fn of(target: &Path) -> Result<Asked, Failure> {
         let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        let found = run_dir.find(target).map_err(|error| Failure::of(target.display(), error))?;
+        let found = run_dir.find(target).map_err(|error| Failure::of(target.shown(), error))?;
         match found {
             Some((record, below)) => Asked::on_mount(target, record, &below),
             None => served(target)?.ok_or_else(|| {
@@ -137,7 +137,7 @@ impl Asked {
                     Ok(true) => "is on a mount of ebb that another user has made, and only that user and root can ask",
                     _ => "is on no mount of ebb, nor is it HOST:PORT of a node or ebb://HOST:PORT/VOLUME",
                 };
-                Failure::Usage(format!("{} {what}", target.display()))
+                Failure::Usage(format!("{} {what}", target.shown()))
             }),
         }
     }
@@ -149,14 +149,14 @@ impl Asked {
         let last = if target.as_os_str().as_bytes().ends_with(b"/") { Last::Followed } else { last };
         let mut asked = Asked::of(target)?;
         while let Some((link, rest)) = asked.first_link(last).await? {
-            let failed = |why: String| Failure::of(target.display(), why);
+            let failed = |why: String| Failure::of(target.shown(), why);
             let real = real_path(&link).ok_or_else(|| failed("the mount does not say where a link leads".into()))?;
             let real = real.map_err(|error| failed(error.to_string()))?;
             if real == link {
                 break;
             }
             let path = rest.iter().fold(real, |path, name| path.join(OsStr::from_bytes(name.as_bytes())));
-            asked = Asked { shown: target.to_owned(), ..Asked::of(&path)? };
+            asked = Asked { given: target.to_owned(), ..Asked::of(&path)? };
         }
         Ok(asked)
     }
@@ -165,7 +165,7 @@ impl Asked {
     /// with the way is for the node to say.
     async fn first_link(&self, last: Last) -> Result<Option<(PathBuf, Vec<Name>)>, Failure> {
         let Some(mount) = &self.mount else { return Ok(None) };
-        let line = Line::to(&self.address).await.map_err(|error| Failure::of(self.shown.display(), error))?;
+        let line = Line::to(&self.address).await.map_err(|error| Failure::of(self.shown(), error))?;
         let mut dir = Ino::ROOT;
         let root = self.root().await?;
         for name in &root {
@@ -199,7 +199,7 @@ impl Asked {
             (None, _) => Err(Failure::Usage("nothing is mounted: say which node by HOST:PORT".into())),
             (Some(record), true) => Asked::on_mount(&record.mountpoint.clone(), record, Path::new("")),
             (Some(last), false) => {
-                let all = alive.iter().chain([&last]).map(|record| record.mountpoint.display().to_string());
+                let all = alive.iter().chain([&last]).map(|record| record.mountpoint.shown());
                 Err(Failure::Usage(format!("say which mount: {}", all.collect::<Vec<_>>().join(", "))))
             }
         }
@@ -207,12 +207,17 @@ impl Asked {
 
     /// What was asked for, as people call it.
     pub fn shown(&self) -> String {
-        self.shown.display().to_string()
+        self.given.shown()
+    }
+
+    /// The same for programs.
+    pub fn given(&self) -> String {
+        self.given.to_string_lossy().into_owned()
     }
 
     fn on_mount(target: &Path, record: MountRecord, below: &Path) -> Result<Asked, Failure> {
         let record = succeeded(record);
-        let mountpoint = record.mountpoint.display();
+        let mountpoint = record.mountpoint.shown();
         if !record.daemon.is_alive() {
             return Err(Failure::Failed(format!(
                 "the daemon of {mountpoint} (process {}) has ended; `{}` goes on where it was, with the other flags that it had, `ebb umount {mountpoint}` clears it away",
@@ -220,8 +225,8 @@ impl Asked {
                 record.again()
             )));
         }
-        let below = names(below).ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.display())))?;
-        Ok(Asked { shown: target.to_owned(), address: record.control.clone(), volume: None, below, mount: Some(record) })
+        let below = names(below).ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.shown())))?;
+        Ok(Asked { given: target.to_owned(), address: record.control.clone(), volume: None, below, mount: Some(record) })
     }
 
     /// What was asked for, from the root of the volume.
@@ -232,8 +237,7 @@ impl Asked {
     /// The directory of the volume that the mount shows. It may have been renamed since it was mounted.
     pub async fn root(&self) -> Result<Vec<Name>, Failure> {
         let Some(mount) = &self.mount else { return Ok(Vec::new()) };
-        let gone =
-            || Failure::of(self.shown.display(), format!("the directory that {} shows has been removed", mount.mountpoint.display()));
+        let gone = || Failure::of(self.shown(), format!("the directory that {} shows has been removed", mount.mountpoint.shown()));
         match mount.root {
             None => names(&mount.subdirectory).ok_or_else(gone),
             Some(root) => match self.ask(AdminRequest::Paths { inos: vec![root] }).await? {
@@ -241,7 +245,7 @@ impl Asked {
                     let path = paths.into_iter().next().flatten();
                     path.and_then(|path| names(Path::new(OsStr::from_bytes(&path)))).ok_or_else(gone)
                 }
-                _ => Err(Failure::of(self.shown.display(), "a reply of the wrong kind")),
+                _ => Err(Failure::of(self.shown(), "a reply of the wrong kind")),
             },
         }
     }
@@ -255,7 +259,7 @@ impl Asked {
     pub async fn confirm(&self) -> Result<(), Failure> {
         let Some(volume) = &self.volume else { return Ok(()) };
         let found = node_status(&self.address).await?.volume;
-        if found == *volume { Ok(()) } else { Err(Failure::of(self.shown.display(), format!("the node there serves {found}"))) }
+        if found == *volume { Ok(()) } else { Err(Failure::of(self.shown(), format!("the node there serves {found}"))) }
     }
 
     pub fn is_on_node_of(&self, other: &Asked) -> bool {
@@ -278,12 +282,12 @@ impl Asked {
             let told = if let AskError::Rpc(RpcError::Refused(error)) = &error { tell(error) } else { None };
             told.unwrap_or_else(|| match error {
                 AskError::Rpc(RpcError::Refused(FsError::TimedOut)) => {
-                    Failure::of(self.shown.display(), "the bucket has not answered in time; `ebb status` says why")
+                    Failure::of(self.shown(), "the bucket has not answered in time; `ebb status` says why")
                 }
                 AskError::Rpc(RpcError::Refused(FsError::Io)) => {
-                    Failure::of(self.shown.display(), "storage failed; `ebb status` and the log say more")
+                    Failure::of(self.shown(), "storage failed; `ebb status` and the log say more")
                 }
-                error => Failure::of(self.shown.display(), error),
+                error => Failure::of(self.shown(), error),
             })
         })
     }
@@ -314,17 +318,17 @@ fn succeeded(mut record: MountRecord) -> MountRecord {
 /// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` of whatever volume, unless a file has that name.
 fn served(target: &Path) -> Result<Option<Asked>, Failure> {
     let Some(text) = target.to_str() else { return Ok(None) };
-    let shown = target.to_owned();
+    let given = target.to_owned();
     match Source::parse(text) {
         Ok(Source::Served { address, volume, subdirectory }) => {
-            return Ok(Some(Asked { shown, address, volume: Some(volume), below: subdirectory, mount: None }));
+            return Ok(Some(Asked { given, address, volume: Some(volume), below: subdirectory, mount: None }));
         }
         Ok(Source::Storage { url }) => return Err(Failure::Usage(format!("{url} is storage: say which mount or node of it is meant"))),
         Err(_) => {}
     }
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
     let is_address = port.is_some() && std::fs::symlink_metadata(target).is_err();
-    Ok(is_address.then(|| Asked { shown, address: text.to_owned(), volume: None, below: Vec::new(), mount: None }))
+    Ok(is_address.then(|| Asked { given, address: text.to_owned(), volume: None, below: Vec::new(), mount: None }))
 }
 
 pub enum AskError {

@@ -2,6 +2,7 @@
 //! attributes are.
 
 use crate::failure::Failure;
+use crate::output::Shown;
 use ebb_fuse::Mount;
 use std::ffi::CString;
 use std::io;
@@ -26,12 +27,12 @@ pub fn remove(path: &Path, name: &[u8], absent: &str) -> Result<(), Failure> {
 fn texts(path: &Path, name: &[u8]) -> Result<(CString, CString), Failure> {
     match Mount::has(path) {
         Ok(true) => {}
-        Ok(false) => return Err(Failure::Usage(format!("{} is on no mount of ebb", path.display()))),
-        Err(error) => return Err(Failure::of(path.display(), error)),
+        Ok(false) => return Err(Failure::Usage(format!("{} is on no mount of ebb", path.shown()))),
+        Err(error) => return Err(Failure::of(path.shown(), error)),
     }
     match (CString::new(path.as_os_str().as_bytes()), CString::new(name)) {
         (Ok(at), Ok(name)) => Ok((at, name)),
-        _ => Err(Failure::of(path.display(), "a path has no NUL in it")),
+        _ => Err(Failure::of(path.shown(), "a path has no NUL in it")),
     }
 }
 
@@ -41,8 +42,8 @@ fn ended(path: &Path, done: i32, absent: &str) -> Result<(), Failure> {
     }
     let error = io::Error::last_os_error();
     Err(match error.raw_os_error() {
-        Some(libc::EPERM) => Failure::of(path.display(), "only root may"),
-        Some(libc::ENODATA) => Failure::of(path.display(), absent),
-        _ => Failure::of(path.display(), error),
+        Some(libc::EPERM) => Failure::of(path.shown(), "only root may"),
+        Some(libc::ENODATA) => Failure::of(path.shown(), absent),
+        _ => Failure::of(path.shown(), error),
     })
 }

@@ -5,7 +5,7 @@ use crate::ask::{Asked, node_status};
 use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
 use crate::fsck::ask;
-use crate::output;
+use crate::output::{self, Shown};
 use crate::progress::Progress;
 use crate::settings;
 use crate::source::path_bytes;
@@ -25,7 +25,7 @@ use std::path::Path;
 pub async fn back_up(args: Backup) -> Result<(), Failure> {
     let node = Asked::of(&args.mount)?;
     let record = node.mount.as_ref().filter(|record| record.embedded);
-    let record = record.ok_or_else(|| Failure::Usage(format!("{} has its node elsewhere: back it up there", args.mount.display())))?;
+    let record = record.ok_or_else(|| Failure::Usage(format!("{} has its node elsewhere: back it up there", args.mount.shown())))?;
     let failed = |error: &dyn std::fmt::Display| Failure::of(&args.target, error);
     let backing = node_status(&node.address).await?.backing;
     if member::overlap((&backing, &None), (&args.target, &None)) {
@@ -56,7 +56,7 @@ pub async fn back_up(args: Backup) -> Result<(), Failure> {
 
 /// `ebb restore`
 pub async fn restore(args: Restore) -> Result<(), Failure> {
-    let shown = args.data_dir.display();
+    let shown = args.data_dir.shown();
     let failed = |error: &dyn std::fmt::Display| Failure::of(&shown, error);
     let open = async |url: &str, read_only| {
         ebb_bucket::open(url, &settings::bucket(&args.store, read_only)).await.map_err(|error| Failure::of(url, error))
@@ -153,6 +153,6 @@ fn read_if_there(path: &Path) -> Result<Option<String>, Failure> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Failure::of(path.display(), error)),
+        Err(error) => Err(Failure::of(path.shown(), error)),
     }
 }

@@ -1,7 +1,7 @@
 //! `ebb bench`: how fast a file system is, ebb's or another one, so that they can be compared.
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Shown};
 use crate::signals::Signals;
 use ebb_bench::bench::{self, Amount, Figure, LEAST_LARGE_BYTES};
 use ebb_bench::work::{Durability, Stop};
@@ -35,7 +35,7 @@ pub async fn run(args: args::Bench) -> Result<(), Failure> {
             }
             () = signals.next() => {
                 if stop.check().is_err() {
-                    return Err(Failure::of(args.path.display(), "interrupted; .ebb-bench-* is left there"));
+                    return Err(Failure::of(args.path.shown(), "interrupted; .ebb-bench-* is left there"));
                 }
                 stop.stop();
             }
@@ -48,7 +48,7 @@ pub async fn run(args: args::Bench) -> Result<(), Failure> {
     table.shown?;
     match ended.unwrap_or_else(|died| Err(io::Error::other(died))) {
         Err(error) if error.kind() == ErrorKind::Interrupted && stop.check().is_err() => Err(Failure::Failed("interrupted".into())),
-        Err(error) => Err(Failure::of(args.path.display(), error)),
+        Err(error) => Err(Failure::of(args.path.shown(), error)),
         Ok(()) if args.output.json => output::json(&report(&args, &table.figures)),
         Ok(()) => Ok(()),
     }

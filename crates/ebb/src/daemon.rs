@@ -3,8 +3,9 @@
 //! has failed.
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Shown};
 use crate::{log, supervisor};
+use ebb_model::shown_text;
 use std::env;
 use std::io::{self, BufRead, BufReader, PipeWriter, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -21,7 +22,7 @@ pub const REPORT: &str = "EBB_REPORT_FD";
 /// Starts this very command in the background, and waits until it is usable. `tells`: how far it is meanwhile.
 pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::of("cannot start in the background", error);
-    let log = log::open(log_path).map_err(|error| Failure::of(log_path.display(), error))?;
+    let log = log::open(log_path).map_err(|error| Failure::of(log_path.shown(), error))?;
     let (reports, report) = io::pipe().map_err(failed)?;
     let inherited = report.as_raw_fd();
     let mut command = Command::new(env::current_exe().map_err(failed)?);
@@ -58,7 +59,7 @@ pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Fail
             _ => {}
         }
     }
-    Err(Failure::Failed(format!("the daemon ended before it was usable: see {}", log_path.display())))
+    Err(Failure::Failed(format!("the daemon ended before it was usable: see {}", log_path.shown())))
 }
 
 /// The way to whoever waits for this process to become usable.
@@ -133,7 +134,7 @@ impl Report {
 
     fn say(&mut self, kind: &str, text: &str) -> io::Result<()> {
         match self {
-            Report::Pipe { pipe, .. } => pipe.write_all(format!("{kind} {}\n", text.replace('\n', " ")).as_bytes()),
+            Report::Pipe { pipe, .. } => pipe.write_all(format!("{kind} {}\n", shown_text(&text.replace('\n', " "))).as_bytes()),
             Report::Closed => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 //! no environment, no record and no shared memory.
 
 use crate::failure::Failure;
+use crate::output::Shown;
 use ebb_cli::args::{ChangeKey, Encryption};
 use ebb_encryption::{EncryptionError, Key};
 use ebb_ports::Ports;
@@ -41,12 +42,12 @@ pub async fn unlock(ports: Ports, data_dir: &DataDir<'_>) -> Result<Ports, Failu
     let Encryption { encryption_key_file, encryption_key_command } = data_dir.encryption;
     let key = key(encryption_key_file, encryption_key_command).await?;
     let disk = ebb_encryption::open(ports.disk.clone(), key.as_ref(), ports.entropy.clone()).await;
-    Ok(Ports { disk: disk.map_err(|error| Failure::of(data_dir.path.display(), error))?, ..ports })
+    Ok(Ports { disk: disk.map_err(|error| Failure::of(data_dir.path.shown(), error))?, ..ports })
 }
 
 /// `ebb change-key`
 pub async fn change_key(args: ChangeKey) -> Result<(), Failure> {
-    let shown = args.data_dir.display();
+    let shown = args.data_dir.shown();
     let failed = |error: &dyn std::fmt::Display| Failure::of(&shown, error);
     if !args.data_dir.join("encryption").is_file() {
         return Err(Failure::Usage(format!("{shown} is no encrypted data directory")));
@@ -84,7 +85,7 @@ impl Source {
 
 /// It may be a pipe.
 fn of_file(path: PathBuf, patience: Duration) -> Result<Key, Failure> {
-    let at = format!("the encryption key in {}", path.display());
+    let at = format!("the encryption key in {}", path.shown());
     let (tell, told) = mpsc::channel();
     let reads_at = at.clone();
     std::thread::spawn(move || tell.send(read_file(&path, &reads_at)));
@@ -95,7 +96,7 @@ fn read_file(path: &Path, at: &str) -> Result<Key, Failure> {
     let mut file = File::open(path).map_err(|error| Failure::of(at, error))?;
     let about = file.metadata().map_err(|error| Failure::of(at, error))?;
     if about.is_file() && about.mode() & 0o077 != 0 {
-        tracing::warn!(file = %path.display(), "others than its owner may read the file with the encryption key");
+        tracing::warn!(file = %path.shown(), "others than its owner may read the file with the encryption key");
     }
     read(&mut file, at)
 }

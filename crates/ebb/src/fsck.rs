@@ -3,7 +3,7 @@
 use crate::ask::{Asked, Last};
 use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Shown};
 use crate::progress::Progress;
 use crate::settings;
 use crate::signals::Signals;
@@ -43,10 +43,10 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
     };
     if is_data_dir && !on_mount {
         if args.online {
-            return Err(Failure::Usage(format!("{} is in no daemon's use: without --online it is checked as it is", path.display())));
+            return Err(Failure::Usage(format!("{} is in no daemon's use: without --online it is checked as it is", path.shown())));
         }
         if args.repair {
-            return Err(Failure::Usage(format!("{} is repaired while it is mounted: mount it, and repair the mount", path.display())));
+            return Err(Failure::Usage(format!("{} is repaired while it is mounted: mount it, and repair the mount", path.shown())));
         }
         let report = of_data(path, args).await?;
         return tell(report, args.target.output);
@@ -124,7 +124,7 @@ async fn of_node(node: &Asked, bucket: bool) -> Result<FsckReport, Failure> {
 /// `ebb rollback`: a file becomes what its object is (O-74).
 pub async fn roll_back(args: Rollback) -> Result<(), Failure> {
     let node = Asked::at(&args.target.path, Last::Followed).await?;
-    let question = format!("Lose what was written to {} since it was last sent to the bucket?", args.target.path.display());
+    let question = format!("Lose what was written to {} since it was last sent to the bucket?", args.target.path.shown());
     if !args.yes && !ask(&question)? {
         return Err(Failure::Failed("nothing was done".into()));
     }
@@ -148,7 +148,7 @@ async fn compare(node: &Asked, report: &mut FsckReport) -> Result<(), Failure> {
 
 /// Of a data directory that no node has open.
 async fn of_data(data_dir: &Path, args: &Fsck) -> Result<FsckReport, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::of(data_dir.display(), error);
+    let failed = |error: &dyn std::fmt::Display| Failure::of(data_dir.shown(), error);
     let ports = ebb_os::ports(data_dir).map_err(|error| failed(&error))?;
     ports.disk.lock().map_err(|error| failed(&error))?;
     let ports = encryption::unlock(ports, &DataDir { path: data_dir, encryption: &args.encryption }).await?;
@@ -164,11 +164,11 @@ async fn of_data(data_dir: &Path, args: &Fsck) -> Result<FsckReport, Failure> {
 
 /// The bucket that the data directory is of.
 async fn bucket_of(ports: &Ports, data_dir: &Path, args: &Fsck) -> Result<Rc<dyn Bucket>, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::of(data_dir.display(), error);
+    let failed = |error: &dyn std::fmt::Display| Failure::of(data_dir.shown(), error);
     let serves = ebb_node::serves(ports).await.map_err(|error| failed(&error))?;
     let serves = serves.ok_or_else(|| failed(&OpenError::Unused))?;
     if !serves.members.is_empty() {
-        return Err(Failure::Usage(format!("{} is of several buckets: mount it, and check the mount", data_dir.display())));
+        return Err(Failure::Usage(format!("{} is of several buckets: mount it, and check the mount", data_dir.shown())));
     }
     let settings = settings::bucket(&args.store, true);
     ebb_bucket::open(&serves.backing, &settings).await.map_err(|error| failed(&error))

@@ -1,7 +1,7 @@
 //! `mount.ebb`: the binary under the name by which mount(8) calls it.
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Shown};
 use crate::{mount, umount};
 use ebb_cli::Command;
 use ebb_cli::config::ConfigError;
@@ -26,7 +26,7 @@ pub fn run(name: &str) -> ExitCode {
         }
         Err(Refusal::Failure(failure)) => failure,
     };
-    output::say(format!("{name}: {}", failure.text().unwrap_or_default()));
+    output::fail(name, &failure);
     ExitCode::from(if let Failure::Usage(_) = failure { USAGE } else { FAILURE })
 }
 
@@ -50,7 +50,7 @@ fn perform() -> Result<(), Refusal> {
 }
 
 fn remount(dir: &Path, options: &str) -> Result<(), Failure> {
-    let about = |error: &dyn std::fmt::Display| Failure::of(dir.display(), error);
+    let about = |error: &dyn std::fmt::Display| Failure::of(dir.shown(), error);
     let point = umount::mountpoint(dir).map_err(|error| about(&error))?;
     let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
     let record = run_dir.read(&point).map_err(|error| about(&error))?;

@@ -4,6 +4,7 @@ use crate::daemon::Report;
 use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
 use crate::lending;
+use crate::output::Shown;
 use crate::predecessor;
 use crate::settings;
 use crate::signals::Signals;
@@ -87,7 +88,7 @@ pub async fn open(
             Err(ebb_node::OpenError::Elsewhere { address, cluster, stranded, .. }) => {
                 Ok(Host::Elsewhere(Elsewhere { address, cluster, stranded }))
             }
-            Err(error) => Err(Failure::of(data_dir.path.display(), error)),
+            Err(error) => Err(Failure::of(data_dir.path.shown(), error)),
         }
     };
     tokio::pin!(opening);
@@ -106,7 +107,7 @@ pub async fn open(
 /// The disk below a node with clients elsewhere has failed: it ends without another word.
 pub fn failed(data_dir: &Path, error: &impl std::fmt::Display) -> Failure {
     let what = "clients wait for the next start and bring back what is missing";
-    Failure::Failed(format!("{} failed: {error}; {what}", data_dir.display()))
+    Failure::Failed(format!("{} failed: {error}; {what}", data_dir.shown()))
 }
 
 /// An address that others can use: a listener at all addresses is found by the host's name.

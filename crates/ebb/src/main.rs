@@ -72,9 +72,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if let Some(text) = failure.text() {
-                output::say(format!("ebb: {text}"));
-            }
+            output::fail("ebb", &failure);
             ExitCode::from(failure.status())
         }
     }

@@ -5,6 +5,7 @@ use crate::encryption::DataDir;
 use crate::failure::Failure;
 use crate::host::{self, Elsewhere, Host};
 use crate::http::{Listener, Told};
+use crate::output::Shown;
 use crate::settings;
 use crate::signals::Signals;
 use crate::source::Source;
@@ -124,7 +125,7 @@ impl Plan {
             })?,
         };
         if mountpoint.to_str().is_none() {
-            return Err(Failure::Usage(format!("mount point {} is not UTF-8: choose another name", mountpoint.display())));
+            return Err(Failure::Usage(format!("mount point {} is not UTF-8: choose another name", mountpoint.shown())));
         }
         // Clients of a node share nothing on disk but have a log each.
         let key = match source {
@@ -132,11 +133,11 @@ impl Plan {
             Source::Served { .. } => format!("{} at {}", args.source, mountpoint.display()),
         };
         let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&key));
-        let data_dir = std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.display(), error))?;
+        let data_dir = std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.shown(), error))?;
         if ward.as_ref().is_none_or(|ward| !ward.is_heir()) {
             let real = places::real(&data_dir);
             if real.starts_with(&mountpoint) {
-                let (data, at) = (data_dir.display(), mountpoint.display());
+                let (data, at) = (data_dir.shown(), mountpoint.shown());
                 return Err(Failure::Usage(format!(
                     "the data directory {data} would be below its own mount, at {at}: put it elsewhere with --data"
                 )));
@@ -147,7 +148,7 @@ impl Plan {
         let (listen, mut node, bucket) = (args.listen, args.node, args.bucket);
         // A daemon has another working directory.
         if let Some(file) = &mut node.encryption.encryption_key_file {
-            *file = std::path::absolute(&*file).map_err(|error| Failure::of(file.display(), error))?;
+            *file = std::path::absolute(&*file).map_err(|error| Failure::of(file.shown(), error))?;
         }
         if listen.is_some() && matches!(source, Source::Served { .. }) {
             return Err(Failure::Usage("--listen is for what this mount serves itself: others can mount an ebb:// source as it is".into()));
@@ -201,8 +202,8 @@ impl Plan {
                     }
                     if there.stranded > 0 {
                         let what = format!("{} changes in it never reached {url}, which another node serves now", there.stranded);
-                        tracing::error!(data = %self.data_dir.display(), "{what}: docs/operation.md says how to get at them");
-                        report.warn(&format!("{}: {what}", self.data_dir.display()));
+                        tracing::error!(data = %self.data_dir.shown(), "{what}: docs/operation.md says how to get at them");
+                        report.warn(&format!("{}: {what}", self.data_dir.shown()));
                     }
                     let why = match self.join(&there, report, signals).await? {
                         Ok((client, address)) => {
@@ -439,7 +440,7 @@ impl Plan {
             Some(address) => Some(Listener::at_address(&address.0).await?),
             None => None,
         };
-        let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.display(), error);
+        let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.shown(), error);
         let mut session = match self.ward.as_ref().and_then(|ward| ward.left(self.mountpoint.clone())) {
             Some((left, as_agreed)) => {
                 consistency = as_agreed;
@@ -505,9 +506,9 @@ impl Plan {
         let mountpoint = self.mountpoint.clone();
         let answers = tokio::task::spawn_blocking(move || std::fs::metadata(mountpoint).map(|_| ())).await;
         let answers = answers.map_err(std::io::Error::other).and_then(|answer| answer);
-        answers.map_err(|error| Failure::of(self.mountpoint.display(), error))?;
+        answers.map_err(|error| Failure::of(self.mountpoint.shown(), error))?;
         self.run_dir.write(record).map_err(|error| Failure::of("the mount cannot be recorded", error))?;
-        tracing::info!(source = self.text, at = %self.mountpoint.display(), "mounted");
+        tracing::info!(source = self.text, at = %self.mountpoint.shown(), "mounted");
         if let Some(ward) = &self.ward {
             if let Some(connection) = connection {
                 ward.serves(connection);
@@ -536,7 +537,7 @@ impl Plan {
                 left.files,
                 left.deletes,
                 left.why,
-                self.data_dir.display()
+                self.data_dir.shown()
             ))),
         }
     }
@@ -548,7 +549,7 @@ async fn directory(client: &Client, path: &[Name]) -> Result<Ino, Failure> {
     let mut shown = PathBuf::new();
     for name in path {
         shown.push(Path::new(std::ffi::OsStr::from_bytes(name.as_bytes())));
-        let refused = |error: &dyn std::fmt::Display| Failure::of(format!("subdirectory {}", shown.display()), error);
+        let refused = |error: &dyn std::fmt::Display| Failure::of(format!("subdirectory {}", shown.shown()), error);
         let attr = client.lookup(at, name).await.map_err(|error| refused(&error))?;
         if attr.kind != FileKind::Directory {
             return Err(refused(&"not a directory"));

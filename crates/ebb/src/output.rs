@@ -4,11 +4,13 @@ use crate::failure::Failure;
 use ebb_cli::args::Output;
 use ebb_cli::places::MountRecord;
 use ebb_cli::render;
-use ebb_model::{AdminReply, Time};
+use ebb_model::{AdminReply, Time, shown_path, shown_text};
 use ebb_os::OsClock;
 use ebb_ports::Clock;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// A reader that has seen enough (`| head`) is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -22,6 +24,24 @@ pub fn print_one(text: &str) -> Result<bool, Failure> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::of("standard output", error)),
+    }
+}
+
+/// A path as people see it wherever one is printed.
+pub trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for Path {
+    fn shown(&self) -> String {
+        shown_path(self.as_os_str().as_bytes())
+    }
+}
+
+/// Why the program of that name has not done what was asked, in one line, whatever is in the names of files and buckets.
+pub fn fail(program: &str, failure: &Failure) {
+    if let Some(text) = failure.text() {
+        say(format!("{program}: {}", shown_text(text)));
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::daemon::Report;
 use crate::failure::Failure;
+use crate::output::Shown;
 use crate::signals::Signals;
 use ebb_cli::places::RunDir;
 use ebb_fuse::Mount;
@@ -30,8 +31,8 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
     loop {
         let refused = match disk.lock() {
             Ok(()) => return Ok(()),
-            Err(error @ DiskError::InUse { .. }) => Failure::of(data_dir.display(), error),
-            Err(error) => return Err(Failure::of(data_dir.display(), error)),
+            Err(error @ DiskError::InUse { .. }) => Failure::of(data_dir.shown(), error),
+            Err(error) => return Err(Failure::of(data_dir.shown(), error)),
         };
         let waited = began.elapsed();
         match owner(data_dir) {

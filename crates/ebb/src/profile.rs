@@ -2,6 +2,7 @@
 
 use crate::ask::Asked;
 use crate::failure::Failure;
+use crate::output::Shown;
 use crate::signals::Signals;
 use crate::{http, output};
 use ebb_cli::args;
@@ -15,10 +16,10 @@ use std::time::Duration;
 pub async fn run(args: args::Profile) -> Result<(), Failure> {
     let asked = Asked::of(&args.path)?;
     let socket = asked.mount.as_ref().and_then(|record| record.counters.clone());
-    let socket = socket.ok_or_else(|| Failure::Usage(format!("{} is on no mount: a profile is of one", args.path.display())))?;
+    let socket = socket.ok_or_else(|| Failure::Usage(format!("{} is on no mount: a profile is of one", args.path.shown())))?;
     // It also keeps an interrupt, which the command gets as well, from ending this one first.
     let mut signals = Signals::listen()?;
-    let failed = |error: std::io::Error| Failure::of(args.path.display(), error);
+    let failed = |error: std::io::Error| Failure::of(args.path.shown(), error);
     let taking = http::Profiling::begin(&socket).await.map_err(failed)?;
     let worked = match (&args.duration, args.command.is_empty()) {
         (Some(time), true) => waited(time.0, &mut signals).await,

@@ -5,6 +5,7 @@ use crate::encryption::DataDir;
 use crate::failure::Failure;
 use crate::host::Host;
 use crate::http::{Listener, Told};
+use crate::output::Shown;
 use crate::signals::Signals;
 use crate::{host, log, output, service, settings};
 use ebb_cli::{args, places};
@@ -45,7 +46,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
             "{} files had not reached the bucket: {}. They are safe in {}, and the next start goes on with them",
             left.files,
             left.why,
-            data_dir.display()
+            data_dir.shown()
         ))),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::ask::Asked;
 use crate::failure::Failure;
+use crate::output::Shown;
 use crate::{http, output};
 use ebb_cli::{args, stats};
 use ebb_model::{AdminReply, AdminRequest, MountStats, NodeStats};
@@ -50,9 +51,7 @@ struct Sample {
 impl Sample {
     async fn take(asked: &Asked) -> Result<Sample, Failure> {
         let mount = match asked.mount.as_ref().and_then(|record| Some((record, record.counters.as_deref()?))) {
-            Some((record, socket)) => {
-                Some(http::mount_stats(socket).await.map_err(|error| Failure::of(record.mountpoint.display(), error))?)
-            }
+            Some((record, socket)) => Some(http::mount_stats(socket).await.map_err(|error| Failure::of(record.mountpoint.shown(), error))?),
             None => None,
         };
         let node = match asked.ask(AdminRequest::Stats).await {
@@ -86,7 +85,7 @@ impl Sample {
         if as_json {
             let mut told = stats::json(mount, node);
             if let Some(fields) = told.as_object_mut() {
-                fields.insert("of".into(), asked.shown().into());
+                fields.insert("of".into(), asked.given().into());
                 fields.insert("node_error".into(), json!(missing));
             }
             return output::print_one(&format!("{told}\n"));

@@ -3,6 +3,7 @@
 
 use crate::ask::node_status;
 use crate::failure::Failure;
+use crate::output::Shown;
 use crate::progress::Progress;
 use crate::{busy, output};
 use ebb_cli::args;
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const POLLS_PER_STATUS: u32 = 10;
 
 pub async fn run(args: args::Umount) -> Result<(), Failure> {
-    let about = |error: io::Error| Failure::of(args.mountpoint.display(), error);
+    let about = |error: io::Error| Failure::of(args.mountpoint.shown(), error);
     let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
     let mountpoint = mountpoint(&args.mountpoint).map_err(about)?;
     let record = run_dir.read(&mountpoint).map_err(about)?;
@@ -36,7 +37,7 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
         None => None,
     };
     let outcome = match record {
-        None if device.is_none() => return Err(Failure::Usage(format!("{} is no mount of ebb", args.mountpoint.display()))),
+        None if device.is_none() => return Err(Failure::Usage(format!("{} is no mount of ebb", args.mountpoint.shown()))),
         None => {
             take_away(mountpoint.clone(), device, args.lazy).await?;
             Outcome::Unknown
@@ -89,8 +90,8 @@ async fn take_away(mountpoint: PathBuf, device: Option<u64>, lazy: bool) -> Resu
     });
     match removed.await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(why)) => Err(Failure::of(shown.display(), why)),
-        Err(error) => Err(Failure::of(shown.display(), error)),
+        Ok(Err(why)) => Err(Failure::of(shown.shown(), why)),
+        Err(error) => Err(Failure::of(shown.shown(), error)),
     }
 }
 
@@ -128,7 +129,7 @@ async fn wait(record: MountRecord, device: Option<u64>, run_dir: &RunDir) -> io:
 
 /// The kernel tells the daemon that a mount is over once nobody has anything of it.
 fn say_who_keeps(mountpoint: &Path, device: u64) {
-    let mountpoint = mountpoint.display();
+    let mountpoint = mountpoint.shown();
     let users = busy::users(device);
     if !users.is_empty() {
         output::say(format!("umount: {mountpoint} is taken away, and served until it is closed by {}", users.join(", ")));
@@ -191,7 +192,7 @@ impl Outcome {
             }))?;
             return if good { Ok(()) } else { Err(Failure::NotGood) };
         }
-        let shown = mountpoint.display();
+        let shown = mountpoint.shown();
         let go_on = |record: &MountRecord| format!("`{}` goes on with it, with the other flags that it had", record.again());
         match self {
             Outcome::Clean(record) if record.embedded => output::print(&format!("{shown} is unmounted, everything is in the bucket\n")),
@@ -215,13 +216,13 @@ impl Outcome {
                 left.files,
                 left.deletes,
                 left.why,
-                record.data_dir.display(),
+                record.data_dir.shown(),
                 go_on(&record)
             ))),
             Outcome::Left(_, left) => Err(Failure::Failed(format!("{shown} is unmounted, but {}", left.why))),
             Outcome::Died(record) if record.embedded => Err(Failure::Failed(format!(
                 "the daemon of {shown} had died, its mount is cleared away. What has not reached the bucket is safe in {}: {}",
-                record.data_dir.display(),
+                record.data_dir.shown(),
                 go_on(&record)
             ))),
             Outcome::Died(record) => Err(Failure::Failed(format!(

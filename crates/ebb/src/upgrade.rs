@@ -3,7 +3,7 @@
 //! To the mount it is a death like any other (decision 10): there is one way to take over.
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Shown};
 use crate::supervisor;
 use crate::umount::mountpoint;
 use ebb_cli::args;
@@ -40,21 +40,21 @@ pub fn run(args: args::Upgrade) -> Result<(), Failure> {
         return output::json(&json!(upgraded.iter().map(shown).collect::<Vec<_>>()));
     }
     for (record, version, paused) in upgraded {
-        let (shown, pid, paused) = (record.mountpoint.display(), record.daemon.pid, paused.as_millis());
+        let (shown, pid, paused) = (record.mountpoint.shown(), record.daemon.pid, paused.as_millis());
         output::print(&format!("{shown} is served by process {pid}, {version}, after a pause of {paused} ms\n"))?;
     }
     Ok(())
 }
 
 fn record(run_dir: &RunDir, given: &Path) -> Result<MountRecord, Failure> {
-    let about = |error| Failure::of(given.display(), error);
+    let about = |error| Failure::of(given.shown(), error);
     let found = run_dir.read(&mountpoint(given).map_err(about)?).map_err(about)?;
-    found.filter(MountRecord::is_served).ok_or_else(|| Failure::Usage(format!("{} is no mount of ebb", given.display())))
+    found.filter(MountRecord::is_served).ok_or_else(|| Failure::Usage(format!("{} is no mount of ebb", given.shown())))
 }
 
 /// Gives the record of the new daemon, what it says of its version, and how long nobody served.
 fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, String, Duration), Failure> {
-    let shown = record.mountpoint.display();
+    let shown = record.mountpoint.shown();
     let Some(supervisor) = record.supervisor.filter(Process::is_alive) else {
         return Err(Failure::Failed(format!(
             "{shown} cannot be upgraded while it is mounted: its daemon (process {}) has no supervisor",
@@ -84,7 +84,7 @@ fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, Strin
             true => Ok((now, version, paused)),
             false => Err(Failure::Failed(format!(
                 "{} could not take over {shown}, which is served by the binary of before: its log says why",
-                binary.display()
+                binary.shown()
             ))),
         };
     }
@@ -108,7 +108,7 @@ fn is_of(process: Process, binary: &Path) -> bool {
 
 /// Shows that it runs at all.
 fn version(binary: &Path) -> Result<String, Failure> {
-    let failed = |why: String| Failure::Failed(format!("{} cannot take over: {why}", binary.display()));
+    let failed = |why: String| Failure::Failed(format!("{} cannot take over: {why}", binary.shown()));
     let output = Command::new(binary).arg("version").output().map_err(|error| failed(error.to_string()))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),

@@ -4,7 +4,7 @@
 
 use crate::ask::{Asked, Last, Line, POLL};
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Shown};
 use crate::pace::Pace;
 use crate::pin;
 use crate::progress::Progress;
@@ -87,7 +87,7 @@ async fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
     }
     if let Some(list) = &args.list {
         let file = File::open(list).and_then(|file| read_names(BufReader::new(file), &mut paths));
-        file.map_err(|error| Failure::of(list.display(), error))?;
+        file.map_err(|error| Failure::of(list.shown(), error))?;
     }
     let mut first = None;
     let mut named = Vec::new();
@@ -111,7 +111,7 @@ async fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
 }
 
 fn elsewhere(path: &Path) -> Failure {
-    Failure::Usage(format!("{} is on another mount than what was named before it", path.display()))
+    Failure::Usage(format!("{} is on another mount than what was named before it", path.shown()))
 }
 
 fn read_names(from: impl BufRead, paths: &mut Vec<PathBuf>) -> io::Result<()> {

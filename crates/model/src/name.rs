@@ -63,16 +63,9 @@ impl fmt::Display for Name {
 /// A path for people: letters of any alphabet are as they are; what is no text, and what a terminal would obey
 /// or a reader take for the end of a line, is escaped as in a name.
 pub fn shown_path(path: &[u8]) -> String {
-    let escaped = |bytes: &[u8]| bytes.escape_ascii().to_string();
     let mut out = String::new();
     for chunk in path.utf8_chunks() {
-        for letter in chunk.valid().chars() {
-            match letter {
-                '\\' => out += "\\\\",
-                _ if letter.is_control() => out += &escaped(letter.encode_utf8(&mut [0; 4]).as_bytes()),
-                _ => out.push(letter),
-            }
-        }
+        out += &shown_text(&chunk.valid().replace('\\', "\\\\"));
         out += &escaped(chunk.invalid());
     }
     out
@@ -88,6 +81,22 @@ pub fn shown_bytes(bytes: u64) -> String {
         unit += 1;
     }
     if value.fract() == 0.0 || unit == 0 { format!("{value:.0} {}", UNITS[unit]) } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A text for people in one line: what a terminal would obey is escaped as in a path. A `\` may stand before what was escaped already.
+pub fn shown_text(text: &str) -> String {
+    let mut out = String::new();
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => out += &escaped(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+            false => out.push(letter),
+        }
+    }
+    out
+}
+
+fn escaped(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
 }
 
 #[cfg(test)]
@@ -106,6 +115,8 @@ mod tests {
             (b"w/\\xff", "w/\\\\xff"),
         ] {
             assert_eq!(shown_path(path), shown);
+            assert_eq!(shown_text(shown), shown, "once is enough");
         }
+        assert_eq!(shown_text("a: \n\x1b[31m größe"), "a: \\n\\x1b[31m größe");
     }
 }

@@ -88,7 +88,18 @@ fn names_forge_no_lines() {
     assert_eq!(bytes, ["ff", "fe"]);
     let explained = place.ebb(&[OsStr::new("explain"), OsStr::from_bytes(b"mnt/\x1b[2J")]).good().out;
     assert!(explained.contains(r"path      /\x1b[2J") && !explained.contains('\x1b'), "{explained:?}");
+    let gone = OsStr::from_bytes(b"mnt/no\n\x1b[31m\xff\\");
+    for command in ["explain", "flush", "evict", "pin", "umount", "bench"] {
+        let told = place.ebb(&[OsStr::new(command), gone]);
+        let is_whole = |line: &str| line.contains(r"mnt/no\n\x1b[31m\xff\\: ") || line.contains(r"mnt/no\n\x1b[31m\xff\\ is ");
+        assert!(told.status > 0 && told.err.lines().all(is_whole) && !told.err.contains('\x1b'), "{command}: {told:?}");
+    }
     place.umount();
+    fs::create_dir(place.path("m\x1b[2J")).unwrap();
+    place.ebb(&["mount", place.url(), "m\x1b[2J", "--data", "data"]).good();
+    let status = place.ebb(&["status", "m\x1b[2J"]).good().out;
+    assert!(status.contains(r"m\x1b[2J, consistency") && !status.contains('\x1b'), "{status:?}");
+    place.umount_at("m\x1b[2J");
 }
 
 /// Situation: what is named is a symbolic link on the mount, or below one. Danger: nothing is done, and it counts as done.

@@ -6,9 +6,11 @@ use crate::{Cli, Command, member};
 use clap::builder::{OsStr, Resettable};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, parser::ValueSource};
+use ebb_model::shown_path;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -17,7 +19,7 @@ pub enum ConfigError {
     /// Help, version, or flags that cannot be: clap's own text.
     #[error(transparent)]
     Usage(#[from] clap::Error),
-    #[error("{}: {what}", .file.display())]
+    #[error("{}: {what}", shown_path(.file.as_os_str().as_bytes()))]
     File { file: PathBuf, what: String },
 }
 

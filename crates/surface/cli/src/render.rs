@@ -4,14 +4,17 @@
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
 use crate::{explain, fsck, quota, stats, trash};
-use ebb_model::{AdminReply, DirtyItem, PackStatus, ScrubStatus, Status, Time, shown_path};
+use ebb_model::{AdminReply, DirtyItem, PackStatus, ScrubStatus, Status, Time, shown_path, shown_text};
 use serde_json::{Value, json};
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 /// As [`text`], and what the mount on which it was asked adds.
 pub fn text_on(mount: Option<&MountRecord>, reply: &AdminReply, now: Time) -> String {
-    let shown = mount.map(|mount| format!("mount     {}, consistency {}\n", mount.mountpoint.display(), mount.consistency.name()));
+    let shown = mount.map(|mount| {
+        format!("mount     {}, consistency {}\n", shown_path(mount.mountpoint.as_os_str().as_bytes()), mount.consistency.name())
+    });
     text(reply, now) + &shown.unwrap_or_default()
 }
 
@@ -149,7 +152,8 @@ fn write_dirty(out: &mut String, items: &[DirtyItem], left_out: u64, now: Time) 
 
 fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Result {
     let mode = if status.read_only { ", read-only" } else { "" };
-    writeln!(out, "volume    {} over {} (incarnation {}{mode})", status.volume, status.backing, status.incarnation.0)?;
+    let (volume, backing) = (shown_text(&status.volume), shown_text(&status.backing));
+    writeln!(out, "volume    {volume} over {backing} (incarnation {}{mode})", status.incarnation.0)?;
     writeln!(out, "metadata  {} inodes in {} of {}", status.inodes, Bytes(status.metadata_bytes), Bytes(status.metadata_limit_bytes))?;
     writeln!(out, "cache     {} of {}", Bytes(status.cached_bytes), Bytes(status.cache_limit_bytes))?;
     match status.dirty_since {
@@ -182,10 +186,10 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
     writeln!(out, "scrub     {blocks} blocks, {round}; {dropped} were damaged and are fetched again, {damaged} are lost")?;
     writeln!(out, "disk      encryption at rest is {}", if status.encrypted { "on" } else { "off" })?;
     for session in &status.sessions {
-        writeln!(out, "client    {} ({} open files)", session.client, session.open_files)?;
+        writeln!(out, "client    {} ({} open files)", shown_text(&session.client), session.open_files)?;
     }
     for trouble in &status.troubles {
-        writeln!(out, "TROUBLE   for {}: {}", age(trouble.since, now), trouble.what)?;
+        writeln!(out, "TROUBLE   for {}: {}", age(trouble.since, now), shown_text(&trouble.what))?;
     }
     Ok(())
 }
