@@ -1,5 +1,6 @@
 //! Who uses a mount, as far as /proc tells, for the message that it is busy, or has not ended yet.
 
+use crate::output::Shown;
 use ebb_fuse::Mount;
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +15,17 @@ pub fn users(device: u64) -> Vec<String> {
     processes().filter(|pid| uses(*pid, device)).take(LISTED).map(name).collect()
 }
 
+/// What keeps a mount that was taken away from ending: the kernel tells its daemon once nobody has anything of it.
+pub fn keepers(mountpoint: &Path, device: u64) -> Vec<String> {
+    let (users, elsewhere) = (users(device).join(", "), elsewhere(device).join(", "));
+    let by_users = (!users.is_empty()).then(|| format!("closed by {users}"));
+    let by_others = (!elsewhere.is_empty()).then(|| format!("gone from the mount namespace of {elsewhere} too (a container?)"));
+    let told = |until| format!("{} is taken away, and served until it is {until}", mountpoint.shown());
+    by_users.into_iter().chain(by_others).map(told).collect()
+}
+
 /// A process of each other mount namespace, a container's for example, in which it is mounted too.
-pub fn elsewhere(device: u64) -> Vec<String> {
+fn elsewhere(device: u64) -> Vec<String> {
     let mut seen: BTreeSet<_> = namespace("self").into_iter().collect();
     let is_new = |pid: &u32| namespace(&pid.to_string()).is_some_and(|namespace| seen.insert(namespace));
     processes().filter(is_new).filter(|pid| Mount::is_seen_by(*pid, device)).take(LISTED).map(name).collect()

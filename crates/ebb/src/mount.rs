@@ -409,6 +409,7 @@ impl Plan {
             root: None,
             embedded,
             data_dir: self.data_dir.clone(),
+            device: None,
             read_only,
             consistency: self.consistency,
             ending: false,
@@ -456,7 +457,8 @@ impl Plan {
             Some(ward) => ward.prepare(&mut session, root, consistency)?,
             None => None,
         };
-        let record = MountRecord { root: (root != Ino::ROOT).then_some(root), succeedable: connection.is_some(), ..record };
+        let device = Mount::device_at(&self.mountpoint).map_err(|error| Failure::of(self.mountpoint.shown(), error))?;
+        let record = MountRecord { root: (root != Ino::ROOT).then_some(root), device, succeedable: connection.is_some(), ..record };
         let counters = session.counters();
         counters.tell_slower_than(settings::slow_operation(&self.node));
         let told = Told { mount: Some(counters), node: node.clone() };

@@ -1,11 +1,12 @@
 //! Taking over the data directory from a daemon that is about to end: its mount is gone, as after
 //! umount(8), and it still writes to the bucket. `umount` and `mount` can follow each other then.
 
+use crate::busy;
 use crate::daemon::Report;
 use crate::failure::Failure;
 use crate::output::Shown;
 use crate::signals::Signals;
-use ebb_cli::places::RunDir;
+use ebb_cli::places::{MountRecord, RunDir};
 use ebb_fuse::Mount;
 use ebb_ports::{Disk, DiskError};
 use std::path::Path;
@@ -16,6 +17,12 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// What takes longer is not waited for: the rest is written by whoever takes over.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// After so long it is said who keeps the mount of before.
+const PATIENCE_WITH_KEEPERS: Duration = Duration::from_secs(4);
+
+/// A process may have files open of what does not answer.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
 
 /// So long may a process take that has nothing to do but to end, also on a machine that has much else to do.
 const PATIENCE_TO_END: Duration = Duration::from_secs(10);
@@ -28,17 +35,27 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
     let began = Instant::now();
     let mut unknown_since = began;
     let mut told = None;
+    let mut kept = None;
     loop {
         let refused = match disk.lock() {
             Ok(()) => return Ok(()),
-            Err(error @ DiskError::InUse { .. }) => Failure::of(data_dir.shown(), error),
+            Err(error @ DiskError::InUse { .. }) => match &kept {
+                Some(kept) => Failure::of(data_dir.shown(), format!("{error}: {kept}")),
+                None => Failure::of(data_dir.shown(), error),
+            },
             Err(error) => return Err(Failure::of(data_dir.shown(), error)),
         };
         let waited = began.elapsed();
         match owner(data_dir) {
             Owner::Unknown if unknown_since.elapsed() < PATIENCE_TO_END => {}
-            Owner::Leaving { pid, ending } if waited < LAST_PATIENCE => {
+            Owner::Leaving(record) if waited < LAST_PATIENCE => {
                 unknown_since = Instant::now();
+                let (pid, ending) = (record.daemon.pid, record.ending);
+                if !ending && waited > PATIENCE_WITH_KEEPERS && kept.is_none() {
+                    let why = keepers(record).await;
+                    report.note(&why);
+                    kept = Some(why);
+                }
                 if ending && waited > PATIENCE && told != Some(pid) {
                     report.note(&format!("process {pid} leaves to this mount what has not reached the bucket yet"));
                     // SAFETY: kill takes plain integers. If it has just ended that is what is wanted.
@@ -55,12 +72,23 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
     }
 }
 
+/// What keeps a mount that is out of sight, in one line.
+async fn keepers(record: MountRecord) -> String {
+    let waits = format!("process {} still serves {}, which is taken away", record.daemon.pid, record.mountpoint.shown());
+    let Some(device) = record.device else { return waits };
+    let looking = tokio::task::spawn_blocking(move || busy::keepers(&record.mountpoint, device));
+    match tokio::time::timeout(LONGEST_LOOK, looking).await {
+        Ok(Ok(keepers)) if !keepers.is_empty() => keepers.join("; "),
+        _ => waits,
+    }
+}
+
 /// Who has a data directory.
 enum Owner {
     /// It serves a mount.
     Mounted,
-    /// The mount is out of sight; `ending`: nobody uses it either.
-    Leaving { pid: u32, ending: bool },
+    /// The mount is out of sight, and if it says that it is ending nobody uses it either.
+    Leaving(MountRecord),
     /// No mount is recorded: it is about to be made, the process has only to end, or it serves
     /// others.
     Unknown,
@@ -71,9 +99,7 @@ fn owner(data_dir: &Path) -> Owner {
     let records = RunDir::of_user().and_then(|run_dir| run_dir.records()).unwrap_or_default();
     match records.into_iter().find(|record| record.data_dir == data_dir && record.is_served()) {
         None => Owner::Unknown,
-        Some(record) if record.ending || Mount::is_at(&record.mountpoint).is_ok_and(|mounted| !mounted) => {
-            Owner::Leaving { pid: record.daemon.pid, ending: record.ending }
-        }
+        Some(record) if record.ending || Mount::is_at(&record.mountpoint).is_ok_and(|mounted| !mounted) => Owner::Leaving(record),
         // As one in the foreground that was killed: its daemon dies too.
         Some(record) if record.supervisor.is_some_and(|supervisor| !supervisor.is_alive()) => Owner::Unknown,
         Some(_) => Owner::Mounted,

@@ -106,7 +106,7 @@ async fn wait(record: MountRecord, device: Option<u64>, run_dir: &RunDir) -> io:
         if began.elapsed() >= PATIENCE
             && let Some(device) = unsaid.take()
         {
-            say_who_keeps(&record.mountpoint, device);
+            busy::keepers(&record.mountpoint, device).iter().for_each(|kept| output::say(format!("umount: {kept}")));
         }
         if polls % POLLS_PER_STATUS == 0
             && record.embedded
@@ -125,22 +125,6 @@ async fn wait(record: MountRecord, device: Option<u64>, run_dir: &RunDir) -> io:
         Some(left) => Outcome::Left(now, left),
         None => Outcome::Died(now),
     })
-}
-
-/// The kernel tells the daemon that a mount is over once nobody has anything of it.
-fn say_who_keeps(mountpoint: &Path, device: u64) {
-    let mountpoint = mountpoint.shown();
-    let users = busy::users(device);
-    if !users.is_empty() {
-        output::say(format!("umount: {mountpoint} is taken away, and served until it is closed by {}", users.join(", ")));
-    }
-    let elsewhere = busy::elsewhere(device);
-    if !elsewhere.is_empty() {
-        let of = elsewhere.join(", ");
-        output::say(format!(
-            "umount: {mountpoint} is taken away, and served until it is in the mount namespace of {of} too (a container?)"
-        ));
-    }
 }
 
 enum Outcome {

@@ -54,13 +54,34 @@ fn who_keeps_a_mount_from_ending_is_named() {
         drop(open);
     });
     let told = place.ebb(&["umount", "mnt", "--lazy"]).good();
-    for (kept, pid) in [("until it is closed by", std::process::id()), ("in the mount namespace of", place.pid(sleeper))] {
+    for (kept, pid) in [("until it is closed by", std::process::id()), ("gone from the mount namespace of", place.pid(sleeper))] {
         let line = told.err.lines().find(|line| line.contains(kept)).unwrap_or_else(|| panic!("{kept}: {told:?}"));
         assert!(line.contains(&format!("({pid})")), "{line}");
     }
     closing.join().unwrap();
     assert_eq!(place.ended(sleeper), 0);
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
+}
+
+/// Situation: the data directory is wanted again while something of the mount of before is open. Danger: nobody says what is waited for.
+/// Expectation: it is named, and once it is closed the mount is there.
+#[test]
+fn who_keeps_a_data_directory_is_named() {
+    let place = Place::new();
+    place.mount();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    let open = File::open(place.path("mnt/file")).unwrap();
+    place.ebb(&["umount", "mnt", "--lazy", "--no-wait"]).good();
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(8));
+        drop(open);
+    });
+    let told = place.ebb(&["mount", place.url(), "mnt", "--data", "data"]).good();
+    let named = format!("{} is taken away, and served until it is closed by", place.text("mnt"));
+    assert!(told.err.contains(&named) && told.err.contains(&format!("({})", std::process::id())), "{told:?}");
+    closing.join().unwrap();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
+    place.umount();
 }
 
 #[test]

@@ -41,6 +41,9 @@ pub struct MountRecord {
     /// The node lives in the daemon, and so does what has not reached the bucket.
     pub embedded: bool,
     pub data_dir: PathBuf,
+    /// `st_dev` of what is on the mount, by which is found who keeps it once it is out of sight.
+    #[serde(default)]
+    pub device: Option<u64>,
     /// The node takes no changes, whatever the kernel would let through.
     #[serde(default)]
     pub read_only: bool,

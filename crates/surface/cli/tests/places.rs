@@ -32,6 +32,7 @@ impl Place {
             root: None,
             embedded: true,
             data_dir: "/data".into(),
+            device: None,
             read_only: false,
             consistency: Consistency::CloseToOpen,
             ending: false,
