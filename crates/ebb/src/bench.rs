@@ -17,7 +17,7 @@ pub async fn run(args: args::Bench) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("--size must be at least {}", Bytes(LEAST_LARGE_BYTES))));
     }
     let amount = Amount { small_files: args.files as usize, large_bytes: args.size.0, threads: args.threads.into() };
-    let mut signals = Signals::listen()?;
+    let mut signals = Signals::at_terminal()?;
     let stop = Arc::new(Stop::default());
     let (sender, mut figures) = mpsc::unbounded_channel();
     let (path, stopped) = (args.path.clone(), stop.clone());

@@ -1,8 +1,8 @@
-//! SIGTERM and SIGINT: the first asks for a clean end, the second for an end now.
+//! SIGTERM and SIGINT, and SIGHUP for what works at a terminal: the first asks for a clean end, the second for an end now.
 
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Who ends everything that belongs to a mount signals the supervisor too, which passes it on.
@@ -16,8 +16,23 @@ pub struct Signals {
 impl Signals {
     /// On the threads of a `LocalSet`.
     pub fn listen() -> Result<Signals, Failure> {
+        Signals::of(None)
+    }
+
+    /// Also for the end of the terminal, unless that is to mean nothing, as nohup(1) has it.
+    pub fn at_terminal() -> Result<Signals, Failure> {
+        // SAFETY: sigaction is plain data, for which zeros are a value.
+        let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: it only asks, and the value is there to be written.
+        let asked = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut before) };
+        let heeded = asked == -1 || before.sa_sigaction != libc::SIG_IGN;
+        Signals::of(heeded.then(SignalKind::hangup))
+    }
+
+    fn of(more: Option<SignalKind>) -> Result<Signals, Failure> {
         let listen = |kind| signal(kind).map_err(|error| Failure::of("signals", error));
         let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let mut more = more.map(listen).transpose()?;
         let (ask, asked) = mpsc::unbounded_channel();
         let heard = ask.clone();
         // What is an echo is told by when it comes, which may be long before anybody asks for the next signal.
@@ -27,6 +42,7 @@ impl Signals {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
+                    () = heard_of(&mut more) => {}
                 }
                 let is_echo = last.replace(Instant::now()).is_some_and(|last| last.elapsed() < ECHO);
                 if !is_echo && heard.send(()).is_err() {
@@ -51,5 +67,12 @@ impl Signals {
         if self.asked.recv().await.is_none() {
             std::future::pending().await
         }
+    }
+}
+
+async fn heard_of(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }

@@ -26,13 +26,16 @@ fn any_directory_can_be_measured() {
     place.umount();
 }
 
-/// Situation: somebody loses patience. Expectation: it ends soon, says so, and leaves nothing.
+/// Situation: somebody loses patience, or the terminal goes. Expectation: it ends soon, says so, and leaves nothing.
 #[test]
 fn who_interrupts_it_finds_nothing_left() {
     let mut place = Place::new();
-    let bench = place.start_silent(&["bench", "backing", "--files", "1000000", "--threads", "2"]);
-    let made = || fs::read_dir(place.path("backing")).unwrap().count();
-    until("it works", || made() == 1);
-    assert_eq!(place.signal(bench, libc::SIGINT), 1);
-    assert_eq!(fs::read_dir(place.path("backing")).unwrap().count(), 0);
+    for signal in [libc::SIGINT, libc::SIGHUP] {
+        let bench = place.start_silent(&["bench", "backing", "--files", "1000000", "--threads", "2"]);
+        let backing = place.path("backing");
+        let made = || fs::read_dir(&backing).unwrap().count();
+        until("it works", || made() == 1);
+        assert_eq!(place.signal(bench, signal), 1);
+        assert_eq!(made(), 0);
+    }
 }
