@@ -152,6 +152,22 @@ fn versions_and_completions_need_no_mount() {
     assert!(place.ebb(&["--help"]).good().out.contains("Usage"));
 }
 
+/// What help says of what is needed and what is answered is so.
+#[test]
+fn help_says_what_is_needed_and_what_is_answered() {
+    let place = Place::new();
+    let usage = place.ebb(&["profile", "--help"]).good().out;
+    for way in ["ebb profile [OPTIONS] <PATH> -- <COMMAND>...", "ebb profile [OPTIONS] <PATH> --for <TIME>"] {
+        assert!(usage.contains(way), "{usage}");
+    }
+    for neither_or_both in [&["profile", "mnt"][..], &["profile", "mnt", "--for", "1s", "--", "true"]] {
+        assert_eq!(place.ebb(neither_or_both).status, 2);
+    }
+    let fsck = place.ebb(&["fsck", "--help"]).good().out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(["0 if", "1 if", "2 if", "4 if", "8 if"].iter().all(|status| fsck.contains(status)), "{fsck}");
+    place.ebb(&["fsck", "backing"]).refused(2, "is on no mount of ebb");
+}
+
 /// Danger: the daemon waits for itself. Expectation: it is refused, also where a link leads there.
 #[test]
 fn a_data_directory_is_not_below_its_own_mount() {

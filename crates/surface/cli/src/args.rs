@@ -35,6 +35,7 @@ pub enum Command {
     /// Show how fast a mount or node answers, and from where: operations, reads, requests to the bucket.
     Stats(Stats),
     /// Show what a program, or all that is done in some time, does to a mount, by file and operation.
+    #[command(override_usage = "ebb profile [OPTIONS] <PATH> -- <COMMAND>...\n       ebb profile [OPTIONS] <PATH> --for <TIME>")]
     Profile(Profile),
     /// List what has not reached the bucket, oldest first.
     LsDirty(LsDirty),
@@ -57,8 +58,8 @@ pub enum Command {
     /// Prove every invariant of a mounted volume and read every cached block against its checksum.
     ///
     /// PATH may be a data directory too, while no node has it open. Nothing in it is changed. The exit
-    /// status is 0 if nothing is wrong, 1 if all that was is repaired, 4 if something is left, 8 if
-    /// that could not be found out.
+    /// status is 0 if nothing is wrong, 1 if all that was is repaired, 2 if what was asked cannot be, 4 if
+    /// something is left, 8 if that could not be found out.
     Fsck(Fsck),
     /// Give an encrypted data directory that no node has open another key.
     ChangeKey(ChangeKey),
@@ -643,7 +644,7 @@ pub struct Stats {
 pub struct Profile {
     /// A path on a mount. The whole mount is watched, and whoever uses it.
     pub path: PathBuf,
-    /// Watch for this time, or until interrupted.
+    /// Watch for this time, or until interrupted before. Needed where there is no COMMAND, and refused with one.
     #[arg(long = "for", value_name = "TIME", required_unless_present = "command", conflicts_with = "command")]
     pub duration: Option<Span>,
     /// Lines to show, those that took longest first; JSON has all.
