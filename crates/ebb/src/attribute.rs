@@ -4,6 +4,7 @@
 use crate::failure::Failure;
 use crate::output::Shown;
 use ebb_fuse::Mount;
+use ebb_model::FsError;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -43,6 +44,8 @@ fn ended(path: &Path, done: i32, absent: &str) -> Result<(), Failure> {
     let error = io::Error::last_os_error();
     Err(match error.raw_os_error() {
         Some(libc::EPERM) => Failure::of(path.shown(), "only root may"),
+        // What commands say of a file is valid, but may be only for directories.
+        Some(libc::EINVAL) if !path.is_dir() => Failure::of(path.shown(), FsError::NotDirectory),
         Some(libc::ENODATA) => Failure::of(path.shown(), absent),
         _ => Failure::of(path.shown(), error),
     })

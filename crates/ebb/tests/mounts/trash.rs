@@ -192,6 +192,8 @@ fn what_is_open_is_kept_with_what_is_written() {
     let dir = place.path("mnt/d");
     fs::create_dir_all(dir.join("scratch")).unwrap();
     place.ebb(&["trash", "keep", "mnt/d", "1d"]).good();
+    fs::write(place.path("mnt/plain"), "").unwrap();
+    place.ebb(&["trash", "keep", "mnt/plain", "7d"]).refused(1, "mnt/plain: not a directory");
     place.ebb(&["trash", "keep", "mnt/d/scratch", "0"]).good();
     let explained = place.ebb(&["explain", "mnt/d"]).good().out;
     assert!(explained.contains("trash     kept for 24 h 0 min once it is removed, as /d has it"), "{explained}");
