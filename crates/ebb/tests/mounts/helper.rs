@@ -31,6 +31,13 @@ fn options_of(place: &Place) -> String {
 }
 
 #[test]
+fn its_version_is_that_of_ebb() {
+    let place = Place::new();
+    let version = place.ebb(&["--version"]).good().out;
+    assert_eq!(place.program(link(&place, "mount.ebb"), &["-V"]).good().out, version);
+}
+
+#[test]
 fn it_mounts_as_ebb_does() {
     let place = Place::over_s3();
     let helper = link(&place, "mount.ebb");

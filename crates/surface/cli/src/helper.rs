@@ -38,7 +38,7 @@ pub fn name(program: &OsStr) -> Option<&str> {
 
 /// Mounts a bucket, a directory or a served volume, for mount(8).
 #[derive(Parser, Debug)]
-#[command(version, disable_help_subcommand = true)]
+#[command(name = "ebb", version, disable_help_subcommand = true)]
 struct Line {
     source: String,
     dir: PathBuf,
