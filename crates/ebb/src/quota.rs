@@ -29,7 +29,15 @@ async fn remove(target: Target) -> Result<(), Failure> {
         FsError::NoAttribute => Some(Failure::of(node.shown(), "it has no quota")),
         _ => None,
     });
-    output::reply(&reply.await?, target.output)
+    let reply = reply.await?;
+    if !target.output.json {
+        output::print(&format!("{}: its quota is removed\n", node.shown()))?;
+        if matches!(&reply, AdminReply::Quotas(above) if above.is_empty()) {
+            return Ok(());
+        }
+    }
+    // What holds there still.
+    output::reply(&reply, target.output)
 }
 
 /// Waits until all that is below has been counted. Whoever does not want to wait interrupts it:

@@ -81,7 +81,7 @@ fn full_is_full_until_something_goes() {
     empty.write_all_at(&vec![1; MIB as usize], 0).unwrap();
     fs::create_dir(dir.join("more")).unwrap();
 
-    place.ebb(&["quota", "remove", "mnt/d"]).good();
+    assert_eq!(place.ebb(&["quota", "remove", "mnt/d"]).good().out, "mnt/d: its quota is removed\n");
     place.ebb(&["quota", "remove", "mnt/d"]).refused(1, "it has no quota");
     fs::create_dir(dir.join("and more")).unwrap();
     assert_eq!(place.ebb(&["quota", "list", "mnt"]).good().out, "no quota\n");
