@@ -6,6 +6,11 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Incarnation(pub u16);
 
+impl Incarnation {
+    /// Of a node that only reads, and has nothing of a node that has taken the volume over.
+    pub const NONE: Incarnation = Incarnation(u16::MAX);
+}
+
 /// One of the 65,536 virtual slots of a volume, the unit in which metadata is placed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Slot(pub u16);

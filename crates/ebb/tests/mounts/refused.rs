@@ -129,6 +129,10 @@ fn two_daemons_never_share() {
     place.ebb(&["flush", "mnt"]).good();
     place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--take-over", "never"]).good();
     assert_eq!(fs::read_to_string(place.path("mnt2/file")).unwrap(), "content");
+    // It has taken nothing over.
+    let status = place.ebb(&["status", "mnt2"]).good().out;
+    assert!(status.lines().next().unwrap().ends_with(" (read-only)"), "{status}");
+    assert!(place.ebb(&["status", "mnt2", "--json"]).good().json()["incarnation"].is_null());
     place.umount_at("mnt2");
     place.umount();
 }

@@ -79,7 +79,7 @@ pub(super) fn serves(ports: &Ports, backing: &Buckets, tenure: Option<&Tenure>, 
         (None, Some(known)) => Serves { backing, members, ..known.clone() },
         // Who only reads gives out ids that no page of the volume has.
         (None, None) => {
-            let incarnation = if bucket.is_some() { Incarnation(u16::MAX) } else { Incarnation(1) };
+            let incarnation = if bucket.is_some() { Incarnation::NONE } else { Incarnation(1) };
             Serves { cluster: ClusterId(random_u128(&*ports.entropy)), incarnation, backing, members }
         }
     }

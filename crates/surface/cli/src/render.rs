@@ -4,7 +4,7 @@
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
 use crate::{explain, fsck, quota, stats, trash};
-use ebb_model::{AdminReply, DirtyItem, PackStatus, ScrubStatus, Status, Time, shown_path, shown_text};
+use ebb_model::{AdminReply, DirtyItem, Incarnation, PackStatus, ScrubStatus, Status, Time, shown_path, shown_text};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -63,7 +63,7 @@ pub fn json(reply: &AdminReply) -> Value {
             "volume": status.volume,
             "backing": status.backing,
             "version": status.version,
-            "incarnation": status.incarnation.0,
+            "incarnation": (status.incarnation != Incarnation::NONE).then_some(status.incarnation.0),
             "read_only": status.read_only,
             "sessions": status.sessions.iter().map(|session| json!({
                 "session": format!("{:016x}", session.session.0),
@@ -151,9 +151,10 @@ fn write_dirty(out: &mut String, items: &[DirtyItem], left_out: u64, now: Time) 
 }
 
 fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Result {
-    let mode = if status.read_only { ", read-only" } else { "" };
+    let incarnation = (status.incarnation != Incarnation::NONE).then(|| format!("incarnation {}", status.incarnation.0));
+    let mode: Vec<String> = incarnation.into_iter().chain(status.read_only.then(|| "read-only".into())).collect();
     let (volume, backing) = (shown_text(&status.volume), shown_text(&status.backing));
-    writeln!(out, "volume    {volume} over {backing} (incarnation {}{mode})", status.incarnation.0)?;
+    writeln!(out, "volume    {volume} over {backing} ({})", mode.join(", "))?;
     writeln!(out, "metadata  {} inodes in {} of {}", status.inodes, Bytes(status.metadata_bytes), Bytes(status.metadata_limit_bytes))?;
     writeln!(out, "cache     {} of {}", Bytes(status.cached_bytes), Bytes(status.cache_limit_bytes))?;
     match status.dirty_since {
