@@ -137,8 +137,8 @@ fn interrupted() -> Failure {
 }
 
 /// Writes everything dirty to the bucket and stops the node. A signal ends the wait; what
-/// has not reached the bucket is given, and safe in the data directory.
-pub async fn stop(node: &Rc<Node>, signals: &mut Signals) -> Option<Left> {
+/// has not reached the bucket is given, and safe in the data directory. `read_only`: nothing was to be written.
+pub async fn stop(node: &Rc<Node>, read_only: bool, signals: &mut Signals) -> Option<Left> {
     crate::service::stopping();
     let why = tokio::select! {
         stopped = node.stop(true) => match stopped {
@@ -148,10 +148,10 @@ pub async fn stop(node: &Rc<Node>, signals: &mut Signals) -> Option<Left> {
         },
         () = signals.next() => "it was told to end without waiting for the bucket".to_owned(),
     };
-    let status = status(node).await?;
-    if status.read_only {
+    if read_only {
         return None;
     }
+    let status = status(node).await?;
     let left = Left { files: status.dirty_files, bytes: status.dirty_bytes, deletes: status.pending_deletes, why };
     if left.files + left.deletes == 0 {
         return None;

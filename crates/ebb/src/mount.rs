@@ -230,7 +230,7 @@ impl Plan {
         if outcome.is_err() && self.leaves_all() {
             return outcome.map(drop);
         }
-        let left = host::stop(&node, signals).await;
+        let left = host::stop(&node, read_only, signals).await;
         match outcome {
             // It was never usable, or ended by itself.
             Err(failure) => Err(failure),

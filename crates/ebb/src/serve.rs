@@ -24,6 +24,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&args.backing));
     settings::check_apart(&args.backing, &args.bucket, &[("the data directory", &places::real(&data_dir))])?;
     let options = settings::node(&args.node, &args.name, &data_dir, false);
+    let read_only = options.read_only;
     let listen = Some(args.listen.as_str());
     let place = DataDir { path: &data_dir, encryption: &args.node.encryption };
     let node = match host::open(&args.backing, &args.bucket, &place, listen, options, &mut Report::Closed, &mut signals).await? {
@@ -40,7 +41,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
         error = node.failure() => return Err(host::failed(&data_dir, &error)),
     }
     tracing::info!("stopping: writing what is dirty to the bucket; a second signal ends without waiting");
-    match host::stop(&node, &mut signals).await {
+    match host::stop(&node, read_only, &mut signals).await {
         None => Ok(()),
         Some(left) => Err(Failure::Failed(format!(
             "{} files had not reached the bucket: {}. They are safe in {}, and the next start goes on with them",

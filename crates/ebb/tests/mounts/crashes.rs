@@ -1,6 +1,6 @@
 //! SIGKILL, and what is found after it.
 
-use crate::place::Place;
+use crate::place::{Place, until};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -90,6 +90,20 @@ fn what_another_node_has_overtaken_can_still_be_read() {
     place.ebb(&["mount", &url, "mnt", "--data", "old", "--take-over", "never"]).good();
     let told = place.ebb(&["umount", "mnt", "--json"]).good().json();
     assert_eq!((&told["flushed"], &told["left"]["files"], &told["left"]["bytes"]), (&false.into(), &1.into(), &4096.into()));
+}
+
+/// Situation: a node is unmounted whose volume another one has taken, with files that never reached the bucket. Danger: they count as being
+/// there. Expectation: it is said that they are not.
+#[test]
+fn what_another_node_has_overtaken_is_not_in_the_bucket() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h", "--head-term", "3s"]);
+    fs::write(place.path("mnt/unsent"), "only here").unwrap();
+    place.ebb(&["mount", place.url(), "mnt2", "--data", "new", "--take-over", "now"]).good();
+    until("it knows", || place.ebb(&["status", "mnt"]).good().out.contains("the volume was taken over by"));
+    let told = place.ebb(&["umount", "mnt"]).refused(1, "1 files and 0 deletions have not reached the bucket");
+    assert!(told.err.contains(&place.text("data")), "{told:?}");
+    place.umount_at("mnt2");
 }
 
 /// Situation: a data directory has lost the file that says what it is of. Danger: it is taken for a new one, and what is dirty in it
