@@ -52,7 +52,7 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
                 unknown_since = Instant::now();
                 let (pid, ending) = (record.daemon.pid, record.ending);
                 if !ending && waited > PATIENCE_WITH_KEEPERS && kept.is_none() {
-                    let why = keepers(record).await;
+                    let why = keepers(*record).await;
                     report.note(&why);
                     kept = Some(why);
                 }
@@ -88,7 +88,7 @@ enum Owner {
     /// It serves a mount.
     Mounted,
     /// The mount is out of sight, and if it says that it is ending nobody uses it either.
-    Leaving(MountRecord),
+    Leaving(Box<MountRecord>),
     /// No mount is recorded: it is about to be made, the process has only to end, or it serves
     /// others.
     Unknown,
@@ -99,7 +99,7 @@ fn owner(data_dir: &Path) -> Owner {
     let records = RunDir::of_user().and_then(|run_dir| run_dir.records()).unwrap_or_default();
     match records.into_iter().find(|record| record.data_dir == data_dir && record.is_served()) {
         None => Owner::Unknown,
-        Some(record) if record.ending || Mount::is_at(&record.mountpoint).is_ok_and(|mounted| !mounted) => Owner::Leaving(record),
+        Some(record) if record.ending || Mount::is_at(&record.mountpoint).is_ok_and(|mounted| !mounted) => Owner::Leaving(record.into()),
         // As one in the foreground that was killed: its daemon dies too.
         Some(record) if record.supervisor.is_some_and(|supervisor| !supervisor.is_alive()) => Owner::Unknown,
         Some(_) => Owner::Mounted,
