@@ -6,6 +6,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
+
+/// What processes have open may be of a file system that does not answer.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
 
 /// More are not listed.
 const LISTED: usize = 3;
@@ -15,9 +19,10 @@ pub fn users(device: u64) -> Vec<String> {
     processes().filter(|pid| uses(*pid, device)).take(LISTED).map(name).collect()
 }
 
-/// What keeps a mount that was taken away from ending: the kernel tells its daemon once nobody has anything of it.
-pub fn keepers(mountpoint: &Path, device: u64) -> Vec<String> {
-    let (users, elsewhere) = (users(device).join(", "), elsewhere(device).join(", "));
+/// Who keeps a mount that was taken away from ending, in sentences. Nobody, where that cannot be seen soon.
+pub async fn keepers(mountpoint: &Path, device: u64) -> Vec<String> {
+    let looking = tokio::task::spawn_blocking(move || (users(device).join(", "), elsewhere(device).join(", ")));
+    let Ok(Ok((users, elsewhere))) = tokio::time::timeout(LONGEST_LOOK, looking).await else { return Vec::new() };
     let by_users = (!users.is_empty()).then(|| format!("closed by {users}"));
     let by_others = (!elsewhere.is_empty()).then(|| format!("gone from the mount namespace of {elsewhere} too (a container?)"));
     let told = |until| format!("{} is taken away, and served until it is {until}", mountpoint.shown());

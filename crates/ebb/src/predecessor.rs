@@ -21,9 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// After so long it is said who keeps the mount of before.
 const PATIENCE_WITH_KEEPERS: Duration = Duration::from_secs(4);
 
-/// A process may have files open of what does not answer.
-const LONGEST_LOOK: Duration = Duration::from_secs(5);
-
 /// So long may a process take that has nothing to do but to end, also on a machine that has much else to do.
 const PATIENCE_TO_END: Duration = Duration::from_secs(10);
 
@@ -52,7 +49,7 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
                 unknown_since = Instant::now();
                 let (pid, ending) = (record.daemon.pid, record.ending);
                 if !ending && waited > PATIENCE_WITH_KEEPERS && kept.is_none() {
-                    let why = keepers(*record).await;
+                    let why = keepers(&record).await;
                     report.note(&why);
                     kept = Some(why);
                 }
@@ -73,14 +70,11 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
 }
 
 /// What keeps a mount that is out of sight, in one line.
-async fn keepers(record: MountRecord) -> String {
+async fn keepers(record: &MountRecord) -> String {
     let waits = format!("process {} still serves {}, which is taken away", record.daemon.pid, record.mountpoint.shown());
     let Some(device) = record.device else { return waits };
-    let looking = tokio::task::spawn_blocking(move || busy::keepers(&record.mountpoint, device));
-    match tokio::time::timeout(LONGEST_LOOK, looking).await {
-        Ok(Ok(keepers)) if !keepers.is_empty() => keepers.join("; "),
-        _ => waits,
-    }
+    let keepers = busy::keepers(&record.mountpoint, device).await;
+    if keepers.is_empty() { waits } else { keepers.join("; ") }
 }
 
 /// Who has a data directory.

@@ -106,7 +106,7 @@ async fn wait(record: MountRecord, device: Option<u64>, run_dir: &RunDir) -> io:
         if began.elapsed() >= PATIENCE
             && let Some(device) = unsaid.take()
         {
-            busy::keepers(&record.mountpoint, device).iter().for_each(|kept| output::say(format!("umount: {kept}")));
+            busy::keepers(&record.mountpoint, device).await.iter().for_each(|kept| output::say(format!("umount: {kept}")));
         }
         if polls % POLLS_PER_STATUS == 0
             && record.embedded
