@@ -1,10 +1,9 @@
-//! A leaf: entries in the order of their keys, in one piece of memory. In front are the keys, behind
-//! them the values, so that a search reads little more than keys.
+//! A leaf: entries in the order of their keys, in one piece of memory. In front are their heads, then
+//! their keys, then their values, so that a search reads heads and little more.
 //!
-//! Of each key there is a head, the bytes that it does not share with the key before it, and the
-//! length of its value. The head has how many bytes are shared in its upper half and how many follow
-//! in its lower one; a half that is full goes on in a number behind it. The first key
-//! shares nothing, so a leaf can be read without any other.
+//! Of each key there are the bytes that it does not share with the key before it. Its head says
+//! how many it shares, how many there are, and how many its value has; what is too many for its part of the head
+//! goes on in a number in front of the bytes. The first key shares nothing, so a leaf can be read without any other.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -18,14 +17,21 @@ pub(super) const MAX_BYTES: usize = 4096;
 /// Room is made for so many bytes at a time: leaves hold nearly all of the memory.
 const GROWTH_BYTES: usize = 64;
 
-/// What a half of a head can say by itself is below this.
-const HALF: usize = 15;
+/// What a head can say by itself is below this: of the bytes of keys, and of those of values.
+const MOST_OF_KEY: usize = (1 << KEY_BITS) - 1;
+const MOST_OF_VALUE: usize = (1 << (16 - 2 * KEY_BITS)) - 1;
+
+/// Of a head, for how many bytes are shared and for how many are not.
+const KEY_BITS: u32 = 5;
+
+const HEAD_BYTES: usize = size_of::<u16>();
 
 #[derive(Clone, Default)]
 pub(super) struct Leaf {
     bytes: Vec<u8>,
     /// Where values begin.
     border: u32,
+    /// Of the entries.
     len: u32,
 }
 
@@ -42,13 +48,21 @@ pub(super) enum Inserted {
 /// An entry, by positions in the bytes.
 #[derive(Clone)]
 struct Entry {
-    start: usize,
+    index: usize,
     /// How many bytes its key has in common with the one before.
     shared: usize,
+    /// Where its part of the keys begins, with numbers if there are any.
+    start: usize,
     suffix: Range<usize>,
-    /// Of the key and the length of the value.
-    end: usize,
     value: Range<usize>,
+}
+
+/// What some entries have of each part of a leaf.
+struct Piece {
+    /// By their numbers.
+    heads: Range<usize>,
+    keys: Range<usize>,
+    values: Range<usize>,
 }
 
 /// Where a key is or would be.
@@ -89,30 +103,28 @@ impl Leaf {
         let place = self.place(key);
         match place.entry {
             Some(entry) if place.is_there => {
-                self.splice(entry.value, value);
-                let mut len = Vec::new();
-                put_number(&mut len, value.len());
-                self.splice_keys(entry.suffix.end..entry.end, &len);
+                let mut numbers = Vec::new();
+                let head = put_numbers(&mut numbers, entry.shared, entry.suffix.len(), value.len());
+                let its = Piece { heads: entry.index..entry.index + 1, keys: entry.start..entry.suffix.start, values: entry.value };
+                self.splice(its, &[head], &numbers, value);
                 Inserted::InPlace
             }
-            next => {
-                let at_end = next.is_none();
-                let mut with = Vec::with_capacity(key.len() + 16);
-                put_key(&mut with, place.shared, &key[place.shared..]);
-                put_number(&mut with, value.len());
-                let (replaced, value_at) = match next {
-                    // It shares more with its new neighbour than with the one before.
-                    Some(next) => {
-                        let suffix = &self.bytes[next.suffix.clone()];
-                        put_key(&mut with, place.shared_with_next, &suffix[place.shared_with_next - next.shared..]);
-                        (next.start..next.suffix.end, next.value.start)
-                    }
-                    None => (self.border()..self.border(), self.bytes.len()),
-                };
-                self.splice(value_at..value_at, value);
-                self.splice_keys(replaced, &with);
-                self.len += 1;
-                if at_end { Inserted::AtEnd } else { Inserted::Between }
+            None => {
+                let mut with = Vec::with_capacity(key.len() + 8);
+                let head = put_key(&mut with, place.shared, &key[place.shared..], value.len());
+                self.splice(self.end(), &[head], &with, value);
+                Inserted::AtEnd
+            }
+            Some(next) => {
+                let mut with = Vec::with_capacity(key.len() + 8 + next.suffix.len());
+                let head = put_key(&mut with, place.shared, &key[place.shared..], value.len());
+                // It shares more with its new neighbour than with the one before.
+                let suffix = &self.bytes[next.suffix.clone()][place.shared_with_next - next.shared..];
+                let next_head = put_key(&mut with, place.shared_with_next, suffix, next.value.len());
+                let values = next.value.start..next.value.start;
+                let its = Piece { heads: next.index..next.index + 1, keys: next.start..next.suffix.end, values };
+                self.splice(its, &[head, next_head], &with, value);
+                Inserted::Between
             }
         }
     }
@@ -123,18 +135,17 @@ impl Leaf {
         let entry = place.entry.filter(|_| place.is_there)?;
         let old = old(&self.bytes[entry.value.clone()]);
         let mut with = Vec::new();
-        let mut end = entry.end;
-        if let Some(next) = self.entry(entry.end, entry.value.end) {
+        let mut its = Piece { heads: entry.index..entry.index + 1, keys: entry.start..entry.suffix.end, values: entry.value.clone() };
+        let next = self.entry(entry.index + 1, entry.suffix.end, entry.value.end);
+        let next_head = next.map(|next| {
             // What it shared with the removed one and that did not with the one before it has itself now.
             let kept = next.shared.saturating_sub(entry.shared);
             let mut suffix = self.bytes[entry.suffix.start..entry.suffix.start + kept].to_vec();
             suffix.extend_from_slice(&self.bytes[next.suffix.clone()]);
-            put_key(&mut with, next.shared - kept, &suffix);
-            end = next.suffix.end;
-        }
-        self.splice(entry.value, &[]);
-        self.splice_keys(entry.start..end, &with);
-        self.len -= 1;
+            (its.heads.end, its.keys.end) = (next.index + 1, next.suffix.end);
+            put_key(&mut with, next.shared - kept, &suffix, next.value.len())
+        });
+        self.splice(its, next_head.as_slice(), &with, &[]);
         Some(old)
     }
 
@@ -148,9 +159,9 @@ impl Leaf {
         let mut read = 0;
         for index in 0..=last {
             let entry = cursor.advance_entry(self).expect("there are as many entries");
-            read += entry.end - entry.start + entry.value.len();
+            read += HEAD_BYTES + entry.suffix.end - entry.start + entry.value.len();
             if index == last || index >= first && read > self.bytes.len() / 2 {
-                let right = self.split_at(&entry, &cursor.key, len - index);
+                let right = self.split_at(&entry, &cursor.key);
                 // No more of the key than it takes to be above the one before it.
                 cursor.key.truncate(entry.shared + 1);
                 return (cursor.key, right);
@@ -159,78 +170,110 @@ impl Leaf {
         unreachable!("a leaf that is split has two entries")
     }
 
-    /// Gives away the last `moved` entries, of which this is the first.
-    fn split_at(&mut self, first: &Entry, key: &[u8], moved: usize) -> Leaf {
-        let mut bytes = Vec::with_capacity(self.bytes.len() - first.value.start + self.border() - first.start + key.len());
-        put_key(&mut bytes, 0, key);
-        bytes.extend_from_slice(&self.bytes[first.suffix.end..self.border()]);
-        let border = bytes.len() as u32;
-        bytes.extend_from_slice(&self.bytes[first.value.start..]);
-        self.bytes.truncate(first.value.start);
-        self.splice_keys(first.start..self.border(), &[]);
+    /// Gives away the entries from this one on.
+    fn split_at(&mut self, first: &Entry, key: &[u8]) -> Leaf {
+        let (len, border) = (self.len as usize, self.border());
+        let mut keys = Vec::with_capacity(border - first.start + key.len());
+        let head = put_key(&mut keys, 0, key, first.value.len());
+        keys.extend_from_slice(&self.bytes[first.suffix.end..border]);
+        let bytes = [&head[..], self.heads()[first.index + 1..].as_flattened(), &keys, &self.bytes[first.value.start..]].concat();
+        let right = Leaf { border: (bytes.len() - (self.bytes.len() - first.value.start)) as u32, bytes, len: (len - first.index) as u32 };
+        self.splice(
+            Piece { heads: first.index..len, keys: first.start..border, values: first.value.start..self.bytes.len() },
+            &[],
+            &[],
+            &[],
+        );
         self.bytes.shrink_to_fit();
-        self.len -= moved as u32;
-        Leaf { bytes, border, len: moved as u32 }
+        right
     }
 
     /// Takes in all entries of the leaf to the right.
     pub fn append(&mut self, right: &Leaf) {
-        let Some(first) = right.entry(0, right.border()) else { return };
+        let Some(first) = right.entry(0, right.keys_at(), right.border()) else { return };
         let mut cursor = Cursor::default();
         while cursor.advance(self).is_some() {}
         let key = &right.bytes[first.suffix.clone()];
         let shared = common(&cursor.key, key);
         let mut keys = Vec::with_capacity(right.border());
-        put_key(&mut keys, shared, &key[shared..]);
+        let mut heads = vec![put_key(&mut keys, shared, &key[shared..], first.value.len())];
+        heads.extend(&right.heads()[1..]);
         keys.extend_from_slice(&right.bytes[first.suffix.end..right.border()]);
-        self.splice(self.bytes.len()..self.bytes.len(), &right.bytes[right.border()..]);
-        self.splice_keys(self.border()..self.border(), &keys);
-        self.len += right.len;
+        self.splice(self.end(), &heads, &keys, &right.bytes[right.border()..]);
     }
 
-    /// Of values, or of keys by [`Leaf::splice_keys`].
-    fn splice(&mut self, range: Range<usize>, with: &[u8]) {
-        let growth = with.len().saturating_sub(range.len());
-        if self.bytes.capacity() - self.bytes.len() < growth {
-            self.bytes.reserve_exact(growth + GROWTH_BYTES);
+    /// What is behind the last entry.
+    fn end(&self) -> Piece {
+        let (len, border, end) = (self.len as usize, self.border(), self.bytes.len());
+        Piece { heads: len..len, keys: border..border, values: end..end }
+    }
+
+    /// Puts heads, keys and values in the place of others.
+    fn splice(&mut self, its: Piece, heads: &[Head], keys: &[u8], values: &[u8]) {
+        self.splice_bytes(its.values, values);
+        self.border = (self.border() + keys.len() + size_of_val(heads) - its.keys.len() - HEAD_BYTES * its.heads.len()) as u32;
+        self.splice_bytes(its.keys, keys);
+        self.len = (self.len as usize + heads.len() - its.heads.len()) as u32;
+        self.splice_bytes(its.heads.start * HEAD_BYTES..its.heads.end * HEAD_BYTES, heads.as_flattened());
+    }
+
+    fn splice_bytes(&mut self, range: Range<usize>, with: &[u8]) {
+        let (len, end) = (self.bytes.len(), range.start + with.len());
+        if end > range.end {
+            let growth = end - range.end;
+            if self.bytes.capacity() - len < growth {
+                self.bytes.reserve_exact(growth + GROWTH_BYTES);
+            }
+            self.bytes.resize(len + growth, 0);
         }
-        self.bytes.splice(range, with.iter().copied());
+        if end != range.end {
+            self.bytes.copy_within(range.end..len, end);
+            self.bytes.truncate(end + len - range.end);
+        }
+        self.bytes[range.start..end].copy_from_slice(with);
     }
 
-    fn splice_keys(&mut self, range: Range<usize>, with: &[u8]) {
-        self.border = (self.border() + with.len() - range.len()) as u32;
-        self.splice(range, with);
+    /// Where keys begin.
+    fn keys_at(&self) -> usize {
+        self.len as usize * HEAD_BYTES
     }
 
     fn border(&self) -> usize {
         self.border as usize
     }
 
-    /// The entry whose key is at `start` and whose value is at `value`. In line: a search comes to many.
+    fn heads(&self) -> &[Head] {
+        self.bytes[..self.keys_at()].as_chunks().0
+    }
+
+    /// The entry of which the key is at `start` and the value at `value`.
+    fn entry(&self, index: usize, start: usize, value: usize) -> Option<Entry> {
+        Some(self.entry_of(*self.heads().get(index)?, index, start, value))
+    }
+
+    /// In line: a search comes to many.
     #[inline(always)]
-    fn entry(&self, start: usize, value: usize) -> Option<Entry> {
-        if start == self.border() {
-            return None;
-        }
-        let mut at = start + 1;
-        let head = self.bytes[start];
-        let mut half = |half: u8| match usize::from(half) {
-            HALF => HALF + get_number(&self.bytes, &mut at),
-            few => few,
+    fn entry_of(&self, head: Head, index: usize, start: usize, value: usize) -> Entry {
+        let head = u16::from_le_bytes(head);
+        let mut at = start;
+        let mut part = |of_head: u16, most: usize| match usize::from(of_head) & most {
+            few if few < most => few,
+            _ => most + get_number(&self.bytes, &mut at),
         };
-        let (shared, suffix) = (half(head >> 4), half(head & 0xf));
-        let suffix = at..at + suffix;
-        at = suffix.end;
-        let value_len = get_number(&self.bytes, &mut at);
-        Some(Entry { start, shared, suffix, end: at, value: value..value + value_len })
+        let shared = part(head, MOST_OF_KEY);
+        let suffix = part(head >> KEY_BITS, MOST_OF_KEY);
+        let value_len = part(head >> (2 * KEY_BITS), MOST_OF_VALUE);
+        Entry { index, shared, start, suffix: at..at + suffix, value: value..value + value_len }
     }
 
     fn place(&self, key: &[u8]) -> Place {
-        // How many bytes of `key` the last entry has that was found to be below it.
+        // How many bytes of `key` the last entry has that was found to be below it, and the one that is next.
         let mut shared = 0;
-        let (mut at, mut value) = (0, self.border());
-        while let Some(entry) = self.entry(at, value) {
-            (at, value) = (entry.end, entry.value.end);
+        let mut next = key.first();
+        let (mut at, mut value) = (self.keys_at(), self.border());
+        for (index, head) in self.heads().iter().enumerate() {
+            let entry = self.entry_of(*head, index, at, value);
+            (at, value) = (entry.suffix.end, entry.value.end);
             match entry.shared.cmp(&shared) {
                 // It is like the one before where that differs from `key`.
                 Ordering::Greater => {}
@@ -240,12 +283,19 @@ impl Leaf {
                     return Place { entry: Some(entry), is_there: false, shared, shared_with_next };
                 }
                 Ordering::Equal => {
-                    let (suffix, rest) = (&self.bytes[entry.suffix.clone()], &key[shared..]);
-                    let more = common(suffix, rest);
+                    let suffix = &self.bytes[entry.suffix.clone()];
+                    let (mut more, mut order) = (0, suffix.first().cmp(&next));
+                    if order.is_eq() {
+                        let rest = &key[shared..];
+                        more = common(suffix, rest);
+                        order = suffix.get(more).cmp(&rest.get(more));
+                    }
                     let shared_with_next = shared + more;
-                    match suffix[more..].first().cmp(&rest[more..].first()) {
-                        Ordering::Less => shared = shared_with_next,
-                        order => return Place { entry: Some(entry), is_there: order.is_eq(), shared, shared_with_next },
+                    if order.is_ge() {
+                        return Place { entry: Some(entry), is_there: order.is_eq(), shared, shared_with_next };
+                    }
+                    if more > 0 {
+                        (shared, next) = (shared_with_next, key.get(shared_with_next));
                     }
                 }
             }
@@ -257,9 +307,10 @@ impl Leaf {
 /// A way through a leaf, and the key that it has come to.
 #[derive(Default)]
 pub(super) struct Cursor {
-    at: usize,
-    /// How many bytes of values are behind it.
-    passed: usize,
+    /// How many entries are behind it, and bytes of their keys and values.
+    index: usize,
+    keys: usize,
+    values: usize,
     pub key: Vec<u8>,
 }
 
@@ -271,11 +322,12 @@ impl Cursor {
     }
 
     fn advance_entry(&mut self, leaf: &Leaf) -> Option<Entry> {
-        let entry = leaf.entry(self.at, leaf.border() + self.passed)?;
+        let entry = leaf.entry(self.index, leaf.keys_at() + self.keys, leaf.border() + self.values)?;
         self.key.truncate(entry.shared);
         self.key.extend_from_slice(&leaf.bytes[entry.suffix.clone()]);
-        self.at = entry.end;
-        self.passed += entry.value.len();
+        self.index += 1;
+        self.keys = entry.suffix.end - leaf.keys_at();
+        self.values += entry.value.len();
         Some(entry)
     }
 
@@ -296,9 +348,14 @@ impl Cursor {
 
     fn to(place: &Place, leaf: &Leaf, key: &[u8]) -> Cursor {
         match &place.entry {
-            // What it shares with the one before it, it shares with `key`.
-            Some(entry) => Cursor { at: entry.start, passed: entry.value.start - leaf.border(), key: key[..entry.shared].to_vec() },
-            None => Cursor { at: leaf.border(), passed: 0, key: Vec::new() },
+            Some(entry) => Cursor {
+                index: entry.index,
+                keys: entry.start - leaf.keys_at(),
+                values: entry.value.start - leaf.border(),
+                // What it shares with the one before it, it shares with `key`.
+                key: key[..entry.shared].to_vec(),
+            },
+            None => Cursor { index: leaf.len as usize, ..Cursor::default() },
         }
     }
 }
@@ -307,14 +364,23 @@ fn common(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-fn put_key(out: &mut Vec<u8>, shared: usize, suffix: &[u8]) {
-    out.push((shared.min(HALF) << 4 | suffix.len().min(HALF)) as u8);
-    for half in [shared, suffix.len()] {
-        if half >= HALF {
-            put_number(out, half - HALF);
-        }
-    }
+type Head = [u8; HEAD_BYTES];
+
+fn put_key(out: &mut Vec<u8>, shared: usize, suffix: &[u8], value_len: usize) -> Head {
+    let head = put_numbers(out, shared, suffix.len(), value_len);
     out.extend_from_slice(suffix);
+    head
+}
+
+fn put_numbers(out: &mut Vec<u8>, shared: usize, suffix: usize, value: usize) -> Head {
+    let mut part = |number: usize, most: usize| {
+        if number >= most {
+            put_number(out, number - most);
+        }
+        number.min(most) as u16
+    };
+    let (shared, suffix, value) = (part(shared, MOST_OF_KEY), part(suffix, MOST_OF_KEY), part(value, MOST_OF_VALUE));
+    (shared | suffix << KEY_BITS | value << (2 * KEY_BITS)).to_le_bytes()
 }
 
 /// Seven bits to a byte, the lowest first; the eighth says that more follow.

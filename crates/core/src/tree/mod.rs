@@ -18,7 +18,7 @@ mod remove;
 mod separators;
 
 pub(crate) use packed::values;
-pub use packed::{FixedKey, Key, Value, pack, take, unpack};
+pub use packed::{FixedKey, Key, KeyBytes, Value, pack, take, unpack};
 
 use leaf::{Cursor, Inserted, Leaf};
 use separators::Separators;
@@ -191,8 +191,8 @@ fn entry<K: Key, V: Value<K>>(key: &[u8], value: &[u8]) -> (K, V) {
     (key, value)
 }
 
-fn packed(key: &impl Key) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(16);
+fn packed(key: &impl Key) -> KeyBytes {
+    let mut bytes = KeyBytes::new();
     key.pack(&mut bytes);
     bytes
 }
@@ -264,13 +264,13 @@ pub struct Range<'a, K, V> {
     ahead: Vec<Iter<'a, Arc<Node>>>,
     leaf: Option<&'a Leaf>,
     cursor: Cursor,
-    end: Bound<Vec<u8>>,
+    end: Bound<KeyBytes>,
     entries: PhantomData<fn() -> (K, V)>,
 }
 
 impl<'a, K: Key, V: Value<K>> Range<'a, K, V> {
     /// Goes to the first entry at or below `node` that is not before `start`.
-    fn descend(&mut self, mut node: &'a Arc<Node>, start: Bound<Vec<u8>>) {
+    fn descend(&mut self, mut node: &'a Arc<Node>, start: Bound<KeyBytes>) {
         loop {
             match &**node {
                 Node::Leaf(leaf) => {
@@ -314,10 +314,10 @@ impl<K: Key, V: Value<K>> Iterator for Range<'_, K, V> {
 
     fn next(&mut self) -> Option<(K, V)> {
         let value = self.advance()?;
-        let key = &self.cursor.key;
+        let key = &self.cursor.key[..];
         let inside = match &self.end {
-            Bound::Included(end) => key <= end,
-            Bound::Excluded(end) => key < end,
+            Bound::Included(end) => key <= &end[..],
+            Bound::Excluded(end) => key < &end[..],
             Bound::Unbounded => true,
         };
         if !inside {

@@ -3,12 +3,16 @@
 use ebb_model::{Cookie, Ino, Name, PackId, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use smallvec::SmallVec;
 
 const PACKED_HERE: &str = "a tree reads what it has written itself";
 
+/// Those of a key, most often without memory of their own: a change asks for a hundred.
+pub type KeyBytes = SmallVec<[u8; 36]>;
+
 /// What entries are ordered by: the bytes are ordered as the keys are.
 pub trait Key: Sized {
-    fn pack(&self, out: &mut Vec<u8>);
+    fn pack(&self, out: &mut KeyBytes);
     fn unpack(bytes: &[u8]) -> Self;
 }
 
@@ -62,7 +66,7 @@ values!((), u32, u64, Ino, (u64, Ino), Option<String>);
 macro_rules! numbers {
     ($($key:ty: $number:ty, $to:expr, $from:expr;)+) => {$(
         impl Key for $key {
-            fn pack(&self, out: &mut Vec<u8>) {
+            fn pack(&self, out: &mut KeyBytes) {
                 let to: fn($key) -> $number = $to;
                 out.extend_from_slice(&to(*self).to_be_bytes());
             }
@@ -89,7 +93,7 @@ numbers! {
 
 /// Small numbers are short: those that count things most often are. How many bytes it has comes first.
 impl Key for u64 {
-    fn pack(&self, out: &mut Vec<u8>) {
+    fn pack(&self, out: &mut KeyBytes) {
         let zeros = self.leading_zeros() as usize / 8;
         out.push((8 - zeros) as u8);
         out.extend_from_slice(&self.to_be_bytes()[zeros..]);
@@ -104,7 +108,7 @@ impl Key for u64 {
 const SIGN: u64 = 1 << 63;
 
 impl Key for Time {
-    fn pack(&self, out: &mut Vec<u8>) {
+    fn pack(&self, out: &mut KeyBytes) {
         out.extend_from_slice(&(self.secs as u64 ^ SIGN).to_be_bytes());
         Key::pack(&self.nanos, out);
     }
@@ -121,7 +125,7 @@ impl FixedKey for Time {
 }
 
 impl Key for String {
-    fn pack(&self, out: &mut Vec<u8>) {
+    fn pack(&self, out: &mut KeyBytes) {
         out.extend_from_slice(self.as_bytes());
     }
 
@@ -131,7 +135,7 @@ impl Key for String {
 }
 
 impl Key for Name {
-    fn pack(&self, out: &mut Vec<u8>) {
+    fn pack(&self, out: &mut KeyBytes) {
         out.extend_from_slice(self.as_bytes());
     }
 
@@ -141,7 +145,7 @@ impl Key for Name {
 }
 
 impl<A: FixedKey, B: Key> Key for (A, B) {
-    fn pack(&self, out: &mut Vec<u8>) {
+    fn pack(&self, out: &mut KeyBytes) {
         self.0.pack(out);
         self.1.pack(out);
     }
@@ -157,7 +161,7 @@ impl<A: FixedKey, B: FixedKey> FixedKey for (A, B) {
 }
 
 impl<A: FixedKey, B: FixedKey, C: Key> Key for (A, B, C) {
-    fn pack(&self, out: &mut Vec<u8>) {
+    fn pack(&self, out: &mut KeyBytes) {
         self.0.pack(out);
         self.1.pack(out);
         self.2.pack(out);
