@@ -157,6 +157,50 @@ fn an_upload_that_makes_writers_wait_waits_for_no_other() {
     }
 }
 
+/// Situation: a file is cut and written anew while the next part of its upload waits for memory, twice. Danger: what is read
+/// then is taken for damage, as it is not what the object was to say. Expectation: the upload is made anew, and nothing is wrong.
+#[test]
+fn what_changes_while_a_part_waits_for_memory_is_not_damaged() {
+    for pause_ms in [400, 800] {
+        let world = World::new(pause_ms);
+        let bucket = world.bucket();
+        let process = world.machine("a").process("node");
+        let port = process.bucket(&bucket);
+        let inner = process.clone();
+        let slow = BucketFaults { slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) }, ..Default::default() };
+        world.set_faults(FaultPlan { bucket: slow, ..FaultPlan::default() });
+        let done = world.run(process.call(async move {
+            let options = Options { buffer_bytes: 8 << 20, part_bytes: 2 << 20, early_bytes: 0, ..Options::default() };
+            let (node, client) = start_with(inner.clone(), port, options).await;
+            let (ino, clock, over) = (make(&client, "file", 20).await, inner.ports.clock.clone(), Cell::new(false));
+            let change = async {
+                for round in 0..8_u8 {
+                    clock.sleep(Duration::from_millis(pause_ms)).await;
+                    let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
+                    client.setattr(&Caller::ROOT, ino, cut).await.unwrap();
+                    for at in 0..20 {
+                        client.write(&Caller::ROOT, ino, at * MIB as u64, Bytes::from(vec![round + 100; MIB]), false).await.unwrap();
+                    }
+                }
+                client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+                over.set(true);
+            };
+            let flush = async { client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap() };
+            let look = async {
+                while !over.get() {
+                    clock.sleep(Duration::from_millis(20)).await;
+                    let Ok(AdminReply::Status(status)) = client.admin(AdminRequest::Status).await else { panic!("no status") };
+                    assert_eq!(status.troubles, [], "{pause_ms} ms");
+                }
+            };
+            futures_util::future::join3(flush, change, look).await;
+            end(node, client).await;
+        }));
+        done.unwrap_or_else(|failure| panic!("{pause_ms} ms: {failure}")).unwrap();
+        assert_eq!(bucket.objects()["file"].body[..], vec![107; 20 * MIB]);
+    }
+}
+
 /// While a file is sent its name goes to another that is to be sent to the same key, or
 /// nobody has it any more: what is in the bucket in the end is what is in the volume.
 #[test]

@@ -314,6 +314,10 @@ impl Node {
                 false => Some(self.latches.hold(ino, Mode::Shared).await),
             };
             let body = self.read_for_upload(ino, range.clone(), size).await?;
+            // Given up while this waited: what was read is what the file is by now.
+            if self.flusher.preserved.is_broken(ino) {
+                return Err(FlushError::Later);
+            }
             let proven = proof.borrow_mut().read(&range, &body);
             if let Err(cause) = proven {
                 self.flusher.preserved.break_off(ino);
