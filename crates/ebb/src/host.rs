@@ -151,11 +151,7 @@ pub async fn stop(node: &Rc<Node>, read_only: bool, signals: &mut Signals) -> Op
     if read_only {
         return None;
     }
-    let status = status(node).await?;
-    let left = Left { files: status.dirty_files, bytes: status.dirty_bytes, deletes: status.pending_deletes, why };
-    if left.files + left.deletes == 0 {
-        return None;
-    }
+    let left = Left::of(&status(node).await?, &why)?;
     tracing::warn!(files = left.files, bytes = left.bytes, deletes = left.deletes, why = left.why, "not everything reached the bucket");
     Some(left)
 }

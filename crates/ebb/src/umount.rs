@@ -145,12 +145,12 @@ enum Outcome {
 impl Outcome {
     /// Of a mount whose node writes nothing, with what that has said of its data directory.
     fn of_what_only_reads(self, status: Option<Status>) -> Outcome {
+        let left = |status| Left::of(&status, "it was mounted without taking over, and nothing was written");
         match (self, status) {
-            (Outcome::Clean(record) | Outcome::Waiting(record), Some(status)) if status.dirty_files + status.pending_deletes > 0 => {
-                let why = "it was mounted without taking over, and nothing was written".into();
-                let left = Left { files: status.dirty_files, bytes: status.dirty_bytes, deletes: status.pending_deletes, why };
-                Outcome::Kept(record, left)
-            }
+            (Outcome::Clean(record) | Outcome::Waiting(record), Some(status)) => match left(status) {
+                Some(left) => Outcome::Kept(record, left),
+                None => Outcome::Clean(record),
+            },
             (Outcome::Clean(_), None) => Outcome::Unknown,
             (outcome, _) => outcome,
         }

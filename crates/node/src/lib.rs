@@ -190,6 +190,7 @@ impl Node {
                     self.cache.forget(ino);
                     self.downloads.forget(ino);
                     self.loans.forget(ino);
+                    self.flusher.has_ended(ino);
                     self.flusher.forget_failed(ino);
                     // A power cut may bring the inode back as long as the command is not forced.
                     self.store.doom(ino, self.replica.log().written());

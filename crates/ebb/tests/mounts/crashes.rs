@@ -90,6 +90,9 @@ fn what_another_node_has_overtaken_can_still_be_read() {
     place.ebb(&["mount", &url, "mnt", "--data", "old", "--take-over", "never"]).good();
     let told = place.ebb(&["umount", "mnt", "--json"]).good().json();
     assert_eq!((&told["flushed"], &told["left"]["files"], &told["left"]["bytes"]), (&false.into(), &1.into(), &4096.into()));
+    place.ebb(&["mount", &url, "mnt", "--data", "new", "--take-over", "never"]).good();
+    let told = place.ebb(&["umount", "mnt", "--no-wait"]).good().out;
+    assert!(told.ends_with("everything is in the bucket\n"), "{told}");
 }
 
 /// Situation: a node is unmounted whose volume another one has taken, with files that never reached the bucket. Danger: they count as being

@@ -136,8 +136,8 @@ impl Flusher {
         self.sending.borrow_mut().insert(ino, version);
     }
 
-    /// The log says what has become of that.
-    fn has_ended(&self, ino: Ino) {
+    /// The log says what has become of that, or the file is gone.
+    pub fn has_ended(&self, ino: Ino) {
         self.sending.borrow_mut().remove(&ino);
     }
 

@@ -6,7 +6,7 @@
 //! whose daemon is gone and says nothing is left by a crash.
 
 use crate::args::Consistency;
-use ebb_model::Ino;
+use ebb_model::{Ino, Status};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -81,6 +81,14 @@ pub struct Left {
     pub bytes: u64,
     pub deletes: u64,
     pub why: String,
+}
+
+impl Left {
+    /// What a node says that is still to be written, if anything is.
+    pub fn of(status: &Status, why: &str) -> Option<Left> {
+        let left = Left { files: status.dirty_files, bytes: status.dirty_bytes, deletes: status.pending_deletes, why: why.into() };
+        (left.files + left.deletes > 0).then_some(left)
+    }
 }
 
 /// A process, told apart from a later one with the same id.
