@@ -219,10 +219,8 @@ impl Extents {
 
     /// How many leading bytes of an absent block are the object's.
     pub(super) fn home_bytes(&self, ino: Ino, block: u64) -> u64 {
-        if self.holes.contains(ino, block) {
-            return 0;
-        }
-        self.valid_bytes(ino).saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES)
+        let home_bytes = self.valid_bytes(ino).saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES);
+        if home_bytes > 0 && self.holes.contains(ino, block) { 0 } else { home_bytes }
     }
 }
 
