@@ -20,6 +20,15 @@ fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
+/// Each request to the bucket takes up to a second.
+fn slow_world(seed: u64) -> (World, SimBucket, Process) {
+    let world = World::new(seed);
+    let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) };
+    world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+    let (bucket, process) = (world.bucket(), world.machine("a").process("node"));
+    (world, bucket, process)
+}
+
 async fn start(process: Process, bucket: Rc<dyn ebb_ports::Bucket>) -> (Rc<Node>, Client) {
     start_with(process, bucket, Options::default()).await
 }
@@ -121,13 +130,8 @@ fn large_files_do_not_wait_for_each_other() {
 #[test]
 fn an_upload_that_makes_writers_wait_waits_for_no_other() {
     for seed in 0..4 {
-        let world = World::new(seed);
-        let bucket = world.bucket();
-        let process = world.machine("a").process("node");
-        let port = process.bucket(&bucket);
-        let inner = process.clone();
-        let slow = BucketFaults { slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) }, ..Default::default() };
-        world.set_faults(FaultPlan { bucket: slow, ..FaultPlan::default() });
+        let (world, bucket, process) = slow_world(seed);
+        let (port, inner) = (process.bucket(&bucket), process.clone());
         let done = world.run(process.call(async move {
             let (node, client) = start_with(inner.clone(), port, Options { buffer_bytes: 32 << 20, ..Options::default() }).await;
             let (copy, busy) = (make(&client, "copy", 40).await, make(&client, "busy", 40).await);
@@ -162,13 +166,8 @@ fn an_upload_that_makes_writers_wait_waits_for_no_other() {
 #[test]
 fn what_changes_while_a_part_waits_for_memory_is_not_damaged() {
     for pause_ms in [400, 800] {
-        let world = World::new(pause_ms);
-        let bucket = world.bucket();
-        let process = world.machine("a").process("node");
-        let port = process.bucket(&bucket);
-        let inner = process.clone();
-        let slow = BucketFaults { slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) }, ..Default::default() };
-        world.set_faults(FaultPlan { bucket: slow, ..FaultPlan::default() });
+        let (world, bucket, process) = slow_world(pause_ms);
+        let (port, inner) = (process.bucket(&bucket), process.clone());
         let done = world.run(process.call(async move {
             let options = Options { buffer_bytes: 8 << 20, part_bytes: 2 << 20, early_bytes: 0, ..Options::default() };
             let (node, client) = start_with(inner.clone(), port, options).await;
@@ -290,13 +289,8 @@ fn a_completion_whose_answer_is_lost_leaves_no_parts() {
 #[test]
 fn what_is_sent_stays_cached_though_the_file_is_written_to_meanwhile() {
     for pause_ms in (0..2000).step_by(100) {
-        let world = World::new(pause_ms);
-        let bucket = world.bucket();
-        let process = world.machine("a").process("node");
-        let port = process.bucket(&bucket);
-        let (inner, asked) = (process.clone(), bucket.clone());
-        let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) };
-        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        let (world, bucket, process) = slow_world(pause_ms);
+        let (port, inner, asked) = (process.bucket(&bucket), process.clone(), bucket.clone());
         let done = world.run(process.call(async move {
             let (node, client) = start(inner.clone(), port).await;
             let ino = make(&client, "file", 2).await;

@@ -31,7 +31,7 @@ pub(super) struct Leaf {
     bytes: Vec<u8>,
     /// Where values begin.
     border: u32,
-    /// Of the entries.
+    /// How many entries there are.
     len: u32,
 }
 
@@ -58,7 +58,7 @@ struct Entry {
 }
 
 /// What some entries have of each part of a leaf.
-struct Piece {
+struct Parts {
     /// By their numbers.
     heads: Range<usize>,
     keys: Range<usize>,
@@ -105,7 +105,7 @@ impl Leaf {
             Some(entry) if place.is_there => {
                 let mut numbers = Vec::new();
                 let head = put_numbers(&mut numbers, entry.shared, entry.suffix.len(), value.len());
-                let its = Piece { heads: entry.index..entry.index + 1, keys: entry.start..entry.suffix.start, values: entry.value };
+                let its = Parts { heads: entry.index..entry.index + 1, keys: entry.start..entry.suffix.start, values: entry.value };
                 self.splice(its, &[head], &numbers, value);
                 Inserted::InPlace
             }
@@ -122,7 +122,7 @@ impl Leaf {
                 let suffix = &self.bytes[next.suffix.clone()][place.shared_with_next - next.shared..];
                 let next_head = put_key(&mut with, place.shared_with_next, suffix, next.value.len());
                 let values = next.value.start..next.value.start;
-                let its = Piece { heads: next.index..next.index + 1, keys: next.start..next.suffix.end, values };
+                let its = Parts { heads: next.index..next.index + 1, keys: next.start..next.suffix.end, values };
                 self.splice(its, &[head, next_head], &with, value);
                 Inserted::Between
             }
@@ -135,7 +135,7 @@ impl Leaf {
         let entry = place.entry.filter(|_| place.is_there)?;
         let old = old(&self.bytes[entry.value.clone()]);
         let mut with = Vec::new();
-        let mut its = Piece { heads: entry.index..entry.index + 1, keys: entry.start..entry.suffix.end, values: entry.value.clone() };
+        let mut its = Parts { heads: entry.index..entry.index + 1, keys: entry.start..entry.suffix.end, values: entry.value.clone() };
         let next = self.entry(entry.index + 1, entry.suffix.end, entry.value.end);
         let next_head = next.map(|next| {
             // What it shared with the removed one and that did not with the one before it has itself now.
@@ -179,7 +179,7 @@ impl Leaf {
         let bytes = [&head[..], self.heads()[first.index + 1..].as_flattened(), &keys, &self.bytes[first.value.start..]].concat();
         let right = Leaf { border: (bytes.len() - (self.bytes.len() - first.value.start)) as u32, bytes, len: (len - first.index) as u32 };
         self.splice(
-            Piece { heads: first.index..len, keys: first.start..border, values: first.value.start..self.bytes.len() },
+            Parts { heads: first.index..len, keys: first.start..border, values: first.value.start..self.bytes.len() },
             &[],
             &[],
             &[],
@@ -203,13 +203,13 @@ impl Leaf {
     }
 
     /// What is behind the last entry.
-    fn end(&self) -> Piece {
+    fn end(&self) -> Parts {
         let (len, border, end) = (self.len as usize, self.border(), self.bytes.len());
-        Piece { heads: len..len, keys: border..border, values: end..end }
+        Parts { heads: len..len, keys: border..border, values: end..end }
     }
 
     /// Puts heads, keys and values in the place of others.
-    fn splice(&mut self, its: Piece, heads: &[Head], keys: &[u8], values: &[u8]) {
+    fn splice(&mut self, its: Parts, heads: &[Head], keys: &[u8], values: &[u8]) {
         self.splice_bytes(its.values, values);
         self.border = (self.border() + keys.len() + size_of_val(heads) - its.keys.len() - HEAD_BYTES * its.heads.len()) as u32;
         self.splice_bytes(its.keys, keys);
