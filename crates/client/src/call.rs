@@ -4,6 +4,7 @@ use crate::backoff::Backoff;
 use crate::client::{Attachment, Identity, Shared};
 use ebb_model::{FsError, Reply, Request, RpcError, SessionId};
 use futures_util::future::{Either, select};
+use std::pin::pin;
 use std::time::Duration;
 
 /// Why one sending of a request got no answer.
@@ -24,7 +25,7 @@ impl Failure {
 impl Shared {
     /// Sends a request that may be executed more than once.
     pub(crate) async fn ask(&self, request: impl Fn(SessionId) -> Request) -> Result<Reply, FsError> {
-        self.within(self.ask_patiently(Some(self.options.request_timeout), request)).await
+        self.within(pin!(self.ask_patiently(Some(self.options.request_timeout), request))).await
     }
 
     /// As [`Shared::ask`], without bound on the wait for the node.

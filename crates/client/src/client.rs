@@ -568,9 +568,9 @@ impl Shared {
 
     /// Bounds how long a caller waits for a node that does not answer: the limit of its retries (C-15). A
     /// mutation that was sent is settled all the same.
-    pub(crate) async fn within<T>(&self, operation: impl Future<Output = Result<T, FsError>>) -> Result<T, FsError> {
+    pub(crate) async fn within<T>(&self, operation: impl Future<Output = Result<T, FsError>> + Unpin) -> Result<T, FsError> {
         let Some(limit) = self.options.unavailable_timeout else { return operation.await };
-        match select(pin!(operation), self.ports.clock.sleep(limit)).await {
+        match select(operation, self.ports.clock.sleep(limit)).await {
             Either::Left((result, _)) => result,
             Either::Right(_) => Err(FsError::TimedOut),
         }

@@ -12,6 +12,7 @@ use crate::gate::Gate;
 use ebb_model::{FsError, Ino, Reply, Request};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 
 #[derive(Default)]
@@ -83,7 +84,7 @@ impl Shared {
             Some(Hold { failure: Some(error), .. }) => Some(Err(*error)),
             _ => Some(Err(FsError::Io)),
         };
-        self.within(self.holds.changed.until(declared)).await?;
+        self.within(pin!(self.holds.changed.until(declared))).await?;
         std::mem::forget(opened);
         Ok(())
     }

@@ -179,7 +179,7 @@ impl Client {
                 }
             }
         };
-        shared.within(lent).await
+        shared.within(pin!(lent)).await
     }
 
     /// The run of the node that this client is attached to.

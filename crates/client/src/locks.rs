@@ -122,7 +122,7 @@ impl Client {
             before.retain(|party| locks.busy.borrow().contains_key(party));
             before.is_empty().then_some(Ok(()))
         };
-        self.shared.within(locks.turn.until(over)).await
+        self.shared.within(pin!(locks.turn.until(over))).await
     }
 }
 
@@ -140,7 +140,7 @@ impl Shared {
                 shared.give_back(&ask, &before).await;
             }
         });
-        self.within(async { outcome.await.unwrap_or(Err(FsError::Io)) }).await
+        self.within(pin!(async { outcome.await.unwrap_or(Err(FsError::Io)) })).await
     }
 
     /// Whoever asked for a lock has been told that it waited too long, and does not know that it is there.

@@ -40,7 +40,7 @@ impl Shared {
             let _counted = counted;
             shared.settle(requested.as_deref(), &caller, mutation, answer).await;
         });
-        self.within(async { outcome.await.unwrap_or(Err(FsError::Io)) }).await
+        self.within(pin!(async { outcome.await.unwrap_or(Err(FsError::Io)) })).await
     }
 
     async fn settle(

@@ -8,6 +8,7 @@ use crate::Client;
 use crate::call::wrong_reply;
 use bytes::{Bytes, BytesMut};
 use ebb_model::*;
+use std::pin::pin;
 
 /// Part of a directory, in the order of cookies.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -305,14 +306,14 @@ impl Client {
     /// Forces the inode's data and every operation of this client. Fails with
     /// [`Client::error`] as long as that stands; of an inode that is not open it fails once.
     pub async fn fsync(&self, ino: Ino) -> Result<(), FsError> {
-        self.shared.within(self.shared.force(|session| Request::Fsync { session, ino })).await?;
+        self.shared.within(pin!(self.shared.force(|session| Request::Fsync { session, ino }))).await?;
         let error = if self.shared.holds.is_open(ino) { self.shared.errors.get(ino) } else { self.shared.errors.take(ino) };
         error.map_or(Ok(()), Err)
     }
 
     /// Forces everything. Fails if any error has [come up](Client::error) since it was last called.
     pub async fn sync_fs(&self) -> Result<(), FsError> {
-        self.shared.within(self.shared.force(|session| Request::SyncFs { session })).await?;
+        self.shared.within(pin!(self.shared.force(|session| Request::SyncFs { session }))).await?;
         self.shared.errors.take_unsynced().map_or(Ok(()), Err)
     }
 }

@@ -8,7 +8,7 @@ use crate::admin::troubles::Subject;
 use crate::replica::refusal;
 use crate::{Node, Planted};
 use ebb_model::*;
-use ebb_ports::DiskError;
+use ebb_ports::{DiskError, PortFuture};
 
 impl Node {
     /// Forces everything that was answered so far, and tells clients that they need not keep
@@ -62,21 +62,24 @@ impl Node {
     }
 
     /// Forces every command so far, which says nothing of the bytes that commands speak of.
-    pub(crate) async fn force_log(&self) -> Result<LogIndex, RpcError> {
-        // Or what was cut off could come back under what is logged by now. Of a file of which that
-        // fails nothing is forced any more.
-        if let Err(error) = self.waiting("the node's disk", self.store.sync_cuts()).await {
-            self.tell_of_unforced(&error);
-        }
-        let durable = self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)?;
-        let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
-        match self.waiting("the node's disk", self.store.drop_doomed(durable, has_files)).await {
-            Ok(true) => self.trouble("removal", None),
-            Ok(false) => {}
-            // The space comes back with the next start, which removes what nobody knows.
-            Err(error) => self.trouble("removal", Some(format!("a file of the cache could not be removed: {error}"))),
-        }
-        Ok(durable)
+    pub(crate) fn force_log(&self) -> PortFuture<'_, Result<LogIndex, RpcError>> {
+        // In a box, or the future of every command would be as large.
+        Box::pin(async {
+            // Or what was cut off could come back under what is logged by now. Of a file of which that
+            // fails nothing is forced any more.
+            if let Err(error) = self.waiting("the node's disk", self.store.sync_cuts()).await {
+                self.tell_of_unforced(&error);
+            }
+            let durable = self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)?;
+            let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
+            match self.waiting("the node's disk", self.store.drop_doomed(durable, has_files)).await {
+                Ok(true) => self.trouble("removal", None),
+                Ok(false) => {}
+                // The space comes back with the next start, which removes what nobody knows.
+                Err(error) => self.trouble("removal", Some(format!("a file of the cache could not be removed: {error}"))),
+            }
+            Ok(durable)
+        })
     }
 
     /// Of which files it is remembered until they are gone or the node starts anew.

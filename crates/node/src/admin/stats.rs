@@ -5,7 +5,7 @@ use ebb_core::extent::{Segment, Source};
 use ebb_model::*;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ impl Node {
         let (name, subject, sent_bytes) = (request.name(), request.subject(), request.data_bytes());
         let may_last = matches!(request, Request::Admin(_) | Request::Attach { .. });
         let began = self.ports.clock.monotonic();
-        let (answer, waits) = self.noting_waits(self.answer(request)).await;
+        let (answer, waits) = self.noting_waits(pin!(self.answer(request))).await;
         let now = self.ports.clock.monotonic();
         let took = now.saturating_sub(began);
         let bytes = match &answer {
@@ -93,8 +93,7 @@ impl Node {
 
     /// Requests of several clients take turns on this thread: what one of them waits for is noted
     /// while it is being polled, and only then.
-    async fn noting_waits<T>(&self, work: impl Future<Output = T>) -> (T, Waits) {
-        let mut work = pin!(work);
+    async fn noting_waits<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> (T, Waits) {
         let mut waits = Waits::new();
         let done = poll_fn(|cx| {
             let outer = self.counters.waits.replace(Some(std::mem::take(&mut waits)));

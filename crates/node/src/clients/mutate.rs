@@ -42,7 +42,7 @@ impl Node {
                 let mut answer = answer;
                 if let Ok(mutated) = &mut answer
                     && mutated.index <= self.recovered
-                    && let Some(index) = self.repeat_bytes(tx, &mutation, mutated.replay).await?
+                    && let Some(index) = Box::pin(self.repeat_bytes(tx, &mutation, mutated.replay)).await?
                 {
                     mutated.index = index;
                 }
@@ -57,7 +57,7 @@ impl Node {
                 // Executed, like the one that its slot has had since, and forced with it; its
                 // bytes may not have been.
                 let Some(replay) = replay else { return Err(RpcError::Misordered) };
-                let Some(index) = self.repeat_bytes(tx, &mutation, replay).await? else { return Err(RpcError::Misordered) };
+                let Some(index) = Box::pin(self.repeat_bytes(tx, &mutation, replay)).await? else { return Err(RpcError::Misordered) };
                 if self.answers_durably(tx.session) {
                     self.force_all().await?;
                 }

@@ -113,7 +113,7 @@ impl Node {
             let there = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
             let is_last_time = !dirty || written.start.max(there.start) < written.end.min(there.end).min(place.size_bytes);
             let is_sound = || self.is_verified(place.ino, block) && !self.damaged_blocks(place.ino).contains(&block);
-            if (is_last_time || !is_sound()) && self.read_local(place.ino, &there).await?.is_none() {
+            if (is_last_time || !is_sound()) && Box::pin(self.read_local(place.ino, &there)).await?.is_none() {
                 return Ok(Some(there));
             }
         }

@@ -52,8 +52,8 @@ impl Node {
         while !self.knows(dir, name) {
             // The first page settles small directories whole.
             if self.is_untouched(dir) {
-                self.load_page(dir, For::Name).await?;
-            } else if self.load_name(dir, name).await? {
+                Box::pin(self.load_page(dir, For::Name)).await?;
+            } else if Box::pin(self.load_name(dir, name)).await? {
                 break;
             }
         }
@@ -88,7 +88,7 @@ impl Node {
     pub(crate) async fn load_next(&self, dir: Ino) -> Result<(), RpcError> {
         let _guard = self.loads.hold(dir, Mode::Exclusive).await;
         if !self.is_complete(dir) {
-            self.load_page(dir, For::Listing).await?;
+            Box::pin(self.load_page(dir, For::Listing)).await?;
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Node {
         loop {
             let unseen = self.replica.view().backing().unseen_names(ino).first().cloned();
             let Some((dir, name)) = unseen else { return Ok(()) };
-            if self.bring_in(dir).await? {
+            if Box::pin(self.bring_in(dir)).await? {
                 self.resolve(dir, &name).await?;
             }
             let still = self.replica.view().backing().unseen_names(ino).first().cloned();

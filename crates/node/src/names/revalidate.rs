@@ -66,7 +66,7 @@ impl Node {
         let known = self.replica.view().namespace().lookup(dir, name).ok();
         match known {
             Some(attr) => self.revalidate_object(dir, name, attr.ino).await,
-            None if self.is_complete(dir) => self.settle(self.find_again(dir, name)).await,
+            None if self.is_complete(dir) => self.settle(Box::pin(self.find_again(dir, name))).await,
             None => {}
         }
     }
@@ -81,7 +81,7 @@ impl Node {
         let _turn = self.revalidation.turns.hold(dir, Mode::Exclusive).await;
         if due() {
             let now = self.ports.clock.monotonic();
-            self.settle(self.list_again(dir)).await;
+            self.settle(Box::pin(self.list_again(dir))).await;
             self.revalidation.asked_for(dir, now);
         }
     }
@@ -122,7 +122,7 @@ impl Node {
         let _turn = self.revalidation.turns.hold(ino, Mode::Exclusive).await;
         if self.is_stale(ino) {
             let now = self.ports.clock.monotonic();
-            self.settle(self.confirm(dir, name)).await;
+            self.settle(Box::pin(self.confirm(dir, name))).await;
             self.revalidation.asked_for(ino, now);
         }
     }
