@@ -14,6 +14,7 @@
 
 mod leaf;
 mod packed;
+mod recent;
 mod remove;
 mod separators;
 
@@ -21,7 +22,9 @@ pub(crate) use packed::values;
 pub use packed::{FixedKey, Key, KeyBytes, Value, pack, take, unpack};
 
 use leaf::{Cursor, Inserted, Leaf};
+use recent::Recent;
 use separators::Separators;
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::slice::Iter;
@@ -37,6 +40,7 @@ pub struct Tree<K, V> {
     root: Arc<Node>,
     len: usize,
     bytes: usize,
+    recent: RefCell<Recent>,
     entries: PhantomData<fn() -> (K, V)>,
 }
 
@@ -61,14 +65,14 @@ struct Split {
 
 impl<K, V> Clone for Tree<K, V> {
     fn clone(&self) -> Self {
-        Tree { root: self.root.clone(), len: self.len, bytes: self.bytes, entries: PhantomData }
+        Tree { root: self.root.clone(), len: self.len, bytes: self.bytes, recent: RefCell::default(), entries: PhantomData }
     }
 }
 
 impl<K, V> Default for Tree<K, V> {
     fn default() -> Self {
         let root = Node::Leaf(Leaf::default());
-        Tree { bytes: root.bytes(), root: Arc::new(root), len: 0, entries: PhantomData }
+        Tree { bytes: root.bytes(), root: Arc::new(root), len: 0, recent: RefCell::default(), entries: PhantomData }
     }
 }
 
@@ -93,11 +97,21 @@ impl<K, V> Tree<K, V> {
 
 impl<K: Key, V: Value<K>> Tree<K, V> {
     pub fn get(&self, key: &K) -> Option<V> {
-        self.find(&packed(key)).map(|value| V::unpack(key, value))
+        self.look(&packed(key), |value| value.map(|value| V::unpack(key, value)))
     }
 
     pub fn contains_key(&self, key: &K) -> bool {
-        self.find(&packed(key)).is_some()
+        self.look(&packed(key), |value| value.is_some())
+    }
+
+    fn look<T>(&self, key: &[u8], at: impl FnOnce(Option<&[u8]>) -> T) -> T {
+        let mut recent = self.recent.borrow_mut();
+        if let Some(value) = recent.get(key) {
+            return at(value);
+        }
+        let value = self.find(key);
+        recent.note(key, value);
+        at(value)
     }
 
     fn find(&self, key: &[u8]) -> Option<&[u8]> {
@@ -118,6 +132,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
+        self.recent.get_mut().note(key, Some(value));
         let (is_new, split) = Node::insert(&mut self.root, key, value, &mut self.bytes);
         if let Some(Split { key, right }) = split {
             let left = Arc::clone(&self.root);
@@ -132,19 +147,25 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
     /// Lets `change` loose on the value of the key, if there is one.
     pub fn change<T>(&mut self, key: &K, change: impl FnOnce(&mut V) -> T) -> Option<T> {
         let place = packed(key);
-        let found = self.find(&place)?;
-        let mut value = V::unpack(key, found);
-        let outcome = change(&mut value);
-        let mut bytes = Vec::with_capacity(found.len() + 8);
-        value.pack(key, &mut bytes);
-        if bytes != found {
+        let (outcome, changed) = self.look(&place, |found| {
+            let found = found?;
+            let mut value = V::unpack(key, found);
+            let outcome = change(&mut value);
+            let mut bytes = Vec::with_capacity(found.len() + 8);
+            value.pack(key, &mut bytes);
+            let changed = bytes != found;
+            Some((outcome, changed.then_some(bytes)))
+        })?;
+        if let Some(bytes) = changed {
             self.put(&place, &bytes);
         }
         Some(outcome)
     }
 
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        let old = Node::remove(&mut self.root, &packed(key), |value| V::unpack(key, value), &mut self.bytes)?;
+        let place = packed(key);
+        self.recent.get_mut().note(&place, None);
+        let old = Node::remove(&mut self.root, &place, |value| V::unpack(key, value), &mut self.bytes)?;
         self.len -= 1;
         if let Node::Branch(branch) = &*self.root
             && let [only] = &branch.children[..]

@@ -10,6 +10,14 @@ impl<K: Key + Ord, V: Value<K>> Tree<K, V> {
         assert!(self.iter().is_sorted_by(|(a, _), (b, _)| a < b));
         check_node(&self.root, None, None, true);
         assert_eq!(self.bytes(), bytes_below(&self.root));
+        self.check_recent();
+    }
+
+    /// What is remembered is what a search finds.
+    fn check_recent(&self) {
+        for (key, value) in self.recent.borrow().known() {
+            assert_eq!(value, self.find(key));
+        }
     }
 }
 
@@ -65,12 +73,14 @@ enum Op {
     /// So many keys in order from this one.
     Clear(u16, u16),
     Change(u16, usize),
+    Get(u16),
     Clone,
     Range(Bound<u16>, Bound<u16>),
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let key = 0..2000u16;
+    // Some of them again and again.
+    let key = prop_oneof![2 => 0..2000u16, 1 => 7..11u16].boxed();
     let bound = prop_oneof![key.clone().prop_map(Bound::Included), key.clone().prop_map(Bound::Excluded), Just(Bound::Unbounded)];
     let size = prop_oneof![8 => 0..100usize, 2 => 100..300usize, 1 => MAX_BYTES - 30..MAX_BYTES + 30, 1 => Just(4 * MAX_BYTES)];
     prop_oneof![
@@ -78,7 +88,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (key.clone(), 0..300u16, 0..100usize).prop_map(|(key, count, size)| Op::Fill(key, count, size)),
         4 => key.clone().prop_map(Op::Remove),
         2 => (key.clone(), 0..300u16).prop_map(|(key, count)| Op::Clear(key, count)),
-        2 => (key, size).prop_map(|(key, size)| Op::Change(key, size)),
+        2 => (key.clone(), size).prop_map(|(key, size)| Op::Change(key, size)),
+        4 => key.clone().prop_map(Op::Get),
         1 => Just(Op::Clone),
         2 => (bound.clone(), bound).prop_map(|(from, to)| Op::Range(from, to)),
     ]
@@ -131,6 +142,7 @@ proptest! {
                     let expected = map.get_mut(&key(number)).map(|found| std::mem::replace(found, value(size)));
                     prop_assert_eq!(changed, expected);
                 }
+                Op::Get(number) => prop_assert_eq!(tree.get(&key(number)), map.get(&key(number)).cloned()),
                 Op::Clone => clones.push((tree.clone(), map.clone())),
                 Op::Range(from, to) => {
                     let bounds = (from.map(key), to.map(key));
@@ -138,6 +150,7 @@ proptest! {
                     prop_assert_eq!(found, range(&map, bounds));
                 }
             }
+            tree.check_recent();
             prop_assert_eq!(tree.bytes(), bytes_below(&tree.root));
             prop_assert_eq!(tree.len(), map.len());
             prop_assert_eq!(tree.first(), own(map.first_key_value()));
