@@ -12,6 +12,9 @@ use std::sync::{Arc, Once};
 /// for it. What one call of an application writes is less: it would wait longer for two processors.
 const ASIDE_FROM_BYTES: usize = 2 << 20;
 
+/// What applications write for long goes to the disk in pieces of this length meanwhile, instead of all at once when it is forced.
+const WRITTEN_BEHIND_BYTES: u64 = 8 << 20;
+
 /// An open file of a data directory.
 pub struct OsFile {
     path: PathBuf,
@@ -22,6 +25,18 @@ pub struct OsFile {
 impl OsFile {
     pub(crate) fn new(path: PathBuf, file: File) -> OsFile {
         OsFile { path, file: Arc::new(file) }
+    }
+
+    /// Has the pieces that end between `from` and `to` written to the disk. Nobody waits for that, and what fails then the next sync says.
+    fn write_behind(&self, from: u64, to: u64) {
+        let (begin, end) = (from / WRITTEN_BEHIND_BYTES * WRITTEN_BEHIND_BYTES, to / WRITTEN_BEHIND_BYTES * WRITTEN_BEHIND_BYTES);
+        if begin < end {
+            let file = Arc::clone(&self.file);
+            // SAFETY: sync_file_range takes no memory, and the descriptor is open.
+            let begin_writing =
+                move || unsafe { libc::sync_file_range(file.as_raw_fd(), begin as i64, (end - begin) as i64, libc::SYNC_FILE_RANGE_WRITE) };
+            drop(tokio::task::spawn_blocking(begin_writing));
+        }
     }
 
     async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&File) -> io::Result<T> + Send + 'static) -> Result<T, DiskError> {
@@ -52,7 +67,9 @@ impl DiskFile for OsFile {
             if data.len() >= ASIDE_FROM_BYTES {
                 return self.blocking(move |file| file.write_all_at(&data, offset)).await;
             }
-            self.file.write_all_at(&data, offset).map_err(|error| failed(&self.path, error))
+            self.file.write_all_at(&data, offset).map_err(|error| failed(&self.path, error))?;
+            self.write_behind(offset, offset + data.len() as u64);
+            Ok(())
         })
     }
 
