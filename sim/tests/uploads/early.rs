@@ -40,6 +40,26 @@ async fn until_early(process: &Process, bucket: &SimBucket, parts: usize) {
     }
 }
 
+/// Who writes as fast as the machine can has its processors for a second.
+#[test]
+fn what_has_just_grown_is_not_sent_yet() {
+    let (world, bucket) = world(2);
+    let process = world.machine("a").process("node");
+    let (port, inner, there) = (process.bucket(&bucket), process.clone(), bucket.clone());
+    let done = world.run(process.call(async move {
+        let (node, client) = start_with(inner.clone(), port, options()).await;
+        let began = inner.ports.clock.monotonic();
+        make(&client, "file", 20).await;
+        while inner.ports.clock.monotonic() < began + Duration::from_millis(900) {
+            assert_eq!(early(&there), 0);
+            inner.ports.clock.sleep(Duration::from_millis(10)).await;
+        }
+        until_early(&inner, &there, 20).await;
+        end(node, client).await;
+    }));
+    done.expect("nobody ends the node");
+}
+
 /// A file of 20 MiB in parts of one, of which all are in the bucket before the file is due: of the upload the bucket makes all by
 /// itself. Then some are written over, once as a whole and once in part, one is made a hole, and what is behind is cut off: what was sent
 /// of these is of no use. What is renamed meanwhile goes where it is by then.

@@ -25,13 +25,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 #[derive(Default)]
 pub(super) struct Early {
     /// By where they begin.
     files: RefCell<BTreeMap<Ino, BTreeMap<u64, Part>>>,
-    /// Files that have grown past the end of a part, or of which not all could be sent.
-    grown: RefCell<VecDeque<Ino>>,
+    /// Files that have grown past the end of a part, or of which not all could be sent, and since when, by the monotonic clock.
+    grown: RefCell<VecDeque<(Ino, Duration)>>,
     woken: Signal,
     /// Raised when a part is there, or is not to come.
     arrivals: Signal,
@@ -78,12 +79,17 @@ impl Early {
         cut.for_each(|(_, part)| self.discard(part));
     }
 
-    fn note_grown(&self, ino: Ino) {
+    fn note_grown(&self, ino: Ino, now: Duration) {
         let mut grown = self.grown.borrow_mut();
-        if !grown.contains(&ino) {
-            grown.push_back(ino);
+        if !grown.iter().any(|(known, _)| *known == ino) {
+            grown.push_back((ino, now));
         }
         self.woken.raise();
+    }
+
+    fn next_grown(&self, now: Duration) -> Option<Ino> {
+        let next = self.grown.borrow_mut().pop_front_if(|(_, since)| *since + EARLY_AFTER <= now);
+        next.map(|(ino, _)| ino)
     }
 
     fn begin(&self) -> Sending<'_> {
@@ -142,7 +148,7 @@ impl Node {
         let least = self.options.early_bytes.max(CHUNK_BYTES);
         let part_bytes = self.options.part_bytes.max(BLOCK_BYTES);
         if self.options.early_bytes > 0 && to_bytes >= least && from_bytes / part_bytes != to_bytes / part_bytes && self.bucket.is_some() {
-            self.flusher.early.note_grown(ino);
+            self.flusher.early.note_grown(ino, self.ports.clock.monotonic());
         }
     }
 
@@ -171,9 +177,9 @@ impl Node {
         let what = cleared.as_ref().err().map(|error| format!("parts that were sent early cannot be removed: {error}"));
         self.trouble(EARLY, what);
         let cleared = cleared?;
-        let next = self.flusher.early.grown.borrow_mut().pop_front();
+        let next = self.flusher.early.next_grown(self.ports.clock.monotonic());
         if let Some(ino) = next {
-            self.send_early(ino).await.inspect_err(|_| self.flusher.early.note_grown(ino))?;
+            self.send_early(ino).await.inspect_err(|_| self.flusher.early.note_grown(ino, self.ports.clock.monotonic()))?;
         }
         let asked = cleared || next.is_some();
         if asked {
@@ -377,6 +383,10 @@ impl Node {
         Ok(())
     }
 }
+
+/// What has grown is sent so much later: who writes as fast as the machine can is to have its processors, and who writes for long
+/// waits for no more than this at the end.
+const EARLY_AFTER: Duration = Duration::from_secs(1);
 
 /// Few, for what becomes due meanwhile has to wait for them.
 const EARLY_AT_ONCE: usize = 4;
