@@ -82,3 +82,20 @@ fn smoke() {
         process.kill();
     }
 }
+
+/// A client that leaves is told by the node that its session has ended before it has the answer.
+#[test]
+fn who_leaves_does_not_attach_again() {
+    let world = World::new(1);
+    let process = world.machine("a").process("node");
+    let (port, inner) = (process.bucket(&world.bucket()), process.clone());
+    let attached = world.run(process.call(async move {
+        let (node, client) = start(inner.clone(), port).await;
+        client.make(&Caller::ROOT, Ino::ROOT, &name("dir"), 0o750, Make::Directory, false).await.unwrap();
+        client.detach(Duration::from_secs(5)).await.unwrap();
+        inner.ports.clock.sleep(Duration::from_secs(5)).await;
+        let Ok(Reply::Admin(AdminReply::Stats(stats))) = node.handle(Request::Admin(AdminRequest::Stats)).await else { panic!() };
+        stats.requests.iter().find(|request| request.name == "attach").map(|attached| attached.tally.time.count())
+    }));
+    assert_eq!(attached.unwrap().unwrap(), Some(1));
+}

@@ -294,6 +294,8 @@ impl Client {
         self.shared.no_mutations().await;
         let result = self.sync_fs().await;
         let session = self.shared.attached().await?.session;
+        // The node says that the session has ended before it answers: nobody attaches again then.
+        self.shared.end();
         if let Err(failure) = self.shared.send(Request::Detach { session }, Some(self.shared.options.request_timeout)).await {
             tracing::info!(?failure, "the session is left to expire");
         }
