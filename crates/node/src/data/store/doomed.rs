@@ -1,0 +1,154 @@
+//! Removing store files and ranges of pack files that are of no use any more, once the command that said so is forced.
+
+use super::{FileId, Store};
+use crate::data::packs;
+use ebb_model::{Ino, LogIndex, PackId, PackRange};
+use ebb_ports::DiskError;
+use std::collections::BTreeSet;
+
+/// What goes once the command that said so is forced.
+pub(super) enum Doomed {
+    File(Ino),
+    Range(PackRange),
+}
+
+/// What is to be removed now.
+struct Going {
+    files: Vec<Ino>,
+    /// Of pack files that stay.
+    ranges: Vec<PackRange>,
+    packs: BTreeSet<PackId>,
+}
+
+impl Store {
+    /// The inode is gone by the command at `index`: its file goes once that is forced.
+    pub fn doom(&self, ino: Ino, index: LogIndex) {
+        let mut state = self.state.borrow_mut();
+        // Its bytes are of use only if the command is lost, and then as they are.
+        state.settled(ino);
+        state.uncut.remove(&ino);
+        // Of one that could not be forced that is forgotten with it.
+        if state.own.contains(&ino) || state.failed.contains_key(&ino) {
+            state.doomed.push_back((index, Doomed::File(ino)));
+        }
+    }
+
+    /// No file has this range any more by the command at `index`.
+    pub fn vacate(&self, range: PackRange, index: LogIndex) {
+        self.state.borrow_mut().doomed.push_back((index, Doomed::Range(range)));
+    }
+
+    /// Removes what is doomed by commands up to `durable`; says whether there was any. `has_files` says of a pack file
+    /// whether any file is in it.
+    pub async fn drop_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Result<bool, DiskError> {
+        let Going { files, ranges, packs } = self.take_doomed(durable, has_files);
+        let any = !(files.is_empty() && ranges.is_empty() && packs.is_empty());
+        let mut dropped = Ok(());
+        for ino in files {
+            dropped = dropped.and(self.drop_file(ino).await);
+        }
+        for range in ranges {
+            dropped = dropped.and(self.free(range).await);
+        }
+        for pack in packs {
+            dropped = dropped.and(self.drop_pack(pack).await);
+        }
+        dropped.map(|()| any)
+    }
+
+    /// At one moment: a pack file that goes is known to go until it is gone.
+    fn take_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Going {
+        let mut files = Vec::new();
+        let mut ranges = Vec::new();
+        while let Some((_, doomed)) = self.state.borrow_mut().doomed.pop_front_if(|(index, _)| *index <= durable) {
+            match doomed {
+                Doomed::File(ino) => files.push(ino),
+                Doomed::Range(range) => ranges.push(range),
+            }
+        }
+        let waits = |pack| self.packs.is_in_use(pack) || self.is_doomed_later(pack);
+        let (ranges, empty): (Vec<_>, Vec<_>) =
+            packs::joined(ranges).into_iter().partition(|range| has_files(range.pack) || waits(range.pack));
+        let mut packs: BTreeSet<PackId> = empty.into_iter().map(|range| range.pack).collect();
+        for pack in self.packs.ended() {
+            if has_files(pack) && !waits(pack) {
+                self.packs.looked_at(pack);
+            } else if !waits(pack) {
+                packs.insert(pack);
+            }
+        }
+        self.state.borrow_mut().removing.extend(packs.iter().copied().map(FileId::Pack));
+        Going { files, ranges, packs }
+    }
+
+    /// Part of a pack file is in use as long as a command is not forced.
+    fn is_doomed_later(&self, pack: PackId) -> bool {
+        let state = self.state.borrow();
+        state.doomed.iter().any(|(_, doomed)| matches!(doomed, Doomed::Range(range) if range.pack == pack))
+    }
+
+    /// Gives back the space of a range of a pack file.
+    pub async fn free(&self, range: PackRange) -> Result<(), DiskError> {
+        match self.existing(FileId::Pack(range.pack)).await? {
+            Some(file) => file.punch(range.start, range.len_bytes).await,
+            None => Ok(()),
+        }
+    }
+
+    pub async fn drop_pack(&self, pack: PackId) -> Result<(), DiskError> {
+        self.packs.looked_at(pack);
+        self.remove(FileId::Pack(pack)).await
+    }
+
+    /// Removes the store file, if there is one, of an inode that is gone.
+    pub async fn drop_file(&self, ino: Ino) -> Result<(), DiskError> {
+        {
+            let mut state = self.state.borrow_mut();
+            state.settled(ino);
+            state.failed.remove(&ino);
+        }
+        self.drop_own(ino).await
+    }
+
+    /// Removes the store file, if there is one, of an inode whose bytes are elsewhere: those may be still to be forced.
+    pub async fn drop_own(&self, ino: Ino) -> Result<(), DiskError> {
+        {
+            let mut state = self.state.borrow_mut();
+            state.own.remove(&ino);
+            state.earlier.remove(&ino);
+            state.uncut.remove(&ino);
+            state.lent.remove(&ino);
+            state.synced(ino, FileId::Own(ino));
+        }
+        self.remove(FileId::Own(ino)).await
+    }
+
+    async fn remove(&self, file: FileId) -> Result<(), DiskError> {
+        {
+            let mut state = self.state.borrow_mut();
+            state.open.remove(&file);
+            state.removing.insert(file);
+            state.names_changed(file.directory());
+        }
+        let removed = self.disk.remove(&file.path()).await;
+        self.state.borrow_mut().removing.remove(&file);
+        match removed {
+            Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Nothing that is known, or about to be forced, is in the file, and nothing will be.
+    pub fn is_stray(&self, file: FileId, is_over: impl Fn(Ino) -> bool, has_files: impl Fn(PackId) -> bool) -> bool {
+        if self.state.borrow().removing.contains(&file) {
+            return false;
+        }
+        match file {
+            FileId::Own(ino) => !self.has_own(ino) && is_over(ino),
+            FileId::Pack(pack) => {
+                let goes_by_itself = self.packs.ended().contains(&pack) || self.is_doomed_later(pack);
+                !has_files(pack) && !self.packs.is_in_use(pack) && !self.packs.is_to_come(pack) && !goes_by_itself
+            }
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Store files: the bytes of files on this node's disk, each in a sparse file at natural
+//! offsets (store offset = file offset), named by inode id (DESIGN §5). Small files are many in
+//! one pack file, each in a range of it (C-19). They are in the place of the paper's second-level log (O-67):
+//! bytes are written here, and the log says where.
+//!
+//! Laws:
+//! - What is in a store file counts only as far as the partition's extents say so.
+//! - Behind the end of a file there are zeros in its store file. In a pack file, and where a cut has failed,
+//!   there may be anything: it is not read, and a file that grows over it has it cleared before.
+//! - No range of a pack file is used twice. What is let go is punched once the command that let
+//!   it go is forced, and a pack file of which nothing is left is removed.
+//! - Bytes are forced before a `Synced` record claims it; which files have bytes that are
+//!   not is remembered here. A failed sync is never forgotten: the file stays failed until
+//!   it is dropped or the node starts again and reads what is there.
+//! - Of a file that is lent there is one open file here, whatever else is closed: whether
+//!   anybody has it is asked of that one.
+
+mod doomed;
+mod forced;
+mod state;
+
+use crate::data::packs::{self, Packs};
+use crate::signal::Signal;
+use bytes::Bytes;
+use ebb_core::extent::touched_blocks;
+use ebb_core::partition::Partition;
+use ebb_model::{BLOCK_BYTES, Ino, PackId, PackRange, SyncScope};
+use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
+use state::State;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// Store files kept open. Enough for the files at work at one time, far below the usual
+/// limit of 1,024 descriptors.
+const MAX_OPEN_FILES: usize = 512;
+
+const DIRECTORY: &str = "store";
+
+pub struct Store {
+    disk: Rc<dyn Disk>,
+    state: RefCell<State>,
+    /// The space of pack files.
+    pub packs: Packs,
+    failing: Signal,
+}
+
+/// Where the bytes of a file are, and how many it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub ino: Ino,
+    pub size_bytes: u64,
+    pub packed: Option<PackRange>,
+}
+
+/// A file of the data directory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum FileId {
+    Own(Ino),
+    Pack(PackId),
+}
+
+impl Place {
+    /// The file that has its bytes.
+    pub fn file(&self) -> FileId {
+        self.packed.map_or(FileId::Own(self.ino), |range| FileId::Pack(range.pack))
+    }
+
+    /// The path of that in the data directory, and where in it the file begins.
+    pub fn path(&self) -> (String, u64) {
+        (self.file().path(), self.at(0, 0).start)
+    }
+
+    /// How many bytes of the file can be there.
+    pub fn end(&self) -> u64 {
+        self.packed.map_or(u64::MAX, |range| range.len_bytes.min(self.size_bytes))
+    }
+
+    /// Where a range of the file is, as far as there is room for it.
+    pub fn at(&self, offset: u64, len: u64) -> Range<u64> {
+        let end = offset.saturating_add(len);
+        match self.packed {
+            None => offset..end,
+            Some(range) => range.start + offset.min(range.len_bytes)..range.start + end.min(range.len_bytes),
+        }
+    }
+}
+
+impl FileId {
+    pub fn path(self) -> String {
+        match self {
+            FileId::Own(ino) => path(ino),
+            FileId::Pack(pack) => packs::path(pack),
+        }
+    }
+
+    fn directory(self) -> &'static str {
+        match self {
+            FileId::Own(_) => DIRECTORY,
+            FileId::Pack(_) => packs::DIRECTORY,
+        }
+    }
+}
+
+impl Store {
+    pub async fn open(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
+        disk.create_dir(DIRECTORY).await?;
+        disk.create_dir(packs::DIRECTORY).await?;
+        disk.sync_dir("").await?;
+        Store::found(disk).await
+    }
+
+    /// The store files that there are, to be looked at.
+    pub async fn found(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
+        let names = disk.list(DIRECTORY).await?;
+        let own: BTreeSet<Ino> = names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect();
+        let packs = Packs::found(&*disk).await?;
+        Ok(Store { disk, state: RefCell::new(State { earlier: own.clone(), own, ..State::default() }), packs, failing: Signal::default() })
+    }
+
+    /// Reads `len` bytes; what is beyond the end of the file reads as zeros.
+    pub async fn read(&self, place: &Place, offset: u64, len: usize) -> Result<Bytes, DiskError> {
+        let at = place.at(offset, (len as u64).min(place.size_bytes.saturating_sub(offset)));
+        let data = match self.existing(place.file()).await? {
+            Some(file) if !at.is_empty() => file.read_at(at.start, (at.end - at.start) as usize).await?,
+            _ => Bytes::new(),
+        };
+        if data.len() == len {
+            return Ok(data);
+        }
+        let mut padded = Vec::with_capacity(len);
+        padded.extend_from_slice(&data);
+        padded.resize(len, 0);
+        Ok(padded.into())
+    }
+
+    pub async fn write(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
+        let blocks = touched_blocks(offset, data.len() as u64);
+        let written = self.put(place, offset, data).await;
+        // After the write: a sync that ran meanwhile may have missed it. After a failure
+        // too: part of the bytes may be there.
+        self.state.borrow_mut().changed(place, blocks);
+        written
+    }
+
+    /// As [`Store::write`], of bytes that can be fetched again.
+    pub async fn fill(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
+        let blocks = touched_blocks(offset, data.len() as u64);
+        let written = self.put(place, offset, data).await;
+        self.state.borrow_mut().filled(place, blocks);
+        written
+    }
+
+    async fn put(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
+        let at = place.at(offset, data.len() as u64);
+        if at.end - at.start != data.len() as u64 {
+            let what = format!("{} bytes at {offset} of inode {} are more than it has room for", data.len(), place.ino);
+            return Err(DiskError::Failed { path: place.file().path(), what });
+        }
+        let file = self.file(place.file(), OpenMode::Create).await?;
+        let written = file.write_at(at.start, data).await;
+        if let Some(range) = place.packed {
+            self.packs.written(range, at.end);
+        }
+        written
+    }
+
+    /// The file ends at a shorter length than it had, and is still to be cut there: until [`Store::cut`] has done that it does not grow.
+    pub fn is_to_be_cut(&self, place: &Place) {
+        if place.packed.is_none() {
+            self.state.borrow_mut().uncut.insert(place.ino);
+        }
+    }
+
+    /// Makes bytes from `len` on, the end of the file, vanish, so that a later extension reads as zeros.
+    pub async fn cut(&self, place: &Place, len: u64) -> Result<(), DiskError> {
+        self.is_to_be_cut(place);
+        if self.is_longer(place, len).await?
+            && let Some(file) = self.existing(place.file()).await?
+        {
+            let cut = file.set_len(len).await;
+            self.state.borrow_mut().was_cut(place, len);
+            cut?;
+        }
+        self.state.borrow_mut().uncut.remove(&place.ino);
+        Ok(())
+    }
+
+    /// As [`Store::cut`], where that has failed before.
+    pub async fn cut_again(&self, place: &Place, len: u64) -> Result<(), DiskError> {
+        let is_uncut = self.state.borrow().uncut.contains(&place.ino);
+        if is_uncut { self.cut(place, len).await } else { Ok(()) }
+    }
+
+    /// Whether an earlier use of a range that is not in use has left anything there.
+    pub async fn has_remains(&self, place: &Place, offset: u64, len: u64) -> Result<bool, DiskError> {
+        let Some(file) = self.existing(place.file()).await? else { return Ok(false) };
+        let at = place.at(offset, len);
+        let is_used = match place.packed {
+            None => file.len().await? > at.start,
+            Some(range) => self.packs.may_be_written(range, at.start),
+        };
+        if !is_used || at.is_empty() {
+            return Ok(false);
+        }
+        let left = file.read_at(at.start, (at.end - at.start) as usize).await?;
+        Ok(left.iter().any(|byte| *byte != 0))
+    }
+
+    /// Makes a range that is not in use read as zeros. What was there is forced away: it must not come back beside bytes that are
+    /// written there next and lost.
+    pub async fn clear(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
+        self.hole(place, offset, len).await?;
+        self.sync(SyncScope::File(place.ino)).await.map(drop)
+    }
+
+    /// Gives back the space of a range.
+    pub async fn punch(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
+        let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
+        let at = place.at(offset, len);
+        if at.is_empty() { Ok(()) } else { file.punch(at.start, at.end - at.start).await }
+    }
+
+    /// Makes a hole. Unlike space that is only given back, it is forced with the file: what was
+    /// there before must not come back under bytes that are written later and lost.
+    pub async fn hole(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
+        let punched = self.punch(place, offset, len).await;
+        self.state.borrow_mut().changed(place, touched_blocks(offset, len));
+        punched
+    }
+
+    /// Blocks of a store file were stored into past this.
+    pub fn stored(&self, place: &Place, blocks: Range<u64>) {
+        self.state.borrow_mut().changed(place, blocks);
+    }
+
+    /// Blocks of a file of which nothing is there.
+    pub async fn missing(&self, place: &Place, blocks: impl Iterator<Item = u64>) -> Result<Vec<u64>, DiskError> {
+        let end = match self.existing(place.file()).await? {
+            Some(file) => file.len().await?,
+            None => 0,
+        };
+        Ok(blocks.filter(|block| place.at(block * BLOCK_BYTES, 1).start >= end).collect())
+    }
+
+    /// From now on there is something in these blocks of a file, zeros where there was nothing.
+    pub async fn fill_up(&self, place: &Place, blocks: &Range<u64>) -> Result<(), DiskError> {
+        let (file, end) = (self.file(place.file(), OpenMode::Create).await?, place.at(0, place.size_bytes).end);
+        let filled = if file.len().await? < end { file.set_len(end).await } else { Ok(()) };
+        self.state.borrow_mut().changed(place, blocks.clone());
+        filled
+    }
+
+    /// Who reads the store file past this sees where the file ends.
+    pub async fn show_length(&self, place: &Place) -> Result<(), DiskError> {
+        match self.existing(place.file()).await? {
+            Some(file) if file.len().await? < place.size_bytes => file.set_len(place.size_bytes).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// A file that has nothing yet gets a range.
+    pub fn born(&self, ino: Ino) {
+        self.state.borrow_mut().young.insert(ino);
+    }
+
+    /// Nobody was ever told that bytes of it are forced.
+    pub fn is_young(&self, ino: Ino) -> bool {
+        self.state.borrow().young.contains(&ino)
+    }
+
+    /// The file has a store file of its own, whatever is in it.
+    pub fn has_own(&self, ino: Ino) -> bool {
+        self.state.borrow().own.contains(&ino)
+    }
+
+    /// A store file of its own for a file whose bytes are not in one. What a move that failed has left there is nobody's.
+    pub async fn begin_own(&self, ino: Ino) -> Result<(), DiskError> {
+        let file = self.file(FileId::Own(ino), OpenMode::Create).await?;
+        if file.len().await? > 0 { file.set_len(0).await } else { Ok(()) }
+    }
+
+    /// There may be bytes in blocks that are not in use: those of a write whose command a power cut has taken.
+    pub fn may_have_more(&self, place: &Place) -> bool {
+        place.packed.is_some() || self.state.borrow().earlier.contains(&place.ino)
+    }
+
+    /// The store file reaches beyond this length.
+    pub async fn is_longer(&self, place: &Place, len: u64) -> Result<bool, DiskError> {
+        if place.packed.is_some() {
+            return Ok(false);
+        }
+        let Some(file) = self.existing(place.file()).await? else { return Ok(false) };
+        Ok(file.len().await? > len)
+    }
+
+    /// The store file for the kernel to read by itself, made `len` bytes long: what is behind are
+    /// zeros that only the node knows to leave out. `None` where nobody can say whether somebody has it.
+    pub async fn lend(&self, ino: Ino, len: u64) -> Result<Option<OwnedFd>, DiskError> {
+        let Some(file) = self.existing(FileId::Own(ino)).await? else { return Ok(None) };
+        if file.is_held().is_none() {
+            return Ok(None);
+        }
+        self.cut_again(&Place { ino, size_bytes: len, packed: None }, len).await?;
+        if file.len().await? != len {
+            file.set_len(len).await?;
+        }
+        let descriptor = file.descriptor();
+        if descriptor.is_some() {
+            self.state.borrow_mut().lent.insert(ino, file);
+        }
+        Ok(descriptor)
+    }
+
+    /// False as long as somebody has what was lent.
+    pub fn take_back(&self, ino: Ino) -> bool {
+        let mut state = self.state.borrow_mut();
+        let free = state.lent.get(&ino).is_none_or(|file| file.is_held() == Some(false));
+        if free {
+            state.lent.remove(&ino);
+        }
+        free
+    }
+
+    /// Whether somebody has a file, whoever lent it.
+    pub async fn is_held(&self, ino: Ino) -> Result<bool, DiskError> {
+        Ok(self.existing(FileId::Own(ino)).await?.is_some_and(|file| file.is_held() == Some(true)))
+    }
+
+    /// Every file in the directories of the store, whoever put it there.
+    pub async fn files(&self) -> Result<Vec<FileId>, DiskError> {
+        let id = |name: &String| u64::from_str_radix(name, 16).ok();
+        let own = self.disk.list(DIRECTORY).await?;
+        let packs = self.disk.list(packs::DIRECTORY).await?;
+        let own = own.iter().filter_map(id).map(|id| FileId::Own(Ino(id)));
+        Ok(own.chain(packs.iter().filter_map(id).map(|id| FileId::Pack(PackId(id)))).collect())
+    }
+
+    /// Every inode that has a store file of its own.
+    pub fn list(&self) -> Vec<Ino> {
+        self.state.borrow().own.iter().copied().collect()
+    }
+
+    /// The file, if there is one.
+    async fn existing(&self, file: FileId) -> Result<Option<Rc<dyn DiskFile>>, DiskError> {
+        if let FileId::Own(ino) = file
+            && !self.has_own(ino)
+        {
+            return Ok(None);
+        }
+        match self.file(file, OpenMode::Existing).await {
+            Ok(file) => Ok(Some(file)),
+            Err(DiskError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn file(&self, file: FileId, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskError> {
+        {
+            let state = self.state.borrow();
+            let lent = match file {
+                FileId::Own(ino) => state.lent.get(&ino),
+                FileId::Pack(_) => None,
+            };
+            if let Some(open) = state.open.get(&file).or(lent) {
+                return Ok(open.clone());
+            }
+        }
+        let open = self.disk.open(&file.path(), mode).await?;
+        let mut state = self.state.borrow_mut();
+        if mode != OpenMode::Existing {
+            // It may have been there before. Asking first would cost every new file a system
+            // call; taking it for new costs an old one a sync of the directory with its next.
+            state.names_changed(file.directory());
+            if let FileId::Own(ino) = file {
+                state.own.insert(ino);
+            }
+        }
+        if state.open.insert(file, open.clone()).is_none() {
+            state.opened.push_back(file);
+        }
+        while state.opened.len() > MAX_OPEN_FILES {
+            if let Some(oldest) = state.opened.pop_front() {
+                state.open.remove(&oldest);
+            }
+        }
+        Ok(open)
+    }
+}
+
+/// Where the bytes of a file are, as the state has it.
+pub fn place(state: &Partition, ino: Ino) -> Place {
+    let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
+    Place { ino, size_bytes, packed: state.extents().packed(ino) }
+}
+
+fn path(ino: Ino) -> String {
+    format!("{DIRECTORY}/{:016x}", ino.0)
+}

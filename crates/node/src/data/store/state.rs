@@ -1,0 +1,105 @@
+//! What is remembered of store files, beside what the partition knows.
+
+use super::doomed::Doomed;
+use super::{FileId, Place};
+use ebb_core::extent::BlockRuns;
+use ebb_model::{BLOCK_BYTES, Ino, LogIndex, PackId};
+use ebb_ports::{DiskError, DiskFile};
+use futures_util::lock::Mutex;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Files that have a store file of their own.
+    pub own: BTreeSet<Ino>,
+    /// Those of them that an earlier run has made.
+    pub earlier: BTreeSet<Ino>,
+    pub open: BTreeMap<FileId, Rc<dyn DiskFile>>,
+    pub removing: BTreeSet<FileId>,
+    /// Open files, oldest first.
+    pub opened: VecDeque<FileId>,
+    /// Files that the kernel reads by itself.
+    pub lent: BTreeMap<Ino, Rc<dyn DiskFile>>,
+    /// Files with bytes that were not forced, by where these are, with the number of their last
+    /// change. A file leaves only once it was forced, so that of two who force it at one time
+    /// neither takes the other's sync, which may still be under way, for done.
+    pub unsynced: BTreeMap<(Ino, FileId), u64>,
+    /// Those of them that have nothing but what was fetched, which is not lost with them.
+    pub fetched: BTreeSet<(Ino, FileId)>,
+    /// Something was fetched since all was last forced.
+    pub has_fetched: bool,
+    /// What of them was changed since they were last forced.
+    pub unforced: BlockRuns,
+    /// Files that could not be cut: behind their end there may be anything.
+    pub uncut: BTreeSet<Ino>,
+    /// Files that were cut, and not forced since: whatever is forced, their new length is forced
+    /// before, or bytes that were cut off could come back under a later extension.
+    pub cut: BTreeSet<Ino>,
+    /// Files that this run has packed and that nothing was ever forced of.
+    pub young: BTreeSet<Ino>,
+    /// By directory: number of the last change of names, and of the last that is forced.
+    pub names_changed: BTreeMap<&'static str, u64>,
+    pub names_synced: BTreeMap<&'static str, u64>,
+    /// Changes are numbered.
+    pub changes: u64,
+    pub failed: BTreeMap<Ino, DiskError>,
+    /// Files of which somebody waits for a sync: of two that ran at one time the system would tell only one that it failed.
+    pub syncing: BTreeMap<FileId, Rc<Mutex<()>>>,
+    /// In the order of the commands that said so.
+    pub doomed: VecDeque<(LogIndex, Doomed)>,
+}
+
+impl State {
+    pub fn changed(&mut self, place: &Place, blocks: Range<u64>) {
+        self.put(place, blocks);
+        self.fetched.remove(&(place.ino, place.file()));
+    }
+
+    pub fn filled(&mut self, place: &Place, blocks: Range<u64>) {
+        let is_first = self.put(place, blocks);
+        if is_first {
+            self.fetched.insert((place.ino, place.file()));
+        }
+        self.has_fetched = true;
+    }
+
+    /// Whether all that was there before was forced.
+    fn put(&mut self, place: &Place, blocks: Range<u64>) -> bool {
+        self.changes += 1;
+        self.unforced.insert(place.ino, blocks);
+        self.unsynced.insert((place.ino, place.file()), self.changes).is_none()
+    }
+
+    pub fn was_cut(&mut self, place: &Place, len: u64) {
+        self.changed(place, len / BLOCK_BYTES..u64::MAX);
+        self.cut.insert(place.ino);
+    }
+
+    /// Nothing of the file is left to force, or it is of no use any more.
+    pub fn settled(&mut self, ino: Ino) {
+        let files: Vec<FileId> = self.unsynced_files(ino).map(|(file, _)| file).collect();
+        for file in files {
+            self.synced(ino, file);
+        }
+        self.unforced.remove(ino, 0..u64::MAX);
+        self.cut.remove(&ino);
+        self.young.remove(&ino);
+    }
+
+    pub fn synced(&mut self, ino: Ino, file: FileId) {
+        self.unsynced.remove(&(ino, file));
+        self.fetched.remove(&(ino, file));
+    }
+
+    pub fn unsynced_files(&self, ino: Ino) -> impl Iterator<Item = (FileId, u64)> {
+        let (first, last) = (FileId::Own(Ino(0)), FileId::Pack(PackId(u64::MAX)));
+        self.unsynced.range((ino, first)..=(ino, last)).map(|((_, file), change)| (*file, *change))
+    }
+
+    pub fn names_changed(&mut self, directory: &'static str) {
+        self.changes += 1;
+        self.names_changed.insert(directory, self.changes);
+    }
+}
