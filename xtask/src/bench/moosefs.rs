@@ -1,9 +1,10 @@
 //! MooseFS with all its servers on this machine, in a network of their own: it refuses loopback addresses.
 
 use super::peers::Programs;
-use crate::Outcome;
+use crate::{Outcome, tool};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -45,7 +46,7 @@ impl Cluster {
             let log = fs::File::create(directory.join(format!("{server}.log")))?;
             let mut command = cluster.within(programs, server);
             command.arg("-c").arg(settings).args(["-d", "start"]).stdout(log.try_clone()?).stderr(log);
-            cluster.servers.push(command.spawn()?);
+            cluster.servers.push(command.process_group(0).spawn()?);
         }
         Ok(cluster)
     }
@@ -81,11 +82,13 @@ fn network(programs: &Programs) -> Outcome<Child> {
 }
 
 impl Drop for Cluster {
-    /// The chunk server first: it depends on the master.
+    /// The chunk server first: it depends on the master, whose writer of metadata would outlive it.
     fn drop(&mut self) {
-        for child in self.servers.iter_mut().rev().chain([&mut self.network]) {
-            child.kill().ok();
-            child.wait().ok();
+        for server in self.servers.iter_mut().rev() {
+            tool::signal_group(server.id(), libc::SIGKILL).ok();
+            server.wait().ok();
         }
+        self.network.kill().ok();
+        self.network.wait().ok();
     }
 }
