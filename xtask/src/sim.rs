@@ -3,6 +3,7 @@
 use crate::Outcome;
 use clap::ValueEnum;
 use ebb_sim::volume::{Deployment, deployment, run as run_seed};
+use std::fmt;
 use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,10 @@ use std::time::{Duration, Instant};
 const TWICE_EVERY: u64 = 20;
 
 /// More broken seeds are counted and not told.
-const TOLD: usize = 10;
+const TOLD: u64 = 10;
+
+/// How far a long run has come is told after every so many seeds.
+const TOLD_EVERY: u64 = 1000;
 
 /// One seed, twice, with all that is known about it.
 pub fn one(seed: u64) -> Outcome<()> {
@@ -58,20 +62,16 @@ pub fn many(first: u64, count: Option<u64>, time: Option<Duration>, only: Option
             let outcome = judged(seed);
             let mut tally = tally.lock().expect("no worker panics while it holds the tally");
             tally.add(outcome);
+            if tally.seeds.is_multiple_of(TOLD_EVERY) {
+                println!("{tally}, {:.0} s", began.elapsed().as_secs_f64());
+            }
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     std::thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
-    let Tally { seeds, operations, undecided, broken } = tally.into_inner().expect("every worker has ended");
-    println!(
-        "{seeds} seeds from {first}, {operations} operations, {undecided} undecided, {} broken, {:.1} s",
-        broken.len(),
-        began.elapsed().as_secs_f64()
-    );
-    for text in broken.iter().take(TOLD) {
-        println!("{text}\n");
-    }
-    if broken.is_empty() { Ok(()) } else { Err(format!("{} of {seeds} seeds are broken", broken.len()).into()) }
+    let tally = tally.into_inner().expect("every worker has ended");
+    println!("from {first}: {tally}, {:.1} s", began.elapsed().as_secs_f64());
+    if tally.broken == 0 { Ok(()) } else { Err(format!("{} of {} seeds are broken", tally.broken, tally.seeds).into()) }
 }
 
 #[derive(Default)]
@@ -79,7 +79,7 @@ struct Tally {
     seeds: u64,
     operations: usize,
     undecided: u64,
-    broken: Vec<String>,
+    broken: u64,
 }
 
 struct Judged {
@@ -95,8 +95,20 @@ impl Tally {
                 self.operations += judged.operations;
                 self.undecided += u64::from(judged.undecided);
             }
-            Err(text) => self.broken.push(text),
+            Err(text) => {
+                self.broken += 1;
+                if self.broken <= TOLD {
+                    println!("{text}\n");
+                }
+            }
         }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { seeds, operations, undecided, broken } = self;
+        write!(f, "{seeds} seeds, {operations} operations, {undecided} undecided, {broken} broken")
     }
 }
 
