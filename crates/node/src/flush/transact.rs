@@ -243,6 +243,7 @@ impl Node {
             let (what, retry_after) = match asked {
                 Err(BucketError::Unknown { what }) => {
                     doubt.set(true);
+                    outlasted = false;
                     self.note_doubts([key.to_owned()]);
                     (what, None)
                 }
