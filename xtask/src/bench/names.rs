@@ -13,11 +13,16 @@ pub const ENTRIES: usize = 100_000;
 pub const TREE_FILES: usize = 5000;
 const TREE_DIRECTORIES: usize = 250;
 
-/// readdir and lstat of every entry, all of which the kernel knows: thousands a second.
+/// readdir and lstat of every entry, all of which the kernel knows: thousands a second, the fastest of a few times. Where DAMON pages out
+/// what looks unused, the kernel loses what it knows of the directory in between, and asks for all of it again.
 pub fn list_warm(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = entries(places, column)?;
     list(&directory, ENTRIES)?;
-    Ok(ENTRIES as f64 / 1e3 / seconds(|| list(&directory, ENTRIES))?)
+    let mut fastest = f64::INFINITY;
+    for _ in 0..5 {
+        fastest = fastest.min(seconds(|| list(&directory, ENTRIES))?);
+    }
+    Ok(ENTRIES as f64 / 1e3 / fastest)
 }
 
 /// The same when the kernel has dropped names and attributes: seconds.

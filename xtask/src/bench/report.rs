@@ -9,7 +9,7 @@ use crate::name_of;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// One row, with what was measured in each round.
@@ -114,6 +114,9 @@ impl Report {
             ("L3", last_cache()),
             ("native", places.native_kind()?),
         ];
+        if pages_out() {
+            machine.push(("DAMON", "pages out what looks unused".into()));
+        }
         machine.extend(peers.there.into_iter().map(|(column, version)| (column.name(), version)));
         let columns: BTreeSet<Column> = taken.iter().flat_map(|taken| taken.cells.iter().map(|(column, _)| *column)).collect();
         let columns = columns.into_iter().collect();
@@ -232,6 +235,16 @@ fn replaced(page: &str, table: &str, text: &str) -> Option<String> {
 fn last_cache() -> String {
     let said = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");
     said.map_or_else(|_| "unknown".into(), |size| size.trim().to_owned())
+}
+
+/// Whether a machine gives memory back that looks unused (DAMON): it takes pages of files that are cached, too.
+fn pages_out() -> bool {
+    let Ok(kdamonds) = std::fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds") else { return false };
+    let says = |path: PathBuf, what: &str| std::fs::read_to_string(path).is_ok_and(|said| said.trim() == what);
+    kdamonds
+        .flatten()
+        .map(|kdamond| kdamond.path())
+        .any(|kdamond| says(kdamond.join("state"), "on") && says(kdamond.join("contexts/0/schemes/0/action"), "pageout"))
 }
 
 fn shown(spread: &Spread) -> String {
