@@ -242,7 +242,9 @@ impl Partition {
                 None
             }
             Command::Extent(command) => {
-                vacated = self.vacated(command);
+                if let ExtentCommand::Packed { ino, range } = *command {
+                    vacated = self.vacated(ino, range);
+                }
                 self.extents.apply(command);
                 None
             }
@@ -295,9 +297,8 @@ impl Partition {
         self.backing.admit(&named, &self.namespace).and_then(|()| self.namespace.may_restore(ino, to, name))
     }
 
-    /// What a command is about to vacate: a range that grows where it is is not.
-    fn vacated(&self, command: &ExtentCommand) -> Option<Effect> {
-        let ExtentCommand::Packed { ino, range: new } = *command else { return None };
+    /// What a file is about to vacate that gets another place: a range that grows where it is is not.
+    fn vacated(&self, ino: Ino, new: Option<PackRange>) -> Option<Effect> {
         let range = self.extents.packed(ino)?;
         let stays = new.is_some_and(|new| new.begins_as(&range));
         (!stays).then_some(Effect::Vacate { range })
@@ -323,6 +324,9 @@ impl Partition {
             if let Change::Zeroed { ino, range, .. } = change {
                 let runs = self.extents.resident_runs(*ino, extent::whole_blocks(range.start, range.end - range.start));
                 effects.extend(runs.into_iter().map(|blocks| Effect::Punch { ino: *ino, blocks }));
+            }
+            if let Change::Written { ino, packed: Some(range), .. } = *change {
+                effects.extend(self.vacated(ino, Some(range)));
             }
             if let Change::Gone { ino, .. } = *change
                 && let Some(range) = self.extents.packed(ino)

@@ -147,19 +147,36 @@ pub enum Mutation {
         sums: Vec<Option<u32>>,
         drop_set_id: bool,
     },
+    /// As `Write`, of a file of which no block is here: from now on it is in `range` of a pack file. A range that it had is vacated.
+    WritePacked {
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+        sums: Vec<Option<u32>>,
+        drop_set_id: bool,
+        range: PackRange,
+    },
 }
 
 impl Mutation {
+    /// Of a write the file, the offset and the number of bytes.
+    pub fn span(&self) -> Option<(Ino, u64, u64)> {
+        match *self {
+            Mutation::Write { ino, offset, len_bytes, .. }
+            | Mutation::WriteWhole { ino, offset, len_bytes, .. }
+            | Mutation::WritePacked { ino, offset, len_bytes, .. } => Some((ino, offset, len_bytes)),
+            _ => None,
+        }
+    }
+
     /// What a client keeps so that it can ask for the very same again.
     pub fn replay(&self, stamp: Stamp) -> Replay {
-        let (ino, offset, len_bytes) = match *self {
-            Mutation::Make { ino, .. } | Mutation::Tmpfile { ino, .. } => (Some(ino), None, None),
-            Mutation::Rename { mode: RenameMode::Whiteout { ino, .. }, .. } => (ino, None, None),
-            Mutation::Write { offset, len_bytes, .. } | Mutation::WriteWhole { offset, len_bytes, .. } => {
-                (None, Some(offset), Some(len_bytes))
-            }
-            _ => (None, None, None),
+        let ino = match *self {
+            Mutation::Make { ino, .. } | Mutation::Tmpfile { ino, .. } => Some(ino),
+            Mutation::Rename { mode: RenameMode::Whiteout { ino, .. }, .. } => ino,
+            _ => None,
         };
+        let (offset, len_bytes) = self.span().map(|(_, offset, len_bytes)| (offset, len_bytes)).unzip();
         Replay { stamp, ino, offset, len_bytes }
     }
 }

@@ -62,11 +62,11 @@ impl Node {
         }
     }
 
-    /// Forces what was acknowledged, once every commit interval.
+    /// Forces what was acknowledged, once every commit interval, and removes what is of no use any more.
     async fn force_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(self.options.commit_interval).await;
-            if self.safe.get() < self.replica.log().written() {
+            if self.safe.get() < self.replica.log().written() || self.store.has_doomed() {
                 let forced = self.force_all().await;
                 self.trouble(
                     "force",

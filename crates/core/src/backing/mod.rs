@@ -373,6 +373,7 @@ impl Backing {
             | Mutation::RemoveXattr { ino, .. }
             | Mutation::Write { ino, .. }
             | Mutation::WriteWhole { ino, .. }
+            | Mutation::WritePacked { ino, .. }
             | Mutation::Fallocate { ino, .. } => self.admit_change(*ino),
         }
     }

@@ -207,7 +207,10 @@ impl Extents {
     /// Follows the namespace.
     pub(crate) fn observe(&mut self, change: &Change) {
         match *change {
-            Change::Written { ino, offset, len_bytes, ref sums, stamp } => {
+            Change::Written { ino, offset, len_bytes, ref sums, packed, stamp } => {
+                if packed.is_some() {
+                    self.pack(ino, packed);
+                }
                 for (block, sum) in touched_blocks(offset, len_bytes).zip(sums.iter().copied().chain(repeat(None))) {
                     // A dirty block that has lost its checksum gets one when it is uploaded,
                     // so that its checksum has to be made void only once until then.

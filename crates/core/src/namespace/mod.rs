@@ -195,11 +195,14 @@ impl Namespace {
             Mutation::SetAcl { ino, class, value, drop_set_gid } => self.set_acl(*ino, *class, value, *drop_set_gid, op).map(Some),
             Mutation::RemoveXattr { ino, name } => self.remove_xattr(*ino, name, op).map(Some),
             Mutation::Write { ino, offset, len_bytes, sums, drop_set_id } => {
-                self.write(*ino, (*offset, *len_bytes), sums, *drop_set_id, op).map(Some)
+                self.write(*ino, (*offset, *len_bytes), sums, *drop_set_id, None, op).map(Some)
+            }
+            Mutation::WritePacked { ino, offset, len_bytes, sums, drop_set_id, range } => {
+                self.write(*ino, (*offset, *len_bytes), sums, *drop_set_id, Some(*range), op).map(Some)
             }
             Mutation::WriteWhole { ino, offset, len_bytes, sums, drop_set_id } => {
                 let sums = sums_of_touched(*offset, *len_bytes, sums);
-                self.write(*ino, (*offset, *len_bytes), &sums, *drop_set_id, op).map(Some)
+                self.write(*ino, (*offset, *len_bytes), &sums, *drop_set_id, None, op).map(Some)
             }
             Mutation::Tmpfile { parent, ino, mode, holder } => self.tmpfile(*parent, *ino, *mode, *holder, op).map(Some),
             Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id } => {
@@ -253,8 +256,9 @@ pub enum Change {
     Unlinked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
     /// Attributes or extended attributes other than the size changed.
     Touched { ino: Ino, stamp: Stamp },
-    /// Bytes were written; they are in the store file. `sums` are of the blocks that were touched.
-    Written { ino: Ino, offset: u64, len_bytes: u64, sums: Vec<Option<u32>>, stamp: Stamp },
+    /// Bytes were written; they are in the store file, or in the range of a pack file that the file got for them. `sums` are of the blocks
+    /// that were touched.
+    Written { ino: Ino, offset: u64, len_bytes: u64, sums: Vec<Option<u32>>, packed: Option<PackRange>, stamp: Stamp },
     /// A range became zeros: `edges` are blocks that the store file has so, whole blocks of
     /// the range become holes. One that reaches the end of the file takes all of its last
     /// block along.

@@ -144,9 +144,6 @@ impl Namespace {
         }
         match mutation {
             Mutation::Make { parent, .. } | Mutation::Tmpfile { parent, .. } => self.may_make_in(*parent),
-            Mutation::Write { ino, offset, len_bytes, .. } | Mutation::WriteWhole { ino, offset, len_bytes, .. } if *len_bytes > 0 => {
-                self.may_be_as_long(*ino, offset.saturating_add(*len_bytes))
-            }
             Mutation::Fallocate { ino, offset, len_bytes, keep_size: false, .. } => {
                 self.may_be_as_long(*ino, offset.saturating_add(*len_bytes))
             }
@@ -160,7 +157,10 @@ impl Namespace {
                 self.on_one_side(self.quota_root(*from), self.quota_root(*to))?;
                 if mode.makes() { self.may_make_in(*from) } else { Ok(()) }
             }
-            _ => Ok(()),
+            _ => match mutation.span() {
+                Some((ino, offset, len_bytes)) if len_bytes > 0 => self.may_be_as_long(ino, offset.saturating_add(len_bytes)),
+                _ => Ok(()),
+            },
         }
     }
 

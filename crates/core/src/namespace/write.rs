@@ -16,13 +16,14 @@ impl Namespace {
 
     /// Rights are those of the descriptor and were checked when it was opened: a file may be
     /// written by who has it open, whatever its mode is now. `span` is offset and length; to
-    /// write nothing changes nothing.
+    /// write nothing changes nothing. `packed`: where the file is from now on.
     pub(super) fn write(
         &mut self,
         ino: Ino,
         span: (u64, u64),
         sums: &[Option<u32>],
         drop_set_id: bool,
+        packed: Option<PackRange>,
         op: &mut Operation,
     ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
@@ -42,7 +43,7 @@ impl Namespace {
         inode.attr.size_bytes = inode.attr.size_bytes.max(end);
         inode.modified(op.stamp);
         self.put_inode(&inode);
-        op.changes.push(Change::Written { ino, offset, len_bytes, sums: sums.to_vec(), stamp: op.stamp });
+        op.changes.push(Change::Written { ino, offset, len_bytes, sums: sums.to_vec(), packed, stamp: op.stamp });
         if dropped {
             op.touched(ino);
         }
@@ -58,7 +59,7 @@ impl Namespace {
         }
         self.change_inode(ino, |inode| inode.modified(stamp));
         let (offset, len_bytes) = (first.saturating_mul(BLOCK_BYTES), (sums.len() as u64).saturating_mul(BLOCK_BYTES));
-        changes.push(Change::Written { ino, offset, len_bytes, sums: sums.iter().copied().map(Some).collect(), stamp });
+        changes.push(Change::Written { ino, offset, len_bytes, sums: sums.iter().copied().map(Some).collect(), packed: None, stamp });
         true
     }
 }

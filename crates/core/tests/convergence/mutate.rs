@@ -182,6 +182,7 @@ impl World {
             Mutation::SetAttr { ino, .. }
             | Mutation::Write { ino, .. }
             | Mutation::WriteWhole { ino, .. }
+            | Mutation::WritePacked { ino, .. }
             | Mutation::Fallocate { ino, .. } => vec![Some(*ino)],
             Mutation::SetXattr { ino, .. } | Mutation::SetAcl { ino, .. } | Mutation::RemoveXattr { ino, .. } => vec![Some(*ino)],
         };

@@ -129,7 +129,8 @@ impl Reference {
                 self.attr(*ino).map(Some)
             }
             Mutation::Write { ino, offset, len_bytes, drop_set_id, .. }
-            | Mutation::WriteWhole { ino, offset, len_bytes, drop_set_id, .. } => {
+            | Mutation::WriteWhole { ino, offset, len_bytes, drop_set_id, .. }
+            | Mutation::WritePacked { ino, offset, len_bytes, drop_set_id, .. } => {
                 self.write(caller, now, *ino, *offset, *len_bytes, *drop_set_id)?;
                 self.attr(*ino).map(Some)
             }

@@ -42,6 +42,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Client { mutation: Mutation::RemoveXattr { .. }, .. }) => "remove-xattr",
     Payload::Command(Command::Client { mutation: Mutation::Write { .. }, .. }) => "write",
     Payload::Command(Command::Client { mutation: Mutation::WriteWhole { .. }, .. }) => "write-whole",
+    Payload::Command(Command::Client { mutation: Mutation::WritePacked { .. }, .. }) => "write-packed",
     Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Reserve, .. }, .. }) => "fallocate-reserve",
     Payload::Command(Command::Client { mutation: Mutation::Fallocate { what: Allocation::Zero, .. }, .. }) => "fallocate-zero",
     Payload::Command(Command::Client { mutation: Mutation::Tmpfile { .. }, .. }) => "tmpfile",
@@ -506,6 +507,14 @@ impl Draw {
             len_bytes: self.u64(),
             sums: self.list(|draw| draw.flag().then(|| draw.u32())),
             drop_set_id: self.flag(),
+        });
+        all.push(Mutation::WritePacked {
+            ino: self.ino(),
+            offset: self.u64(),
+            len_bytes: self.u64(),
+            sums: self.list(|draw| draw.flag().then(|| draw.u32())),
+            drop_set_id: self.flag(),
+            range: self.pack_range(),
         });
         all
     }

@@ -327,9 +327,7 @@ impl Node {
         }
         let (len_bytes, _growth) = self.grow(order, ino, size, offset, len_bytes.min(room))?;
         let data = data.slice(..len_bytes as usize);
-        let missing = || self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
-        let remote = |missing: &[Fill]| missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect::<Vec<_>>();
-        let absent = remote(&missing());
+        let absent = in_home(&self.replica.view().extents().missing_for_write(ino, offset, len_bytes));
         if !absent.is_empty() {
             return Ok(Written::Missing(absent));
         }
@@ -341,14 +339,32 @@ impl Node {
         if len_bytes > 0 {
             self.replica.view().namespace().permit_bytes(ino, false)?;
         }
-        let place = self.make_room(ino, offset + len_bytes).await?;
+        let (place, reserved) = self.room_to_write(ino, offset + len_bytes).await?;
+        let written = self.write_to(order, &place, reserved.is_some(), offset, data, drop_set_id).await;
+        if let Some(reserved) = reserved {
+            self.vacate_unless_used(ino, &reserved);
+        }
+        written
+    }
+
+    /// Writes where there is room. `begins`: the file is there from this write on, and its record says so.
+    async fn write_to(
+        self: &Rc<Self>,
+        order: &Order,
+        place: &Place,
+        begins: bool,
+        offset: u64,
+        data: Bytes,
+        drop_set_id: bool,
+    ) -> Result<Written, RpcError> {
+        let (ino, size, len_bytes) = (place.ino, place.size_bytes, data.len() as u64);
         // An upload may have ended meanwhile, and let go of what it cannot vouch for.
-        let missing = missing();
-        let absent = remote(&missing);
+        let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
+        let absent = in_home(&missing);
         if !absent.is_empty() {
             return Ok(Written::Missing(absent));
         }
-        let unclear = match self.store.may_have_more(&place) {
+        let unclear = match self.store.may_have_more(place) {
             true => self.replica.view().extents().fills(ino, extent::touched_blocks(offset, len_bytes)),
             false => missing,
         };
@@ -356,17 +372,17 @@ impl Node {
         // What was stored there past the node stays.
         let exposed = self.is_exposed(ino);
         for fill in unclear.into_iter().filter(|_| !exposed) {
-            self.clear(&place, fill.range()).await?;
+            self.clear(place, fill.range()).await?;
         }
         if len_bytes > 0 {
-            self.clear_behind(&place, size, offset + len_bytes).await?;
+            self.clear_behind(place, size, offset + len_bytes).await?;
         }
         self.preserve(ino, offset..offset + len_bytes).await?;
         self.force_rest(ino, offset..offset + len_bytes).await?;
-        self.void_sums(&place, offset..size.min(offset + len_bytes)).await?;
+        self.void_sums(place, offset..size.min(offset + len_bytes)).await?;
         self.expect_log_room().await?;
-        let sums = self.sums_of_write(&place, offset, &data);
-        let stored = self.store.write(&place, offset, data).await.map_err(|error| self.disk_failed(ino, error));
+        let sums = self.sums_of_write(place, offset, &data);
+        let stored = self.store.write(place, offset, data).await.map_err(|error| self.disk_failed(ino, error));
         self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
         if stored.is_ok() {
             self.trouble(Subject::Disk(ino), None);
@@ -376,7 +392,13 @@ impl Node {
             stored => stored,
         };
         let written = match stored {
-            Ok(()) => self.order(order, |_| Mutation::Write { ino, offset, len_bytes, sums, drop_set_id }).await,
+            Ok(()) => {
+                self.order(order, |_| match place.packed.filter(|_| begins) {
+                    Some(range) => Mutation::WritePacked { ino, offset, len_bytes, sums, drop_set_id, range },
+                    None => Mutation::Write { ino, offset, len_bytes, sums, drop_set_id },
+                })
+                .await
+            }
             Err(error) => Err(error),
         };
         if written.is_ok() {
@@ -391,7 +413,7 @@ impl Node {
             self.flusher.has_failed_at(ino, offset..offset + len_bytes);
             // Behind the end of the file there are zeros. What a log has that has failed the next start finds out.
             if self.expect_log().is_ok() {
-                self.store.cut(&place, size).await.map_err(|error| self.disk_failed(ino, error))?;
+                self.store.cut(place, size).await.map_err(|error| self.disk_failed(ino, error))?;
             }
             self.drop_if_gone(ino);
         }
@@ -523,6 +545,11 @@ impl Node {
 
 /// Versions that a power cut can take back: far more than one commit interval has.
 const MAX_LOST_VERSIONS: u64 = 1 << 32;
+
+/// What of the blocks that a write touches in part is only in the bucket.
+fn in_home(missing: &[Fill]) -> Vec<Range<u64>> {
+    missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect()
+}
 
 /// How far a write got.
 pub(crate) enum Written {

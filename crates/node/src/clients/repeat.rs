@@ -19,14 +19,11 @@ use std::ops::Range;
 /// The bytes that a mutation writes: of a cut, zeros up to the end of its block.
 pub(crate) fn bytes_of(mutation: &Mutation) -> Option<(Ino, Range<u64>)> {
     match mutation {
-        Mutation::Write { ino, offset, len_bytes, .. } | Mutation::WriteWhole { ino, offset, len_bytes, .. } => {
-            Some((*ino, *offset..offset + len_bytes))
-        }
         Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } => Some((*ino, *size..size.next_multiple_of(BLOCK_BYTES))),
         Mutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
             Some((*ino, *offset..offset.saturating_add(*len_bytes)))
         }
-        _ => None,
+        _ => mutation.span().map(|(ino, offset, len_bytes)| (ino, offset..offset + len_bytes)),
     }
 }
 

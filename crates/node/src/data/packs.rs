@@ -4,7 +4,8 @@
 //!
 //! Laws:
 //! - A file has one place. It gets another while nobody reads or writes it: what it has is copied,
-//!   and forced if it was forced where it is, before the log says where it is now.
+//!   and forced if it was forced where it is, before the log says where it is now. Of one that has nothing the log says so
+//!   with its first write; until then its range is kept by who writes ([`Reserved`]).
 //! - Space is used once. What a run that died had set aside and not logged is never used.
 
 use crate::Node;
@@ -229,9 +230,27 @@ impl Node {
                 let more = end.next_power_of_two().min(PACKED_BYTES);
                 self.store.packs.extend(range, more, self.options.pack_bytes).unwrap_or_else(|| self.reserve_room(more))
             }
-            None => self.reserve_room(end.next_multiple_of(PACK_UNIT_BYTES)),
+            None => self.first_room(end),
         });
         self.relocate(&place, reserved).await
+    }
+
+    /// As [`Node::make_room`], for a write: of a small file that has no blocks a range is set aside, and the record of the write says that it is
+    /// there.
+    pub(crate) async fn room_to_write(&self, ino: Ino, end: u64) -> Result<(Place, Option<Reserved>), RpcError> {
+        if self.has_room(ino, end) || self.has_blocks(ino) || !self.is_small(end) {
+            return Ok((self.make_room(ino, end).await?, None));
+        }
+        let reserved = self.first_room(end);
+        self.store.born(ino);
+        Ok((Place { packed: Some(reserved.range), ..self.place(ino) }, Some(reserved)))
+    }
+
+    /// What was set aside goes, unless the file is there. What a log has that has failed the next start finds out.
+    pub(crate) fn vacate_unless_used(&self, ino: Ino, reserved: &Reserved) {
+        if self.place(ino).packed != Some(reserved.range) && self.expect_log().is_ok() {
+            self.store.vacate(reserved.range, self.replica.log().written());
+        }
     }
 
     /// A file moves to a store file of its own. The inode's latch is held exclusively.
@@ -246,6 +265,11 @@ impl Node {
 
     fn has_blocks(&self, ino: Ino) -> bool {
         self.replica.view().extents().resident_bytes_of(ino) > 0
+    }
+
+    /// For a small file that has no blocks.
+    fn first_room(&self, end: u64) -> Reserved {
+        self.reserve_room(end.next_multiple_of(PACK_UNIT_BYTES))
     }
 
     fn reserve_room(&self, len_bytes: u64) -> Reserved {

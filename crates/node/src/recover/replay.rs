@@ -55,20 +55,14 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
         let is_doubtful = !recovery.commands.is_of_this_boot();
         let written = |blocks| Unsynced { index, blocks, is_fetched: false, is_doubtful };
         match &command {
-            Command::Client {
-                mutation: Mutation::Write { ino, offset, len_bytes, .. } | Mutation::WriteWhole { ino, offset, len_bytes, .. },
-                ..
-            }
-            | Command::Repeated {
-                mutation: Mutation::Write { ino, offset, len_bytes, .. } | Mutation::WriteWhole { ino, offset, len_bytes, .. },
-                ..
-            } => {
-                unsynced.entry(*ino).or_default().push(written(touched_blocks(*offset, *len_bytes)));
-            }
-            Command::Client { mutation: Mutation::Fallocate { ino, edges, .. }, .. }
-            | Command::Repeated { mutation: Mutation::Fallocate { ino, edges, .. }, .. } => {
-                let blocks = edges.iter().map(|block| written(*block..block.saturating_add(1)));
-                unsynced.entry(*ino).or_default().extend(blocks);
+            Command::Client { mutation, .. } | Command::Repeated { mutation, .. } => {
+                if let Some((ino, offset, len_bytes)) = mutation.span() {
+                    unsynced.entry(ino).or_default().push(written(touched_blocks(offset, len_bytes)));
+                }
+                if let Mutation::Fallocate { ino, edges, .. } = mutation {
+                    let blocks = edges.iter().map(|block| written(*block..block.saturating_add(1)));
+                    unsynced.entry(*ino).or_default().extend(blocks);
+                }
             }
             Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) => {
                 let blocks = *first..*first + sums.len() as u64;

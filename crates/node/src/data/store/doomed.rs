@@ -38,6 +38,11 @@ impl Store {
         self.state.borrow_mut().doomed.push_back((index, Doomed::Range(range)));
     }
 
+    /// Something goes once the log is forced.
+    pub fn has_doomed(&self) -> bool {
+        !self.state.borrow().doomed.is_empty()
+    }
+
     /// Removes what is doomed by commands up to `durable`; says whether there was any. `has_files` says of a pack file
     /// whether any file is in it.
     pub async fn drop_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Result<bool, DiskError> {

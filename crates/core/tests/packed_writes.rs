@@ -1,0 +1,84 @@
+//! A first write says by itself where in a pack file its file is.
+
+use bytes::Bytes;
+use ebb_core::partition::{Applied, Effect, Partition};
+use ebb_model::*;
+
+const FIRST: PackRange = PackRange { pack: PackId(1), start: 0, len_bytes: PACK_UNIT_BYTES };
+const SECOND: PackRange = PackRange { pack: PackId(2), start: PACK_UNIT_BYTES, len_bytes: 2 * PACK_UNIT_BYTES };
+
+struct Volume {
+    partition: Partition,
+    ino: Ino,
+}
+
+impl Volume {
+    fn with_file() -> Volume {
+        let time = Time::from_secs(1);
+        let (atime, mtime, ctime, btime) = (time, time, time, time);
+        let root = InstalledRecord { mode: 0o755, nlink: 1, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
+        let partition = Partition::new(Incarnation(1), root, true);
+        let ino = partition.namespace().next_ino(Ino::ROOT);
+        let mut volume = Volume { partition, ino };
+        volume.apply(Command::SessionOpen { session: SessionId(1), client: "test".into(), replaces: None });
+        let name = Name::new(b"f".as_slice()).unwrap();
+        volume.run(Mutation::Make { parent: Ino::ROOT, name, ino, mode: 0o644, what: Make::Regular }).unwrap();
+        volume
+    }
+
+    fn apply(&mut self, command: Command) -> Applied {
+        let applied = self.partition.apply(LogIndex(self.partition.applied().0 + 1), &command);
+        assert_eq!(self.partition.check(), Vec::<String>::new(), "after {command:?}");
+        applied
+    }
+
+    /// The ranges that are vacated by it.
+    fn run(&mut self, mutation: Mutation) -> Result<Vec<PackRange>, RpcError> {
+        let stamp = Stamp { time: Time::from_secs(2), version: self.partition.next_version() };
+        let tx = TxId { session: SessionId(1), slot: 0, sequence: self.partition.applied().0 };
+        let applied = self.apply(Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
+        let vacated = applied.effects.into_iter().filter_map(|effect| match effect {
+            Effect::Vacate { range } => Some(range),
+            _ => None,
+        });
+        applied.answer.unwrap().map(|_| vacated.collect())
+    }
+
+    fn write(&mut self, range: PackRange) -> Result<Vec<PackRange>, RpcError> {
+        let (ino, len_bytes) = (self.ino, 100);
+        self.run(Mutation::WritePacked { ino, offset: 0, len_bytes, sums: vec![Some(1)], drop_set_id: false, range })
+    }
+
+    fn place(&self) -> Option<PackRange> {
+        self.partition.extents().packed(self.ino)
+    }
+}
+
+#[test]
+fn the_file_is_where_its_first_write_says() {
+    let mut volume = Volume::with_file();
+    assert_eq!(volume.write(FIRST).unwrap(), []);
+    assert_eq!(volume.place(), Some(FIRST));
+    assert_eq!(volume.partition.extents().resident_bytes(), PACK_UNIT_BYTES, "it takes what its range takes");
+    assert_eq!(volume.partition.extents().block(volume.ino, 0).unwrap().sum, Some(1));
+}
+
+/// What was cut to nothing keeps its range until something is written once more.
+#[test]
+fn another_first_write_vacates_the_range_of_before() {
+    let mut volume = Volume::with_file();
+    volume.write(FIRST).unwrap();
+    let set = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
+    assert_eq!(volume.run(Mutation::SetAttr { ino: volume.ino, set }).unwrap(), []);
+    assert_eq!(volume.write(SECOND).unwrap(), [FIRST]);
+    assert_eq!(volume.place(), Some(SECOND));
+}
+
+#[test]
+fn a_refused_write_takes_no_range() {
+    let mut volume = Volume::with_file();
+    let (ino, name) = (volume.ino, Bytes::from_static(InodeFlags::ATTRIBUTE));
+    volume.run(Mutation::SetXattr { ino, name, value: InodeFlags::IMMUTABLE.value(), mode: XattrMode::Set }).unwrap();
+    assert_eq!(volume.write(FIRST), Err(RpcError::Refused(FsError::NotPermitted)));
+    assert_eq!(volume.place(), None);
+}
