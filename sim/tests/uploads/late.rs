@@ -7,6 +7,7 @@ use ebb_model::*;
 use ebb_node::Options;
 use ebb_ports::Capabilities;
 use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Flushes, and dies when the first request of a kind has been sent, which takes effect within 8 s.
@@ -406,5 +407,60 @@ fn a_late_deletion_takes_no_new_marker() {
         done.unwrap().unwrap();
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         assert!(bucket.objects().contains_key("dir/"), "seed {seed}");
+    }
+}
+
+/// Situation: nobody hears the answer to what is sent of a file, and the store refuses it when it is sent again, as one does that is full; the
+/// first request takes effect later. By then the file may be gone.
+/// Danger: what stands there is taken for somebody else's, and kept beside the file, or for ever.
+#[test]
+fn what_is_refused_after_nobody_heard_an_answer_is_not_anothers() {
+    let cases = [false, true].into_iter().flat_map(|removed| [(removed, false), (removed, true)]);
+    for (seed, (removed, replaces)) in (0..6).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let process = world.machine("a").process_on("node", "data");
+        let usual = process.bucket(&bucket).capabilities();
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            fill(&client, "file").await;
+            if replaces {
+                flush(&client).await;
+                let ino = client.lookup(Ino::ROOT, &name("file")).await.unwrap().ino;
+                client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"again"), false).await.unwrap();
+            }
+            (node, Rc::new(client))
+        }));
+        let (node, client) = prepared.unwrap().expect("the process lives");
+        let before = bucket.requests().get("put").copied().unwrap_or(0);
+        let flushing = {
+            let client = client.clone();
+            // It may say what the store has said.
+            process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await.map(drop).ok() })
+        };
+        let refusing = async {
+            let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+            asked(&world, &bucket, "put", before + 1).await;
+            world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+            world.sleep(Duration::from_millis(50)).await;
+            world.set_faults(FaultPlan::default());
+            bucket.set_capabilities(Capabilities { max_put_bytes: 1, ..usual });
+            world.sleep(Duration::from_secs(1)).await;
+            bucket.set_capabilities(usual);
+        };
+        world.run(futures_util::future::join(flushing, refusing)).unwrap();
+        let done = world.run(process.call(async move {
+            if removed {
+                client.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await.map(drop).unwrap();
+            }
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            end(node, Rc::into_inner(client).expect("nobody else has it")).await;
+        }));
+        done.unwrap().unwrap();
+        process.kill();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        let expected = if removed { vec![] } else { vec!["file".to_owned()] };
+        assert_eq!(files_in(&bucket), expected, "seed {seed}, removed {removed}, replaces {replaces}");
     }
 }

@@ -15,7 +15,7 @@ use ebb_core::extent::{Segment, Source};
 use ebb_format::object::{ObjectOf, object_tag, object_tags};
 use ebb_format::sums::{self, Sums};
 use ebb_model::*;
-use ebb_ports::{BucketError, Condition, ETag, ObjectTags, PartTag, Piece, UploadId};
+use ebb_ports::{BucketError, Condition, ETag, ObjectMeta, ObjectTags, PartTag, Piece, UploadId};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::cell::{Cell, RefCell};
 use std::future::ready;
@@ -72,6 +72,11 @@ impl Sent {
 }
 
 impl Content {
+    /// The object is what was sent.
+    fn is_in(&self, object: &ObjectMeta) -> bool {
+        object.len_bytes == self.size_bytes && object_tag(&object.tags) == object_tag(&self.tags)
+    }
+
     fn say(&mut self, sums: &Sums) {
         let value = sums.encode(&self.tags);
         self.tags.push((sums::TAG.into(), value));
@@ -422,6 +427,29 @@ impl Node {
         content: &Content,
         send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
     ) -> Result<Sent, BucketError> {
+        // An attempt whose outcome nobody knows.
+        let doubt = Cell::new(false);
+        let error = match self.send_guarded(key, replaces, content, send, &doubt).await {
+            Err(error) if doubt.get() && !matches!(error, BucketError::Unknown { .. }) => error,
+            ended => return ended,
+        };
+        // What was refused is the last attempt: an earlier one may stand there, or still come.
+        self.outlast_doubts(key).await;
+        match self.persist(key, || self.bucket().head(key)).await {
+            Ok(there) if content.is_in(&there) => Ok(Sent::Found(there.etag)),
+            Err(unclear @ BucketError::Unknown { .. }) => Err(unclear),
+            Ok(_) | Err(_) => Err(error),
+        }
+    }
+
+    async fn send_guarded<'a>(
+        self: &'a Rc<Self>,
+        key: &'a str,
+        replaces: Option<ETag>,
+        content: &Content,
+        send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
+        doubt: &Cell<bool>,
+    ) -> Result<Sent, BucketError> {
         let is_guarded = self.bucket().capabilities().conditional_put;
         let mut condition = match &replaces {
             _ if !is_guarded => {
@@ -432,10 +460,8 @@ impl Node {
             Some(etag) => Condition::Match(etag.clone()),
             None => Condition::Absent,
         };
-        // An attempt whose outcome nobody knows.
-        let doubt = Cell::new(false);
         for _ in 0..MAX_CONFLICTS {
-            match self.ask_until_clear(key, &doubt, || send(condition.clone())).await {
+            match self.ask_until_clear(key, doubt, || send(condition.clone())).await {
                 Err(BucketError::Precondition { .. }) => {}
                 // The object to be replaced is gone, or the upload: it may have been completed.
                 Err(BucketError::NotFound { .. }) if doubt.get() || matches!(condition, Condition::Match(_)) => {}
@@ -443,10 +469,8 @@ impl Node {
                 Ok(_) if condition == Condition::Always && doubt.get() => self.outlast_doubts(key).await,
                 ended => return ended.map(Sent::Answered),
             }
-            let there = match self.ask_until_clear(key, &doubt, || self.bucket().head(key)).await {
-                Ok(meta) if doubt.get() && meta.len_bytes == content.size_bytes && object_tag(&meta.tags) == object_tag(&content.tags) => {
-                    return Ok(Sent::Found(meta.etag));
-                }
+            let there = match self.ask_until_clear(key, doubt, || self.bucket().head(key)).await {
+                Ok(meta) if doubt.get() && content.is_in(&meta) => return Ok(Sent::Found(meta.etag)),
                 Ok(_) => self.keep_other(key, replaces.as_ref()).await?,
                 Err(BucketError::NotFound { .. }) => Condition::Absent,
                 Err(error) => return Err(error),
