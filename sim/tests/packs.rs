@@ -149,29 +149,6 @@ fn what_was_forced_moves_as_a_whole() {
     }
 }
 
-/// Situation: a small file is cut to nothing and written anew, and the power fails before that is forced. Danger: where it was has been given
-/// back by then.
-#[test]
-fn what_is_written_anew_is_what_it_was_until_that_is_forced() {
-    for seed in 0..SEEDS {
-        let world = World::new(seed);
-        let scenario = async {
-            let mut volume = Volume::new(&world).await;
-            let file = volume.file("file", 5000).await;
-            volume.force(file).await;
-            volume.resize(file, 0).await;
-            volume.write(file, 0, 5000, NEW).await;
-            volume.cut_power().await;
-            let bytes = volume.read(file).await;
-            let is_old = bytes.len() == 5000 && is_all(&bytes, OLD);
-            let is_later = bytes.iter().all(|byte| [0, NEW].contains(byte));
-            assert!(is_old || is_later, "seed {seed}: {} bytes are half of each", bytes.len());
-            volume.expect_sound().await;
-        };
-        world.run(scenario).unwrap();
-    }
-}
-
 /// Danger: bytes behind the end of a small file stay where they are, and show when it grows over them.
 #[test]
 fn what_was_cut_off_is_zeros_when_the_file_grows() {
