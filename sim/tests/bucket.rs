@@ -80,9 +80,7 @@ fn conditions_and_ranges_mean_what_the_port_says() {
 fn a_store_without_conditions_says_so() {
     let world = World::new(1);
     let bucket = port(&world);
-    let mut capabilities = bucket.capabilities();
-    (capabilities.conditional_put, capabilities.conditional_delete) = (false, false);
-    world.bucket().set_capabilities(capabilities);
+    world.bucket().forget_conditions();
     world
         .run(async {
             assert!(refused(put(&bucket, "k", "", Condition::Absent).await));

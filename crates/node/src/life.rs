@@ -150,7 +150,7 @@ impl Node {
                     self.trouble(subject, None);
                     self.answers(side).any.set(self.ports.clock.monotonic());
                     backoff = Backoff::default();
-                    self.ports.clock.sleep(tenure.term() / 3).await;
+                    self.ports.clock.sleep(tenure.rest()).await;
                 }
                 Err(BucketError::Precondition { .. }) => return,
                 Err(error) => {

@@ -181,6 +181,13 @@ pub struct Capabilities {
     pub max_put_bytes: u64,
 }
 
+impl Capabilities {
+    /// What a put can be guarded by.
+    pub fn guard(&self, condition: Condition) -> Condition {
+        if self.conditional_put { condition } else { Condition::Always }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BucketError {
     #[error("{key}: no such object")]

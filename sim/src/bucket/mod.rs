@@ -39,6 +39,7 @@ struct Shared {
     store: RefCell<Store>,
     requests: RefCell<BTreeMap<&'static str, u64>>,
     forbidden_until: Cell<Duration>,
+    aborts_forbidden: Cell<bool>,
     gone_until: Cell<Duration>,
     uplink: Line,
     downlink: Line,
@@ -87,6 +88,7 @@ impl SimBucket {
                 store: RefCell::new(Store::new()),
                 requests: RefCell::default(),
                 forbidden_until: Cell::new(Duration::ZERO),
+                aborts_forbidden: Cell::new(false),
                 gone_until: Cell::new(Duration::ZERO),
                 uplink: Line::default(),
                 downlink: Line::default(),
@@ -96,6 +98,12 @@ impl SimBucket {
 
     pub fn set_capabilities(&self, capabilities: Capabilities) {
         self.shared.store.borrow_mut().capabilities = capabilities;
+    }
+
+    /// Knows no condition of what it is to write or to delete.
+    pub fn forget_conditions(&self) {
+        let capabilities = &mut self.shared.store.borrow_mut().capabilities;
+        (capabilities.conditional_put, capabilities.conditional_delete) = (false, false);
     }
 
     /// While tags are weak no condition of a read holds, as behind a gateway that makes them so.
@@ -117,6 +125,16 @@ impl SimBucket {
     /// Says that it copies parts, and refuses to.
     pub fn refuse_part_copies(&self) {
         self.shared.store.borrow_mut().refuses_part_copies = true;
+    }
+
+    /// What is longer than one request may carry is copied as an upload, of which nobody is told.
+    pub fn copy_in_parts(&self) {
+        self.shared.store.borrow_mut().copies_in_parts = true;
+    }
+
+    /// Everything is allowed but to end uploads.
+    pub fn forbid_aborts(&self) {
+        self.shared.aborts_forbidden.set(true);
     }
 
     /// Gives no more entries of a listing at one time.
@@ -292,6 +310,34 @@ impl ProcessBucket {
         true
     }
 
+    /// As S3 wants it.
+    async fn copy_by_parts(&self, from: &str, to: &str, source: ObjectMeta, condition: Condition) -> Result<ETag, BucketError> {
+        let ObjectMeta { etag, len_bytes, tags, .. } = source;
+        let part_bytes = self.capabilities().max_put_bytes;
+        let upload = self.upload_begin(to, tags).await?;
+        let copying = async {
+            let mut parts = Vec::new();
+            for (number, start) in (1..).zip((0..len_bytes).step_by(part_bytes as usize)) {
+                let piece = Piece { key: from.to_owned(), etag: etag.clone(), range: start..len_bytes.min(start + part_bytes) };
+                let copied = self.upload_part_copy(to, &upload, number, piece).await.map_err(|error| match error {
+                    // Nothing is visible before the completion.
+                    BucketError::Unknown { what } => BucketError::Unavailable { what, retry_after: None },
+                    other => other,
+                });
+                parts.push(copied?);
+            }
+            let guard = self.capabilities().guard(condition);
+            self.upload_complete(to, &upload, parts, guard).await
+        };
+        match copying.await {
+            Ok(etag) => Ok(etag),
+            Err(error) => match self.upload_abort(to, &upload).await {
+                Ok(()) => Err(error),
+                Err(left) => Err(left.leaves_upload().unwrap_or(error)),
+            },
+        }
+    }
+
     async fn request<T: 'static>(
         &self,
         kind: Kind,
@@ -421,6 +467,15 @@ impl Bucket for ProcessBucket {
     fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (from, to, if_match) = (from.to_owned(), to.to_owned(), if_match.cloned());
         Box::pin(async move {
+            if self.bucket.shared.store.borrow().copies_in_parts {
+                let source = self.head(&from).await?;
+                if if_match.as_ref().is_some_and(|expected| *expected != source.etag) {
+                    return Err(BucketError::Precondition { key: from });
+                }
+                if source.len_bytes > self.capabilities().max_put_bytes {
+                    return self.copy_by_parts(&from, &to, source, condition).await;
+                }
+            }
             let what = format!("{from} to {to}");
             self.request(Kind::Changes("copy"), &what, move |store, request| store.copy(request, &from, &to, if_match.as_ref(), &condition))
                 .await
@@ -483,6 +538,9 @@ impl Bucket for ProcessBucket {
     fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
         let (key, upload) = (key.to_owned(), upload.clone());
         Box::pin(async move {
+            if self.bucket.shared.aborts_forbidden.get() {
+                return Err(BucketError::Forbidden { what: key });
+            }
             let asked = key.clone();
             self.request(Kind::Changes("upload_abort"), &key, move |store, _| {
                 store.upload_abort(&asked, &upload);

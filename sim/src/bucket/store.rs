@@ -50,6 +50,8 @@ pub(crate) struct Store {
     /// Completing an upload does not take its parts away.
     pub(crate) keeps_parts: bool,
     pub(crate) refuses_part_copies: bool,
+    /// What is longer than one request may carry is copied as an upload.
+    pub(crate) copies_in_parts: bool,
     /// Has no place for an object at a key and one below it, as a file system.
     pub(crate) excludes_nested: bool,
     /// What is put together from here on may have something in it that nobody wrote.
@@ -80,6 +82,7 @@ impl Store {
             own_tags: false,
             keeps_parts: false,
             refuses_part_copies: false,
+            copies_in_parts: false,
             excludes_nested: false,
             is_rotten: false,
             most_listed: MAX_PAGE,
@@ -164,7 +167,10 @@ impl Store {
     ) -> Result<ETag, BucketError> {
         self.check_key(to)?;
         let source = self.get(from, None, if_match)?;
-        self.check_condition(to, condition)?;
+        // A store that knows none does not look at it.
+        if self.capabilities.conditional_put {
+            self.check_condition(to, condition)?;
+        }
         self.check_nesting(to)?;
         Ok(self.insert(request, to, content_tag(&source.body), source.body, source.meta.tags))
     }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use ebb_core::backing::page_key;
 use ebb_format::page;
 use ebb_model::{DirectoryPage, Ino, InstalledRecord, KEEP, PACK_BYTES, PACKED_BYTES, Time};
+use ebb_node::head::TakeOver;
 use ebb_node::{Eviction, Options};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,6 +28,10 @@ pub struct Plan {
     nests: bool,
     /// No two objects of the bucket have the same tag.
     own_tags: bool,
+    /// The bucket knows no conditions of what it is to write.
+    unguarded: bool,
+    /// What is long is copied in parts.
+    copies_in_parts: bool,
     /// Entries that the bucket lists at one time.
     most_listed: usize,
 }
@@ -48,7 +53,10 @@ impl Plan {
         }
         // What takes effect later still can undo what came after: docs/semantics.md.
         faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
+        let unguarded = rng.split("unguarded").index(6) == 0;
         let options = Options {
+            // Without conditions nobody can find out that a node is dead: somebody has made sure of it.
+            take_over: if unguarded { TakeOver::Now } else { TakeOver::IfAbandoned },
             volume: VOLUME.into(),
             owner: "simulated".into(),
             head_term: Duration::from_secs(10),
@@ -88,6 +96,8 @@ impl Plan {
             keeps: rng.split("trash").index(4) == 0,
             nests: rng.split("nested").index(3) != 0,
             own_tags: rng.split("tags").index(3) == 0,
+            unguarded,
+            copies_in_parts: rng.split("copied").index(3) == 0,
             most_listed: [1000, 1000, 3, 2][rng.split("listed").index(4)],
         }
     }
@@ -117,6 +127,12 @@ impl Plan {
         }
         if self.own_tags {
             bucket.give_own_tags();
+        }
+        if self.unguarded {
+            bucket.forget_conditions();
+        }
+        if self.copies_in_parts {
+            bucket.copy_in_parts();
         }
         bucket.list_at_most(self.most_listed);
         let found: &[(&str, &[u8])] = if self.found { &FOUND } else { &[] };

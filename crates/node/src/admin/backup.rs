@@ -118,7 +118,7 @@ pub async fn backup(
     let made = Time::from_secs(ports.clock.wall().secs);
     let done = Backup { cluster, incarnation, backing, index, made, run, encryption, parts };
     let manifest = backup::encode(&done);
-    let condition = if target.capabilities().conditional_put { Condition::Absent } else { Condition::Always };
+    let condition = target.capabilities().guard(Condition::Absent);
     match ask(ports, manifest.len(), || target.put(backup::KEY, manifest.clone(), condition.clone(), Vec::new())).await {
         Ok(_) => Ok(done),
         // Perhaps it is this one: its answer was lost.

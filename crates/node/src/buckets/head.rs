@@ -6,7 +6,7 @@
 //! not renew within the term no longer writes to the bucket until it has renewed, and
 //! never again once it finds another owner in the head.
 
-use crate::random_u128;
+use ebb_format::crc32c;
 use ebb_format::head::{self, Head};
 use ebb_model::{ClusterId, Incarnation, Time};
 use ebb_ports::{Bucket, BucketError, Condition, ETag, Ports};
@@ -89,7 +89,11 @@ pub struct Tenure {
     state: RefCell<State>,
     /// Monotonic time at which the right ends unless it is renewed.
     ends: Cell<Duration>,
+    /// When the last renewal was asked for that was answered.
+    renewed: Cell<Duration>,
     late_until: Duration,
+    /// The same of puts of the head that this run has asked for, and heard no answer of.
+    unheard_until: Cell<Duration>,
     lost_to: RefCell<Option<String>>,
     /// One write of the head at a time: two would make each other's condition fail, and a
     /// renewal that is still on its way would undo a release.
@@ -112,7 +116,10 @@ impl Tenure {
         let Candidate { node, owner, address, term, members, rearrange, restores } = candidate;
         let run = ports.entropy.next_u64();
         let mut watched: Option<(ETag, Duration)> = None;
+        // The same however often it is asked for: the first put may come last.
+        let fresh = ClusterId(node ^ u128::from(crc32c(backing.as_bytes())));
         let mut released = true;
+        let unheard_until = Cell::default();
         loop {
             let asked = ports.clock.monotonic();
             let mine = |cluster, incarnation, beat| Head {
@@ -130,7 +137,7 @@ impl Tenure {
             };
             let (head, condition) = match bucket.get(HEAD_KEY, None, None).await {
                 Err(BucketError::NotFound { .. }) => {
-                    let cluster = restores.map_or_else(|| ClusterId(random_u128(&*ports.entropy)), |(cluster, _)| cluster);
+                    let cluster = restores.map_or(fresh, |(cluster, _)| cluster);
                     (mine(cluster, next(&backing, restores.map_or(Incarnation(0), |(_, last)| last))?, 0), Condition::Absent)
                 }
                 Err(error) => return Err(store(error)),
@@ -183,12 +190,14 @@ impl Tenure {
                     (mine(found.cluster, incarnation, found.beat.wrapping_add(1)), Condition::Match(etag))
                 }
             };
-            let condition = if bucket.capabilities().conditional_put { condition } else { Condition::Always };
+            let condition = bucket.capabilities().guard(condition);
             match put(&*bucket, &head, condition).await {
                 Ok(etag) => {
                     let tenure = Tenure {
                         bucket,
                         ends: Cell::new(asked + Duration::from_secs(head.term_secs.into())),
+                        renewed: Cell::new(asked),
+                        unheard_until,
                         late_until: if released { Duration::ZERO } else { ports.clock.monotonic() + LATE_EFFECT },
                         ports,
                         state: RefCell::new(State { head, etag }),
@@ -198,7 +207,8 @@ impl Tenure {
                     return Ok(tenure);
                 }
                 // Somebody was faster, or our own put arrived and its answer did not: look again.
-                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. } | BucketError::Unknown { .. }) => {}
+                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
+                Err(BucketError::Unknown { .. }) => unheard_until.set(ports.clock.monotonic() + LATE_EFFECT),
                 Err(error) => return Err(store(error)),
             }
         }
@@ -214,7 +224,16 @@ impl Tenure {
 
     /// The bucket may be written to now.
     pub fn holds(&self) -> bool {
-        self.lost_to.borrow().is_none() && self.ports.clock.monotonic() < self.ends.get()
+        self.lost_to.borrow().is_none() && self.ports.clock.monotonic() < self.ends.get() && !self.is_unseen()
+    }
+
+    /// Nothing guards the head, and what could have come late may stand there: the next node would count on from that.
+    fn is_unseen(&self) -> bool {
+        !self.compares() && self.renewed.get() < self.late_until && self.late_until <= self.ports.clock.monotonic()
+    }
+
+    fn compares(&self) -> bool {
+        self.bucket.capabilities().conditional_put
     }
 
     /// Refuses to write where that is not this node's right now.
@@ -257,28 +276,34 @@ impl Tenure {
     }
 
     async fn write(&self, released: bool) -> Result<(), BucketError> {
-        let compares = self.bucket.capabilities().conditional_put;
+        let compares = self.compares();
         for _ in 0..ATTEMPTS {
             if self.lost_to.borrow().is_some() {
                 return Err(BucketError::Precondition { key: HEAD_KEY.into() });
             }
             if !compares {
                 // Nothing guards the put: whose head it would replace is at least looked at.
-                self.settle().await?;
+                self.settle(released).await?;
             }
             let asked = self.ports.clock.monotonic();
             let (head, etag) = {
                 let state = self.state.borrow();
                 (Head { beat: state.head.beat.wrapping_add(1), released, ..state.head.clone() }, state.etag.clone())
             };
-            let condition = if compares { Condition::Match(etag) } else { Condition::Always };
+            let condition = self.bucket.capabilities().guard(Condition::Match(etag));
             match put(&*self.bucket, &head, condition).await {
                 Ok(etag) => {
                     *self.state.borrow_mut() = State { head, etag };
                     self.ends.set(asked + self.term());
+                    self.renewed.set(asked);
                     return Ok(());
                 }
-                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. } | BucketError::Unknown { .. }) => self.settle().await?,
+                Err(error @ (BucketError::Precondition { .. } | BucketError::NotFound { .. } | BucketError::Unknown { .. })) => {
+                    if matches!(error, BucketError::Unknown { .. }) {
+                        self.unheard_until.set(self.ports.clock.monotonic() + LATE_EFFECT);
+                    }
+                    self.settle(released).await?;
+                }
                 Err(error) => return Err(error),
             }
             if released && self.state.borrow().head.released {
@@ -288,8 +313,12 @@ impl Tenure {
         Err(BucketError::Unavailable { what: format!("{HEAD_KEY} is this node's, but writing it is not answered"), retry_after: None })
     }
 
-    /// After an unclear answer: is the head still this node's?
-    async fn settle(&self) -> Result<(), BucketError> {
+    /// Where that is not clear: is the head still this node's? Where nothing guards it, the `last` write of it waits until no earlier
+    /// one can come behind it.
+    async fn settle(&self, last: bool) -> Result<(), BucketError> {
+        if last && !self.compares() {
+            self.ports.clock.sleep(self.unheard_until.get().saturating_sub(self.ports.clock.monotonic())).await;
+        }
         let found = match self.bucket.get(HEAD_KEY, None, None).await {
             Ok(object) => head::decode(&object.body).ok().map(|head| (head, object.meta.etag)),
             Err(BucketError::NotFound { .. }) => None,
@@ -298,14 +327,23 @@ impl Tenure {
         let mut state = self.state.borrow_mut();
         let owner = match found {
             Some((head, etag)) if head.node == state.head.node && head.run == state.head.run => {
-                *state = State { head, etag };
+                let beat = head.beat.max(state.head.beat);
+                *state = State { head: Head { beat, ..head }, etag };
                 return Ok(());
             }
+            // What a node or a run of before has asked for, and nothing kept from coming.
+            Some((head, _)) if !self.compares() && age(&head) <= age(&state.head) => return Ok(()),
             Some((head, _)) => head.owner,
             None => format!("nobody: {HEAD_KEY} was removed or overwritten"),
         };
         *self.lost_to.borrow_mut() = Some(owner);
         Err(BucketError::Precondition { key: HEAD_KEY.into() })
+    }
+
+    /// How long the head need not be renewed.
+    pub fn rest(&self) -> Duration {
+        let (third, late) = (self.term() / 3, self.late_until.saturating_sub(self.ports.clock.monotonic()));
+        if self.compares() || late.is_zero() { third } else { third.min(late) }
     }
 
     /// Renews until that monotonic time.
@@ -314,17 +352,29 @@ impl Tenure {
         if !left.is_zero() {
             select(pin!(self.keep()), self.ports.clock.sleep(left)).await;
         }
+        if self.is_unseen() {
+            self.renew_or_say().await;
+        }
     }
 
     /// Renews until it is dropped, for as long as a node is not yet there to do it.
     pub async fn keep(&self) -> Infallible {
         loop {
-            self.ports.clock.sleep(self.term() / 3).await;
-            if let Err(error) = self.renew().await {
-                tracing::warn!(%error, "the head of the volume cannot be renewed");
-            }
+            self.ports.clock.sleep(self.rest()).await;
+            self.renew_or_say().await;
         }
     }
+
+    async fn renew_or_say(&self) {
+        if let Err(error) = self.renew().await {
+            tracing::warn!(%error, "the head of the volume cannot be renewed");
+        }
+    }
+}
+
+/// Heads of a volume in the order in which they were written: each node goes on from the one that it has found.
+fn age(head: &Head) -> (Incarnation, u64) {
+    (head.incarnation, head.beat)
 }
 
 /// Puts of the head, each settled, before whoever asked is told and may wait.

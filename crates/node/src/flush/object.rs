@@ -192,7 +192,7 @@ impl Node {
         Err(BucketError::Unavailable { what: format!("{key} has {MAX_ASIDE} versions of others beside it"), retry_after: None })
     }
 
-    async fn there(&self, key: &str) -> Result<Option<ObjectMeta>, BucketError> {
+    pub(super) async fn there(&self, key: &str) -> Result<Option<ObjectMeta>, BucketError> {
         match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
             Ok(meta) => Ok(Some(meta)),
             Err(BucketError::NotFound { .. }) => Ok(None),

@@ -11,6 +11,7 @@ use ebb_format::{FormatError, page};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag};
 use futures_util::future::join_all;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 use std::rc::Rc;
@@ -74,11 +75,7 @@ impl Node {
 
     async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&There>) -> Result<Vec<BackingCommand>, FlushError> {
         if let Some(marker) = marker {
-            match self.insist(marker, || self.bucket().put(marker, Bytes::new(), Condition::Absent, Vec::new())).await {
-                // Somebody has made the directory before.
-                Ok(_) | Err(BucketError::Precondition { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.put_marker(marker).await?;
         }
         let began = self.ports.clock.monotonic();
         let head_there = old.and_then(|old| old.as_ref()).map(|(head, _)| &**head);
@@ -139,6 +136,18 @@ impl Node {
         Ok(told)
     }
 
+    /// Somebody may have made the directory before.
+    async fn put_marker(&self, marker: &str) -> Result<(), BucketError> {
+        let guard = self.bucket().capabilities().guard(Condition::Absent);
+        if guard == Condition::Always && self.there(marker).await?.is_some() {
+            return Ok(());
+        }
+        match self.insist(marker, || self.bucket().put(marker, Bytes::new(), guard.clone(), Vec::new())).await {
+            Ok(_) | Err(BucketError::Precondition { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Puts pieces that no head names yet. Their ids are logged before, so that what is broken off is known.
     async fn put_pieces(&self, dir: Ino, pieces: Vec<(u64, Bytes)>) -> Result<(), FlushError> {
         if pieces.is_empty() {
@@ -168,12 +177,14 @@ impl Node {
     /// after it was given up, or after its node was, undoes nothing.
     async fn replace_page(&self, key: &str, mut there: Option<ETag>, body: Bytes, attempts: usize) -> Result<ETag, BucketError> {
         for _ in 0..attempts {
-            let condition = match &there {
-                _ if !self.bucket().capabilities().conditional_put => Condition::Always,
-                Some(tag) => Condition::Match(tag.clone()),
-                None => Condition::Absent,
-            };
-            match self.insist(key, || self.bucket().put(key, body.clone(), condition.clone(), Vec::new())).await {
+            let guard = self.bucket().capabilities().guard(there.map_or(Condition::Absent, Condition::Match));
+            let doubt = Cell::new(false);
+            match self.ask_until_clear(key, &doubt, || self.bucket().put(key, body.clone(), guard.clone(), Vec::new())).await {
+                // An attempt whose answer was lost may come late, and make the page anew.
+                Ok(_) if guard == Condition::Always && doubt.get() => {
+                    self.outlast_doubts(key).await;
+                    return Ok(self.persist(key, || self.bucket().head(key)).await?.etag);
+                }
                 Err(what @ (BucketError::Precondition { .. } | BucketError::NotFound { .. })) if attempts == 1 => return Err(what),
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
                 ended => return ended,
