@@ -10,11 +10,16 @@ use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Flushes, and dies when the first request of a kind has been sent, which takes effect within 8 s.
-async fn die_flushing(world: &World, bucket: &SimBucket, process: &Process, client: Client, what: &str) {
+/// What is asked for takes effect within 8 s.
+pub(crate) fn late() -> FaultPlan {
+    let bucket = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+    FaultPlan { bucket, ..FaultPlan::default() }
+}
+
+/// Flushes, and dies when the first request of a kind has been sent.
+pub(crate) async fn die_flushing(world: &World, bucket: &SimBucket, process: &Process, client: Client, what: &str, faults: FaultPlan) {
     let before = bucket.requests().get(what).copied().unwrap_or(0);
-    let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
-    world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+    world.set_faults(faults);
     let dying = process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await });
     let killing = async {
         asked(world, bucket, what, before + 1).await;
@@ -26,7 +31,7 @@ async fn die_flushing(world: &World, bucket: &SimBucket, process: &Process, clie
     assert!(died.is_none(), "it dies in the midst of it");
 }
 
-fn files_in(bucket: &SimBucket) -> Vec<String> {
+pub(crate) fn files_in(bucket: &SimBucket) -> Vec<String> {
     bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect()
 }
 
@@ -58,7 +63,7 @@ fn what_a_dead_node_has_sent_may_come_late() {
             (node, client)
         }));
         let (_node, client) = prepared.unwrap().expect("the process lives");
-        world.run(die_flushing(&world, &bucket, &process, client, "put")).unwrap();
+        world.run(die_flushing(&world, &bucket, &process, client, "put", late())).unwrap();
         let process = world.machine("a").process_on("node", "data");
         let (port, inner) = (process.bucket(&bucket), process.clone());
         let done = world.run(process.call(async move {
@@ -108,7 +113,7 @@ fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
             (node, client)
         }));
         let (_node, client) = prepared.unwrap().expect("the process lives");
-        world.run(die_flushing(&world, &bucket, &process, client, "copy")).unwrap();
+        world.run(die_flushing(&world, &bucket, &process, client, "copy", late())).unwrap();
         let process = world.machine("a").process_on("node", "data");
         let (port, inner) = (process.bucket(&bucket), process.clone());
         let done = world.run(process.call(async move {
@@ -146,7 +151,7 @@ fn what_was_read_stays_though_something_else_had_been_sent() {
             (node, client)
         }));
         let (_node, client) = prepared.unwrap().expect("the process lives");
-        world.run(die_flushing(&world, &bucket, &process, client, "put")).unwrap();
+        world.run(die_flushing(&world, &bucket, &process, client, "put", late())).unwrap();
         machine.power_cut();
         let mut seen = Vec::new();
         for _ in 0..3 {
@@ -240,12 +245,12 @@ impl Asked {
 
 const LINKS: usize = 8;
 
-async fn fill(client: &Client, file: &str) {
+pub(crate) async fn fill(client: &Client, file: &str) {
     let ino = make(client, file, 0).await;
     client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"content"), false).await.unwrap();
 }
 
-async fn flush(client: &Client) {
+pub(crate) async fn flush(client: &Client) {
     client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
 }
 
@@ -272,7 +277,6 @@ fn what_an_ended_node_has_sent_twice_may_come_late() {
         }));
         let (node, client) = prepared.unwrap().expect("the process lives");
         let before = bucket.requests().get(what.request()).copied().unwrap_or(0);
-        let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
         let flushing = process.call(async move {
             flush(&client).await;
             if !killed {
@@ -282,7 +286,7 @@ fn what_an_ended_node_has_sent_twice_may_come_late() {
         let calming = async {
             asked(&world, &bucket, what.request(), before + 1).await;
             // Before it has come there.
-            world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+            world.set_faults(late());
             world.sleep(Duration::from_millis(50)).await;
             world.set_faults(FaultPlan::default());
             if killed {
@@ -345,8 +349,7 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
         let losing = async {
             asked(&world, &bucket, "upload_begin", 1).await;
             // Before it has come there.
-            let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
-            world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+            world.set_faults(late());
             world.sleep(Duration::from_millis(50)).await;
             world.set_faults(FaultPlan::default());
             match then {
@@ -378,6 +381,48 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         assert_eq!(bucket.unfinished_uploads(), [], "{case}");
         assert_eq!(bucket.objects()["large"].body.len(), 17 << 20, "{case}");
+    }
+}
+
+/// Situation: as before, and the store allows everything but to end uploads.
+/// Danger: the file, and all that is to be sent after it, waits for that for ever, or the next start does.
+#[test]
+fn who_may_not_end_uploads_goes_on() {
+    for (seed, killed) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.forbid_aborts();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let flushing = process.call(async move {
+            let (node, client) = start(inner, port).await;
+            make(&client, "large", 17).await;
+            flush(&client).await;
+            end(node, client).await;
+        });
+        let losing = async {
+            asked(&world, &bucket, "upload_begin", 1).await;
+            if killed {
+                // Its id is in the log by then.
+                asked(&world, &bucket, "upload_part", 1).await;
+                return process.kill();
+            }
+            world.set_faults(late());
+            world.sleep(Duration::from_millis(50)).await;
+            world.set_faults(FaultPlan::default());
+        };
+        let (flushed, ()) = world.run(futures_util::future::join(flushing, losing)).unwrap();
+        assert_eq!(flushed.is_none(), killed);
+        process.kill();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            flush(&client).await;
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        assert_eq!(bucket.objects()["large"].body.len(), 17 << 20, "seed {seed}, killed {killed}");
     }
 }
 
@@ -440,9 +485,8 @@ fn what_is_refused_after_nobody_heard_an_answer_is_not_anothers() {
             process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await.map(drop).ok() })
         };
         let refusing = async {
-            let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
             asked(&world, &bucket, "put", before + 1).await;
-            world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
+            world.set_faults(late());
             world.sleep(Duration::from_millis(50)).await;
             world.set_faults(FaultPlan::default());
             bucket.set_capabilities(Capabilities { max_put_bytes: 1, ..usual });

@@ -1,5 +1,6 @@
 //! Large files on their way to the bucket, several at a time and while they change.
 
+mod copies;
 mod early;
 mod late;
 

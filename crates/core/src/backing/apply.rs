@@ -275,7 +275,9 @@ impl Backing {
     fn upload_begun(&mut self, namespace: &Namespace, extents: &mut Extents, ino: Ino, key: &str, upload: Option<&String>, now: Version) {
         let marker = self.marker(namespace, ino);
         let from = self.home(namespace, ino).filter(|(home, _)| home != key).map(|(_, home)| home.etag);
-        self.uploads.insert(ino, Upload { key: key.into(), upload: upload.cloned(), marker: marker.clone(), from, late: false });
+        // What has begun and gets the id of an upload began when it did.
+        let since = self.uploads.get(&ino).map_or(now, |begun| begun.since);
+        self.uploads.insert(ino, Upload { key: key.into(), upload: upload.cloned(), since, marker: marker.clone(), from, late: false });
         if self.files.contains_key(&ino) {
             extents.upload_begun(ino, now);
         }

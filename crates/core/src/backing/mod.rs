@@ -154,6 +154,8 @@ pub struct PageDirty {
 pub struct Upload {
     pub key: String,
     pub upload: Option<String>,
+    /// What is sent is what the file is then, or later.
+    pub since: Version,
     /// Of a directory: its marker, which is written with the page.
     pub marker: Option<String>,
     /// Tag of the file's object at another key, of which it may be a copy.

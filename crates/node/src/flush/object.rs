@@ -7,6 +7,7 @@ use ebb_core::partition::Partition;
 use ebb_format::object::object_tag;
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag, ObjectMeta};
+use futures_util::future::try_join;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -65,14 +66,7 @@ impl Node {
         self.begin(ino, to, planned).await?;
         // An earlier copy of the same may stand there.
         let moved = match self.keep_other(to, Some(etag)).await {
-            Ok(there) => {
-                let doubt = Cell::new(false);
-                match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), there.clone())).await {
-                    Err(error @ BucketError::Unknown { .. }) => Err(error),
-                    heard if doubt.get() => self.seen_copy((from, etag), to, heard).await,
-                    heard => heard,
-                }
-            }
+            Ok(there) => self.copy_object((from, etag), to, there).await,
             Err(error) => Err(error),
         };
         match moved {
@@ -109,19 +103,35 @@ impl Node {
         Ok(())
     }
 
+    async fn copy_object(&self, (from, etag): (&str, &ETag), to: &str, guard: Condition) -> Result<ETag, BucketError> {
+        let doubt = Cell::new(false);
+        match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), guard.clone())).await {
+            Err(error @ BucketError::Unknown { .. }) => Err(error),
+            heard if doubt.get() => self.seen_copy((from, etag), to, heard).await,
+            heard => heard,
+        }
+    }
+
     /// What a copy has come to of which not every answer was heard: an earlier attempt may have made it, and what stands there
     /// may by now be somebody else's.
     async fn seen_copy(&self, (from, etag): (&str, &ETag), to: &str, heard: Result<ETag, BucketError>) -> Result<ETag, BucketError> {
         self.outlast_doubts(to).await;
         // What is large is copied in parts.
         self.abort_unheard(to, None).await?;
-        let there = self.persist(to, || self.bucket().head(to)).await?;
-        if heard.as_ref() == Ok(&there.etag) {
-            return heard;
-        }
-        match self.persist(from, || self.bucket().head(from)).await {
-            Ok(source) if source.etag == *etag && self.is_copy((from, &source), (to, &there)).await? => Ok(there.etag),
-            Ok(_) | Err(BucketError::NotFound { .. }) => Err(heard.err().unwrap_or(BucketError::Precondition { key: to.into() })),
+        let is_made = async |there: &ObjectMeta| match self.bucket().head(from).await {
+            _ if there.etag == *etag => Ok(true),
+            Ok(source) if source.etag == *etag => self.is_copy((from, &source), (to, there)).await,
+            Ok(_) => Ok(false),
+            Err(error) => Err(error),
+        };
+        match self.persist(to, || self.bucket().head(to)).await {
+            Ok(there) if heard.as_ref() == Ok(&there.etag) => heard,
+            Ok(there) => match self.persist(from, || Box::pin(is_made(&there))).await {
+                Ok(true) => Ok(there.etag),
+                Err(unclear @ BucketError::Unknown { .. }) => Err(unclear),
+                Ok(false) | Err(_) => Err(heard.err().unwrap_or(BucketError::Precondition { key: to.into() })),
+            },
+            Err(gone @ BucketError::NotFound { .. }) => Err(heard.err().unwrap_or(gone)),
             Err(error) => Err(error),
         }
     }
@@ -138,21 +148,16 @@ impl Node {
         if object_tag(&there.tags).is_some() {
             return Ok(true);
         }
-        // Others wrote it. What is too long to be looked at is copied once more.
-        if there.len_bytes > MAX_COMPARED_BYTES {
-            return Ok(false);
-        }
+        // Others wrote it.
         let mut at = 0;
         while at < there.len_bytes {
             let range = at..there.len_bytes.min(at + COMPARED_BYTES);
-            let bytes_of = |key: String, etag: ETag| {
-                let range = range.clone();
-                async move {
-                    let ask = || self.bucket().get(&key, Some(range.clone()), Some(&etag));
-                    self.bucket_retry("get", &key, range.end - range.start, ask).await.map(|object| object.body)
-                }
+            let bytes_of = async |key: &str, etag: &ETag| {
+                let ask = || self.bucket().get(key, Some(range.clone()), Some(etag));
+                self.bucket_retry("get", key, range.end - range.start, ask).await.map(|object| object.body)
             };
-            if bytes_of(from.into(), source.etag.clone()).await? != bytes_of(to.into(), there.etag.clone()).await? {
+            let (expected, found) = try_join(bytes_of(from, &source.etag), bytes_of(to, &there.etag)).await?;
+            if expected != found {
                 return Ok(false);
             }
             at = range.end;
@@ -182,12 +187,7 @@ impl Node {
                 continue;
             }
             tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
-            let copied = self.insist(aside, || self.bucket().copy(key, aside, Some(&found.etag), Condition::Absent)).await;
-            return match (copied, self.there(aside).await?) {
-                // An attempt whose answer was lost has made it.
-                (Err(BucketError::Precondition { .. }), Some(there)) if self.is_copy((key, found), (aside, &there)).await? => Ok(()),
-                (copied, _) => copied.map(drop),
-            };
+            return self.copy_object((key, &found.etag), aside, Condition::Absent).await.map(drop);
         }
         Err(BucketError::Unavailable { what: format!("{key} has {MAX_ASIDE} versions of others beside it"), retry_after: None })
     }
@@ -201,8 +201,7 @@ impl Node {
     }
 }
 
-/// The longest objects of others that are compared byte for byte, and how much of them at one time.
-const MAX_COMPARED_BYTES: u64 = 64 << 20;
+/// How much of two objects is compared at one time.
 const COMPARED_BYTES: u64 = 4 << 20;
 
 /// Versions of others with one tag that are kept beside one key.

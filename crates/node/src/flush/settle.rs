@@ -2,6 +2,7 @@
 
 use crate::Node;
 use crate::buckets::ask::{Backoff, bucket_refusal};
+use ebb_core::backing::Upload;
 use ebb_format::object::ObjectOf;
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag, ObjectMeta, UploadId};
@@ -12,18 +13,23 @@ impl Node {
     /// Finds out how what was being written ended when the node last stopped (O-70). What is there by now is not sent once
     /// more, which the paper does (O-76). What the bucket does not show yet may still come: it is given, for [`Node::settle_late`].
     pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<Vec<(Ino, String)>, RpcError> {
-        let under_way: Vec<(Ino, String, Option<String>)> = {
+        let under_way: Vec<(Ino, Upload)> = {
             let state = self.replica.view();
-            state.backing().uploads().map(|(ino, upload)| (ino, upload.key.clone(), upload.upload.clone())).collect()
+            state.backing().uploads().map(|(ino, upload)| (ino, upload.clone())).collect()
         };
         let mut late = Vec::new();
-        for (ino, key, upload) in under_way {
-            if let Some(upload) = upload.map(UploadId) {
-                self.insist(&key, || self.bucket().upload_abort(&key, &upload)).await.map_err(|error| bucket_refusal(&error))?;
+        for (ino, begun) in under_way {
+            if let Some(upload) = begun.upload.clone().map(UploadId) {
+                match self.insist(&begun.key, || self.bucket().upload_abort(&begun.key, &upload)).await {
+                    // It is asked for again with what comes late.
+                    Ok(()) | Err(BucketError::Forbidden { .. } | BucketError::Refused { .. } | BucketError::NotFound { .. }) => {}
+                    Err(error) => return Err(bucket_refusal(&error)),
+                }
             }
-            let end = self.end_to_be_seen(ino, &key).await?.filter(|end| self.is_news(end));
+            let there = self.there(&begun.key).await.map_err(|error| bucket_refusal(&error))?;
+            let end = there.and_then(|there| self.end_of_put(ino, &begun, &there));
             if end.is_none() {
-                late.push((ino, key));
+                late.push((ino, begun.key));
             }
             self.log_end(end.unwrap_or(BackingCommand::UploadLate { ino })).await?;
         }
@@ -44,12 +50,16 @@ impl Node {
 
     async fn settle_until_seen(self: &Rc<Self>, ino: Ino, key: &str) {
         let mut backoff = Backoff::default();
-        let is_unheard = self.replica.view().backing().upload(ino).is_some_and(|upload| upload.upload.is_none());
-        if is_unheard && self.abort_unheard(key, None).await.is_err() {
+        let Some(begun) = self.replica.view().backing().upload(ino).cloned() else { return };
+        let ended = match begun.upload.clone().map(UploadId) {
+            Some(upload) => self.abort(key, &upload).await,
+            None => self.abort_unheard(key, None).await,
+        };
+        if ended.is_err() {
             return;
         }
         while !self.is_stopping() {
-            match self.end_to_be_seen(ino, key).await {
+            match self.end_to_be_seen(ino, &begun).await {
                 Ok(end) => {
                     // Never sent, or somebody else's: what is dirty is sent again.
                     let ended = self.end(end.unwrap_or(BackingCommand::UploadAborted { ino })).await;
@@ -67,55 +77,36 @@ impl Node {
         }
     }
 
-    /// How a write to `key` ended of which nobody has heard, if that can be seen.
-    async fn end_to_be_seen(self: &Rc<Self>, ino: Ino, key: &str) -> Result<Option<BackingCommand>, RpcError> {
-        let meta = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
-            Ok(meta) => meta,
-            Err(BucketError::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(bucket_refusal(&error)),
-        };
-        let version = self.version_in(&meta, ino);
-        // A copy of what others wrote has no tag of ours.
-        let is_copy = version.is_none() && self.is_copy_of_home(ino, (key, &meta)).await?;
-        let ObjectMeta { etag: ETag(etag), len_bytes, .. } = meta;
-        let key = key.into();
-        Ok(match version {
-            Some(version) => Some(BackingCommand::Uploaded { ino, key, etag, len_bytes, version }),
-            None if is_copy => Some(BackingCommand::Moved { ino, key, etag }),
-            None => None,
-        })
-    }
-
-    /// Of a file that is being moved. What has to be read for it waits until the node serves.
-    async fn is_copy_of_home(&self, ino: Ino, (key, there): (&str, &ObjectMeta)) -> Result<bool, RpcError> {
-        let moved = self.replica.view().backing().upload(ino).and_then(|upload| Some((upload.from.clone()?, upload.late)));
-        let Some((from, late)) = moved else { return Ok(false) };
-        if from == there.etag.0 || !late {
-            return Ok(from == there.etag.0);
+    /// How a write to a key ended of which nobody has heard, if that can be seen once nothing of it can come any more.
+    async fn end_to_be_seen(self: &Rc<Self>, ino: Ino, begun: &Upload) -> Result<Option<BackingCommand>, BucketError> {
+        let Some(there) = self.there(&begun.key).await? else { return Ok(None) };
+        if let Some(end) = self.end_of_put(ino, begun, &there) {
+            return Ok(Some(end));
         }
-        let home = self.home_of(ino).filter(|(_, etag, _)| etag.0 == from).map(|(home, ..)| home);
+        let moved = self.is_copy_of_home(ino, begun, &there).await?;
+        Ok(moved.then(|| BackingCommand::Moved { ino, key: begun.key.clone(), etag: there.etag.0 }))
+    }
+
+    /// Of the file as it was when that began, or later. What others make of an object of before is theirs.
+    fn end_of_put(&self, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Option<BackingCommand> {
+        let sent = ObjectOf::decode(&there.tags)?;
+        let is_sent = (sent.cluster, sent.ino, sent.incarnation) == (self.cluster, ino, self.incarnation) && sent.version >= begun.since;
+        let ObjectMeta { etag: ETag(etag), len_bytes, .. } = there.clone();
+        is_sent.then(|| BackingCommand::Uploaded { ino, key: begun.key.clone(), etag, len_bytes, version: sent.version })
+    }
+
+    /// Of a file that was being moved.
+    async fn is_copy_of_home(&self, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Result<bool, BucketError> {
+        let Some(from) = &begun.from else { return Ok(false) };
+        if *from == there.etag.0 {
+            return Ok(true);
+        }
+        let home = self.home_of(ino).filter(|(_, etag, _)| etag.0 == *from).map(|(home, ..)| home);
         // Of a file that has been removed since.
-        let Some(home) = home.or_else(|| self.replica.view().backing().deleted_with(&from)) else { return Ok(false) };
-        let compared = match self.bucket_retry("head", &home, 0, || self.bucket().head(&home)).await {
-            Ok(source) if source.etag.0 == from => self.is_copy((&home, &source), (key, there)).await,
-            Ok(_) | Err(BucketError::NotFound { .. }) => Ok(false),
-            Err(error) => Err(error),
-        };
-        compared.map_err(|error| bucket_refusal(&error))
-    }
-
-    /// The object is not the one that was there before what has ended so.
-    fn is_news(&self, end: &BackingCommand) -> bool {
-        let (BackingCommand::Uploaded { ino, key, etag, .. } | BackingCommand::Moved { ino, key, etag }) = end else { return false };
-        let was_there = self.home_of(*ino).is_some_and(|(home, tag, _)| home == *key && tag.0 == *etag);
-        !was_there && !self.replica.view().backing().is_to_be_deleted(key)
-    }
-
-    /// The version that the object holds of this file. Of an earlier incarnation it is older
-    /// than everything here: versions of several cannot be compared, and what was sent by
-    /// another node's log says nothing about what this one has to send.
-    fn version_in(&self, meta: &ObjectMeta, ino: Ino) -> Option<Version> {
-        let object = ObjectOf::decode(&meta.tags).filter(|object| (object.cluster, object.ino) == (self.cluster, ino))?;
-        Some(if object.incarnation == self.incarnation { object.version } else { Version(0) })
+        let Some(home) = home.or_else(|| self.replica.view().backing().deleted_with(from)) else { return Ok(false) };
+        match self.there(&home).await? {
+            Some(source) if source.etag.0 == *from => self.is_copy((&home, &source), (&begun.key, there)).await,
+            Some(_) | None => Ok(false),
+        }
     }
 }

@@ -183,33 +183,40 @@ impl Node {
         self.ask_until_clear(key, &Cell::new(false), ask).await
     }
 
-    /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever complete them. Where they may
-    /// not be listed or ended, that is left to the store's own rules; an error says that the node stops before it is clear.
+    /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever complete them.
     pub(super) async fn abort_unheard(&self, key: &str, heard: Option<&UploadId>) -> Result<(), BucketError> {
-        for _ in 0..MAX_REFUSED_LISTINGS {
-            let listed = self.persist(key, || Box::pin(async { self.bucket().uploads(key).await.map_err(final_if_forbidden) })).await;
-            let error = match listed {
-                Ok(uploads) => match self.abort_all(key, uploads.iter().filter(|upload| Some(*upload) != heard)).await {
-                    Ok(()) => return Ok(()),
-                    Err(error) => error,
-                },
-                Err(error) => error,
-            };
-            if matches!(error, BucketError::Unknown { .. }) {
-                return Err(error);
+        self.abort_where_allowed(key, async || {
+            let uploads = self.bucket().uploads(key).await?;
+            for upload in uploads.iter().filter(|upload| Some(*upload) != heard) {
+                self.bucket().upload_abort(key, upload).await?;
             }
-            tracing::warn!(key, %error, "uploads that were begun and answered to nobody may be left open");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Ends an upload that is not to be completed.
+    pub(super) async fn abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
+        self.abort_where_allowed(key, async || self.bucket().upload_abort(key, upload).await).await
+    }
+
+    /// Who may do everything else may still not be allowed to list uploads or to end them: then that is left to the store's
+    /// own rules. An error says that the node stops before it is clear.
+    async fn abort_where_allowed(&self, key: &str, abort: impl AsyncFn() -> Result<(), BucketError>) -> Result<(), BucketError> {
+        let final_if_forbidden = |error| match error {
+            BucketError::Forbidden { what } => BucketError::Refused { what },
+            other => other,
+        };
+        for _ in 0..MAX_REFUSED_ABORTS {
+            match self.persist(key, || Box::pin(async { abort().await.map_err(final_if_forbidden) })).await {
+                Ok(()) | Err(BucketError::NotFound { .. }) => return Ok(()),
+                Err(unclear @ BucketError::Unknown { .. }) => return Err(unclear),
+                Err(error) => tracing::warn!(key, %error, "an upload that nobody will complete may be left open"),
+            }
             // Where nothing at all is allowed for a while, that is waited for.
             if let Err(unclear @ BucketError::Unknown { .. }) = self.persist(key, || self.bucket().head(key)).await {
                 return Err(unclear);
             }
-        }
-        Ok(())
-    }
-
-    async fn abort_all(&self, key: &str, uploads: impl Iterator<Item = &UploadId>) -> Result<(), BucketError> {
-        for upload in uploads {
-            self.persist(key, || self.bucket().upload_abort(key, upload)).await?;
         }
         Ok(())
     }
@@ -266,12 +273,4 @@ impl Node {
     }
 }
 
-/// Who may do everything else may still not be allowed to list uploads.
-fn final_if_forbidden(error: BucketError) -> BucketError {
-    match error {
-        BucketError::Forbidden { what } => BucketError::Refused { what },
-        other => other,
-    }
-}
-
-const MAX_REFUSED_LISTINGS: usize = 3;
+const MAX_REFUSED_ABORTS: usize = 3;

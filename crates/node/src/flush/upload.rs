@@ -218,11 +218,6 @@ impl Node {
         }
     }
 
-    /// Parts that nobody aborts are paid for: a node that stops leaves it to the next start.
-    async fn abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
-        self.persist(key, || self.bucket().upload_abort(key, upload)).await
-    }
-
     /// Logs and forces which upload is to be ended if this node does not.
     async fn note_upload(&self, ino: Ino, key: &str, upload: Option<&UploadId>) -> Result<(), RpcError> {
         let upload = upload.map(|upload| upload.0.clone());
@@ -450,16 +445,12 @@ impl Node {
         send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
         doubt: &Cell<bool>,
     ) -> Result<Sent, BucketError> {
-        let is_guarded = self.bucket().capabilities().conditional_put;
-        let mut condition = match &replaces {
-            _ if !is_guarded => {
-                // Nothing guards the put: what it would replace is at least looked at.
-                self.keep_other(key, replaces.as_ref()).await?;
-                Condition::Always
-            }
-            Some(etag) => Condition::Match(etag.clone()),
-            None => Condition::Absent,
-        };
+        let limits = self.bucket().capabilities();
+        let mut condition = limits.guard(replaces.clone().map_or(Condition::Absent, Condition::Match));
+        if condition == Condition::Always {
+            // Nothing guards the put: what it would replace is at least looked at.
+            self.keep_other(key, replaces.as_ref()).await?;
+        }
         for _ in 0..MAX_CONFLICTS {
             match self.ask_until_clear(key, doubt, || send(condition.clone())).await {
                 Err(BucketError::Precondition { .. }) => {}
@@ -475,7 +466,7 @@ impl Node {
                 Err(BucketError::NotFound { .. }) => Condition::Absent,
                 Err(error) => return Err(error),
             };
-            condition = if is_guarded { there } else { Condition::Always };
+            condition = limits.guard(there);
         }
         Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
     }

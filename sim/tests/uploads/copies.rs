@@ -1,0 +1,249 @@
+//! Copies within the bucket of which nobody has heard an answer, and what others put where they go.
+
+use crate::late::{die_flushing, files_in, fill, flush, late};
+use crate::{asked, end, make, name, start};
+use bytes::Bytes;
+use ebb_client::Client;
+use ebb_model::*;
+use ebb_node::Node;
+use ebb_ports::Capabilities;
+use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
+use std::rc::Rc;
+use std::time::Duration;
+
+async fn rename(client: &Client, from: &str, to: &str) {
+    client.rename(&Caller::ROOT, Ino::ROOT, &name(from), Ino::ROOT, &name(to), RenameMode::Replace).await.map(drop).unwrap();
+}
+
+fn put_large(bucket: &SimBucket, process: &Process, key: &str, body: Bytes) {
+    let usual = process.bucket(bucket).capabilities();
+    bucket.set_capabilities(Capabilities { max_put_bytes: 1 << 30, ..usual });
+    bucket.put_as_outsider(key, body, vec![]).unwrap();
+    bucket.set_capabilities(usual);
+}
+
+/// A node that has renamed others' object `old`, or one of its own of a MiB, to `new`, and is not done with it.
+fn renamed(world: &World, bucket: &SimBucket, ours: bool) -> (Process, Rc<Node>, Client) {
+    let process = world.machine("a").process_on("node", "data");
+    let (port, inner) = (process.bucket(bucket), process.clone());
+    let prepared = world.run(process.call(async move {
+        let (node, client) = start(inner, port).await;
+        if ours {
+            make(&client, "old", 1).await;
+            flush(&client).await;
+        }
+        client.lookup(Ino::ROOT, &name("old")).await.unwrap();
+        rename(&client, "old", "new").await;
+        (node, client)
+    }));
+    let (node, client) = prepared.unwrap().expect("the process lives");
+    (process, node, client)
+}
+
+/// Situation: nobody hears that others' object was copied, and copies have tags of their own. It is long, or the store forbids everything
+/// every now and then.
+/// Danger: the copy is taken for somebody else's, and kept beside the file.
+#[test]
+fn a_copy_that_nobody_heard_of_is_known() {
+    for (seed, (len_mib, forbidden)) in
+        (0..24).flat_map(|seed| [(seed, (66, false)), (seed, (5, true))]).filter(|(seed, case)| case.1 || *seed < 2)
+    {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.give_own_tags();
+        let body = Bytes::from(vec![7; len_mib << 20]);
+        put_large(&bucket, &world.machine("b").process("other"), "old", body.clone());
+        let (process, node, client) = renamed(&world, &bucket, false);
+        let losing = BucketFaults { lost_answer: Rate::ALWAYS, ..BucketFaults::default() };
+        world.set_faults(FaultPlan { bucket: losing, ..FaultPlan::default() });
+        let flushing = process.call(async move {
+            flush(&client).await;
+            (node, client)
+        });
+        let clearing = async {
+            asked(&world, &bucket, "copy", 1).await;
+            world.sleep(Duration::from_millis(50)).await;
+            let rate = if forbidden { Rate::one_in(3) } else { Rate::NEVER };
+            let refusing = BucketFaults { forbidden: rate, outage_limit: Duration::from_secs(1), ..BucketFaults::default() };
+            world.set_faults(FaultPlan { bucket: refusing, ..FaultPlan::default() });
+            world.sleep(Duration::from_secs(60)).await;
+            world.set_faults(FaultPlan::default());
+        };
+        let (flushed, ()) = world.run(futures_util::future::join(flushing, clearing)).unwrap();
+        let (node, client) = flushed.expect("the process lives");
+        world.run(process.call(end(node, client))).unwrap().unwrap();
+        assert_eq!(files_in(&bucket), ["new"], "seed {seed}, {len_mib} MiB");
+        assert_eq!(bucket.objects()["new"].body, body);
+    }
+}
+
+/// Situation: as before, where a copy has the tag of what it is a copy of; others replace that before it is asked for again.
+/// Danger: the copy is taken for somebody else's.
+#[test]
+fn a_copy_is_known_though_its_source_is_replaced() {
+    for seed in 0..8 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.put_as_outsider("old", vec![7; 1000], vec![]).unwrap();
+        let (process, node, client) = renamed(&world, &bucket, false);
+        let losing = BucketFaults { lost_answer: Rate::ALWAYS, ..BucketFaults::default() };
+        world.set_faults(FaultPlan { bucket: losing, ..FaultPlan::default() });
+        let flushing = process.call(async move {
+            // It may say that what was to be moved has been replaced.
+            let _ = client.admin(AdminRequest::Flush { path: vec![] }).await;
+            (node, client)
+        });
+        let replacing = async {
+            asked(&world, &bucket, "copy", 1).await;
+            while !bucket.objects().contains_key("new") {
+                world.sleep(Duration::from_millis(1)).await;
+            }
+            bucket.put_as_outsider("old", vec![8; 1000], vec![]).unwrap();
+            world.set_faults(FaultPlan::default());
+        };
+        let (flushed, ()) = world.run(futures_util::future::join(flushing, replacing)).unwrap();
+        let (node, client) = flushed.expect("the process lives");
+        let done = world.run(process.call(async move {
+            flush(&client).await;
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        assert_eq!(files_in(&bucket), ["new", "old"], "seed {seed}");
+        let first_bytes = ["new", "old"].map(|key| bucket.objects()[key].body[0]);
+        assert_eq!(first_bytes, [7, 8], "seed {seed}");
+    }
+}
+
+/// Situation: what is long is copied as an upload, whose beginning or end nobody hears of; it is asked for again, and then the node may be
+/// killed. It is a copy to the file's new name, or of what others have put in its place.
+/// Danger: an upload stays open for ever, and is paid for.
+#[test]
+fn a_copy_in_parts_leaves_no_upload() {
+    let begun = [None, Some(100), Some(2000), Some(11_000)].map(|killed_ms| ("upload_begin", killed_ms));
+    let cases = begun.into_iter().chain([("upload_complete", Some(100))]).flat_map(|case| [(case, false), (case, true)]);
+    for (seed, ((lost, killed_ms), ours)) in (0..12).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+        let case = format!("seed {seed}, {lost}, killed after {killed_ms:?} ms, ours: {ours}");
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.copy_in_parts();
+        let body = Bytes::from(vec![0; 1 << 20]);
+        if !ours {
+            put_large(&bucket, &world.machine("b").process("other"), "old", body.clone());
+        }
+        let (process, node, client) = renamed(&world, &bucket, ours);
+        let before = bucket.requests().get(lost).copied().unwrap_or(0);
+        let flushing = process.call(async move {
+            flush(&client).await;
+            (node, client)
+        });
+        let losing = async {
+            asked(&world, &bucket, lost, before + 1).await;
+            world.set_faults(late());
+            world.sleep(Duration::from_millis(50)).await;
+            world.set_faults(FaultPlan::default());
+            if let Some(after) = killed_ms {
+                world.sleep(Duration::from_millis(after)).await;
+                process.kill();
+            }
+        };
+        let (_, ()) = world.run(futures_util::future::join(flushing, losing)).unwrap();
+        process.kill();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            flush(&client).await;
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        assert_eq!(bucket.unfinished_uploads(), [], "{case}");
+        assert_eq!(files_in(&bucket), ["new"], "{case}");
+        assert_eq!(bucket.objects()["new"].body, body, "{case}");
+    }
+}
+
+/// Situation: others' object stands where a file is to be, and is long; nobody hears of the upload that is to keep it beside.
+/// Danger: that upload stays open for ever.
+#[test]
+fn what_is_kept_beside_leaves_no_upload() {
+    for seed in 0..12 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.copy_in_parts();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            fill(&client, "file").await;
+            (node, client)
+        }));
+        let (node, client) = prepared.unwrap().expect("the process lives");
+        put_large(&bucket, &process, "file", Bytes::from(vec![7; 1 << 20]));
+        let flushing = process.call(async move {
+            flush(&client).await;
+            end(node, client).await;
+        });
+        let losing = async {
+            asked(&world, &bucket, "upload_begin", 1).await;
+            world.set_faults(late());
+            world.sleep(Duration::from_millis(50)).await;
+            world.set_faults(FaultPlan::default());
+        };
+        let (flushed, ()) = world.run(futures_util::future::join(flushing, losing)).unwrap();
+        flushed.expect("the process lives");
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        assert_eq!(bucket.unfinished_uploads(), [], "seed {seed}");
+        assert_eq!(bucket.objects().into_iter().filter(|(_, object)| object.body.len() == 1 << 20).count(), 1, "seed {seed}");
+    }
+}
+
+/// Situation: a node is killed while it sends a file, and what it has sent is lost; before it starts again others put back what the
+/// object was two versions before.
+/// Danger: that is taken for what was sent, and replaced as the file's own, or deleted with the file.
+#[test]
+fn what_others_put_back_is_not_what_a_dead_node_has_sent() {
+    for (seed, removed) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        if seed % 2 == 1 {
+            bucket.give_own_tags();
+        }
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let prepared = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            let ino = make(&client, "file", 0).await;
+            client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"first"), false).await.unwrap();
+            flush(&client).await;
+            (node, client, ino)
+        }));
+        let (_node, client, ino) = prepared.unwrap().expect("the process lives");
+        let first = bucket.objects()["file"].clone();
+        let changed = world.run(process.call(async move {
+            client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"again"), false).await.unwrap();
+            flush(&client).await;
+            client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"third"), false).await.unwrap();
+            client
+        }));
+        let client = changed.unwrap().expect("the process lives");
+        let losing = FaultPlan { bucket: BucketFaults { lost_request: Rate::ALWAYS, ..BucketFaults::default() }, ..FaultPlan::default() };
+        world.run(die_flushing(&world, &bucket, &process, client, "put", losing)).unwrap();
+        bucket.put_as_outsider("file", first.body.clone(), first.meta.tags.clone()).unwrap();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            if removed {
+                client.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await.map(drop).unwrap();
+            }
+            flush(&client).await;
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        let case = format!("seed {seed}, removed {removed}");
+        let bodies: Vec<Bytes> = files_in(&bucket).iter().map(|key| bucket.objects()[key].body.clone()).collect();
+        assert!(bodies.contains(&first.body), "{case}: what others have put there is gone");
+        assert_eq!(bodies.iter().filter(|body| *body == "third").count(), usize::from(!removed), "{case}");
+    }
+}
