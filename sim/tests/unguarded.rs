@@ -7,7 +7,7 @@ use ebb_model::*;
 use ebb_node::head::{HEAD_KEY, TakeOver};
 use ebb_node::{Node, Options};
 use ebb_sim::volume::rig;
-use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
+use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, Slowness, World};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -150,6 +150,48 @@ fn nothing_comes_after_a_volume_was_given_back() {
             let last = bucket.history().into_iter().rfind(|change| change.key == HEAD_KEY).unwrap();
             assert!(last.at <= ended, "seed {seed}: at {:?}, after {ended:?}", last.at);
             assert!(head::decode(&bucket.objects()[HEAD_KEY].body).unwrap().released, "seed {seed}");
+        });
+    }
+}
+
+/// Situation: some requests take seconds, and a node that has taken the volume from a dead one gives it back: by then it renews it once more.
+/// Danger: that renewal comes behind.
+#[test]
+fn a_renewal_that_nobody_waits_for_does_not_come_after_a_volume_was_given_back() {
+    for seed in 0..100 {
+        let (world, bucket) = world(seed);
+        run(&world, async {
+            mount(&world, "a", &bucket, 3 * SECOND).await.process.kill();
+            let second = mount(&world, "b", &bucket, 10 * SECOND).await;
+            let slow = Slowness { rate: Rate::one_in(3), limit: 9 * SECOND };
+            world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+            second.end().await;
+            world.sleep(20 * SECOND).await;
+            assert!(head::decode(&bucket.objects()[HEAD_KEY].body).unwrap().released, "seed {seed}");
+        });
+    }
+}
+
+/// Situation: a node has taken the volume from one that died while it renewed the head; that comes late, and then the node dies too, before it
+/// has looked at the head again.
+/// Danger: its data directory is refused, for another node had the volume since, with what it had acknowledged.
+#[test]
+fn a_late_head_supersedes_nobody() {
+    for seed in 0..16 {
+        let (world, bucket) = world(seed);
+        run(&world, async {
+            let first = mount(&world, "a", &bucket, 3 * SECOND).await;
+            renew_late(&world, &bucket).await;
+            first.process.kill();
+            let second = mount(&world, "b", &bucket, 60 * SECOND).await;
+            second.make("file").await;
+            second.call(|client| async move { client.sync_fs().await.unwrap() }).await;
+            second.process.kill();
+            world.sleep(10 * SECOND).await;
+            let again = mount(&world, "b", &bucket, 60 * SECOND).await;
+            again.flush().await.unwrap();
+            again.end().await;
+            assert!(bucket.objects().contains_key("file"), "seed {seed}");
         });
     }
 }

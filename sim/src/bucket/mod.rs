@@ -102,8 +102,18 @@ impl SimBucket {
 
     /// Knows no condition of what it is to write or to delete.
     pub fn forget_conditions(&self) {
-        let capabilities = &mut self.shared.store.borrow_mut().capabilities;
-        (capabilities.conditional_put, capabilities.conditional_delete) = (false, false);
+        self.guard_puts_alone();
+        self.shared.store.borrow_mut().capabilities.conditional_put = false;
+    }
+
+    /// Knows no condition of what it is to delete, nor of where it is to copy to.
+    pub fn guard_puts_alone(&self) {
+        let mut store = self.shared.store.borrow_mut();
+        (store.capabilities.conditional_delete, store.guards_copies) = (false, false);
+    }
+
+    pub fn say_no_part_is_copied(&self) {
+        self.shared.store.borrow_mut().capabilities.copies_parts = false;
     }
 
     /// While tags are weak no condition of a read holds, as behind a gateway that makes them so.
@@ -326,8 +336,7 @@ impl ProcessBucket {
                 });
                 parts.push(copied?);
             }
-            let guard = self.capabilities().guard(condition);
-            self.upload_complete(to, &upload, parts, guard).await
+            self.upload_complete(to, &upload, parts, condition).await
         };
         match copying.await {
             Ok(etag) => Ok(etag),

@@ -50,6 +50,8 @@ pub(crate) struct Store {
     /// Completing an upload does not take its parts away.
     pub(crate) keeps_parts: bool,
     pub(crate) refuses_part_copies: bool,
+    /// Looks at the condition of what is to be copied.
+    pub(crate) guards_copies: bool,
     /// What is longer than one request may carry is copied as an upload.
     pub(crate) copies_in_parts: bool,
     /// Has no place for an object at a key and one below it, as a file system.
@@ -82,6 +84,7 @@ impl Store {
             own_tags: false,
             keeps_parts: false,
             refuses_part_copies: false,
+            guards_copies: true,
             copies_in_parts: false,
             excludes_nested: false,
             is_rotten: false,
@@ -167,8 +170,7 @@ impl Store {
     ) -> Result<ETag, BucketError> {
         self.check_key(to)?;
         let source = self.get(from, None, if_match)?;
-        // A store that knows none does not look at it.
-        if self.capabilities.conditional_put {
+        if self.guards_copies {
             self.check_condition(to, condition)?;
         }
         self.check_nesting(to)?;

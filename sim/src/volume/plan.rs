@@ -28,12 +28,32 @@ pub struct Plan {
     nests: bool,
     /// No two objects of the bucket have the same tag.
     own_tags: bool,
-    /// The bucket knows no conditions of what it is to write.
-    unguarded: bool,
+    guards: Guards,
+    parts: Parts,
     /// What is long is copied in parts.
     copies_in_parts: bool,
     /// Entries that the bucket lists at one time.
     most_listed: usize,
+}
+
+/// Conditions that the bucket looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Guards {
+    All,
+    /// Neither of what it is to delete nor of where it is to copy to.
+    Puts,
+    None,
+}
+
+/// What the bucket does with parts of uploads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Parts {
+    Copied,
+    /// It says so before.
+    NotCopied,
+    Refused,
+    /// Until somebody takes them away.
+    Kept,
 }
 
 /// Objects that others have put into the bucket before.
@@ -53,10 +73,11 @@ impl Plan {
         }
         // What takes effect later still can undo what came after: docs/semantics.md.
         faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
-        let unguarded = rng.split("unguarded").index(6) == 0;
+        let guards = [Guards::None, Guards::Puts, Guards::All, Guards::All, Guards::All, Guards::All][rng.split("unguarded").index(6)];
+        let parts = [Parts::Copied, Parts::Copied, Parts::NotCopied, Parts::Refused, Parts::Kept][rng.split("kept").index(5)];
         let options = Options {
             // Without conditions nobody can find out that a node is dead: somebody has made sure of it.
-            take_over: if unguarded { TakeOver::Now } else { TakeOver::IfAbandoned },
+            take_over: if guards == Guards::None { TakeOver::Now } else { TakeOver::IfAbandoned },
             volume: VOLUME.into(),
             owner: "simulated".into(),
             head_term: Duration::from_secs(10),
@@ -96,8 +117,9 @@ impl Plan {
             keeps: rng.split("trash").index(4) == 0,
             nests: rng.split("nested").index(3) != 0,
             own_tags: rng.split("tags").index(3) == 0,
-            unguarded,
-            copies_in_parts: rng.split("copied").index(3) == 0,
+            guards,
+            parts,
+            copies_in_parts: parts != Parts::Refused && rng.split("copied").index(3) == 0,
             most_listed: [1000, 1000, 3, 2][rng.split("listed").index(4)],
         }
     }
@@ -128,8 +150,16 @@ impl Plan {
         if self.own_tags {
             bucket.give_own_tags();
         }
-        if self.unguarded {
-            bucket.forget_conditions();
+        match self.guards {
+            Guards::All => {}
+            Guards::Puts => bucket.guard_puts_alone(),
+            Guards::None => bucket.forget_conditions(),
+        }
+        match self.parts {
+            Parts::Copied => {}
+            Parts::NotCopied => bucket.say_no_part_is_copied(),
+            Parts::Refused => bucket.refuse_part_copies(),
+            Parts::Kept => bucket.keep_parts(),
         }
         if self.copies_in_parts {
             bucket.copy_in_parts();

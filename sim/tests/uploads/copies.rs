@@ -247,3 +247,29 @@ fn what_others_put_back_is_not_what_a_dead_node_has_sent() {
         assert_eq!(bodies.iter().filter(|body| *body == "third").count(), usize::from(!removed), "{case}");
     }
 }
+
+/// Situation: a node is killed before it has heard that its object was copied; others remove what it was copied of before the next start.
+/// Danger: the copy, which is all that is left of the file, is taken for somebody else's.
+#[test]
+fn a_copy_of_ours_is_known_though_its_source_is_removed() {
+    for seed in 0..8 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        if seed % 2 == 1 {
+            bucket.give_own_tags();
+        }
+        let (process, _node, client) = renamed(&world, &bucket, true);
+        world.run(die_flushing(&world, &bucket, &process, client, "copy", late())).unwrap();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        bucket.delete_as_outsider("old");
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            flush(&client).await;
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        assert_eq!(files_in(&bucket), ["new"], "seed {seed}");
+    }
+}

@@ -94,6 +94,44 @@ fn what_a_dead_node_has_sent_may_come_late() {
     }
 }
 
+/// Situation: what a dead node has sent came late, when its file was no longer what was sent; then the file is sent anew, and the node dies again
+/// meanwhile.
+/// Danger: the object of before is taken for what was sent last, which is somebody else's then: a removed file is back.
+#[test]
+fn what_came_late_is_not_what_was_sent_after_it() {
+    for seed in 0..8 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.give_own_tags();
+        for last in [false, true] {
+            let process = world.machine("a").process_on("node", "data");
+            let (port, inner) = (process.bucket(&bucket), process.clone());
+            let prepared = world.run(process.call(async move {
+                let (node, client) = start(inner.clone(), port).await;
+                match last {
+                    false => fill(&client, "file").await,
+                    // What came late is known by then.
+                    true => inner.ports.clock.sleep(Duration::from_secs(12)).await,
+                }
+                (node, client)
+            }));
+            let (_node, client) = prepared.unwrap().expect("the process lives");
+            world.run(die_flushing(&world, &bucket, &process, client, "put", late())).unwrap();
+        }
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let done = world.run(process.call(async move {
+            let (node, client) = start(inner, port).await;
+            client.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await.map(drop).unwrap();
+            flush(&client).await;
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        assert_eq!(files_in(&bucket), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
 /// As before, of a copy of what others wrote: it carries no tag of ebb's, and what it was copied from goes before it comes.
 #[test]
 fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {

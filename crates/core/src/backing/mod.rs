@@ -154,7 +154,8 @@ pub struct PageDirty {
 pub struct Upload {
     pub key: String,
     pub upload: Option<String>,
-    /// What is sent is what the file is then, or later.
+    /// What is sent is what the file is then, or later. A value of its own in snapshots.
+    #[serde(skip)]
     pub since: Version,
     /// Of a directory: its marker, which is written with the page.
     pub marker: Option<String>,

@@ -177,10 +177,9 @@ impl Backing {
     }
 
     /// Objects to be deleted, with the tag that guards against another's hand. Those that a
-    /// write under way may still bring back wait for its end, and so do those that what a run of before has written may be
-    /// known by.
+    /// write under way may still bring back wait for its end, and so do those that a copy may be known by.
     pub fn deletes(&self) -> impl Iterator<Item = (String, Option<String>)> {
-        let is_needed = |upload: &Upload, tag: &Option<String>| upload.late && tag.is_some() && upload.from == *tag;
+        let is_needed = |upload: &Upload, tag: &Option<String>| tag.is_some() && upload.from == *tag;
         self.deletes.iter().filter(move |(key, tag)| !self.uploads.values().any(|upload| upload.claims(key) || is_needed(upload, tag)))
     }
 

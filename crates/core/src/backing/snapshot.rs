@@ -6,16 +6,52 @@ use super::*;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BackingItem {
     Backed(bool),
-    File { ino: Ino, state: FileBacking },
-    Directory { ino: Ino, state: DirBacking },
-    Upload { ino: Ino, state: Upload },
-    Delete { key: String, etag: Option<String> },
-    Hidden { dir: Ino, segment: String },
-    Former { dir: Ino, segment: String },
-    Removed { dir: Ino, name: Name },
-    Unseen { ino: Ino, names: Vec<(Ino, Name)> },
-    Piece { dir: Ino, first: Name, piece: Piece },
-    PieceLeft { dir: Ino, id: u64 },
+    File {
+        ino: Ino,
+        state: FileBacking,
+    },
+    Directory {
+        ino: Ino,
+        state: DirBacking,
+    },
+    Upload {
+        ino: Ino,
+        state: Upload,
+    },
+    Delete {
+        key: String,
+        etag: Option<String>,
+    },
+    Hidden {
+        dir: Ino,
+        segment: String,
+    },
+    Former {
+        dir: Ino,
+        segment: String,
+    },
+    Removed {
+        dir: Ino,
+        name: Name,
+    },
+    Unseen {
+        ino: Ino,
+        names: Vec<(Ino, Name)>,
+    },
+    Piece {
+        dir: Ino,
+        first: Name,
+        piece: Piece,
+    },
+    PieceLeft {
+        dir: Ino,
+        id: u64,
+    },
+    /// Of an upload that was told before.
+    UploadSince {
+        ino: Ino,
+        since: Version,
+    },
 }
 
 impl Backing {
@@ -38,6 +74,7 @@ impl Backing {
             .chain(removed)
             .chain(unseen)
             .chain(self.piece_items())
+            .chain(self.uploads.iter().map(|(ino, state)| BackingItem::UploadSince { ino: *ino, since: state.since }))
     }
 
     /// Takes one value of a snapshot. Indices are made anew; [`Backing::check`] at the end.
@@ -76,6 +113,11 @@ impl Backing {
             BackingItem::Unseen { ino, names } => self.unseen.insert(ino, &names),
             BackingItem::Piece { dir, first, piece } => self.restore_piece(dir, first, piece),
             BackingItem::PieceLeft { dir, id } => self.restore_left(dir, id),
+            BackingItem::UploadSince { ino, since } => {
+                if let Some(upload) = self.uploads.get_mut(&ino) {
+                    upload.since = since;
+                }
+            }
         }
     }
 }

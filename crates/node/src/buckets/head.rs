@@ -117,7 +117,7 @@ impl Tenure {
         let run = ports.entropy.next_u64();
         let mut watched: Option<(ETag, Duration)> = None;
         // The same however often it is asked for: the first put may come last.
-        let fresh = ClusterId(node ^ u128::from(crc32c(backing.as_bytes())));
+        let fresh = ClusterId(node ^ u128::from(crc32c(backing.as_bytes())) << 64);
         let mut released = true;
         let unheard_until = Cell::default();
         loop {
@@ -187,7 +187,8 @@ impl Tenure {
                         }
                         next(&backing, restores.map_or(found.incarnation, |(_, last)| last.max(found.incarnation)))?
                     };
-                    (mine(found.cluster, incarnation, found.beat.wrapping_add(1)), Condition::Match(etag))
+                    let step = if bucket.capabilities().conditional_put { 1 } else { UNGUARDED_STEP };
+                    (mine(found.cluster, incarnation, found.beat.wrapping_add(step)), Condition::Match(etag))
                 }
             };
             let condition = bucket.capabilities().guard(condition);
@@ -291,17 +292,20 @@ impl Tenure {
                 (Head { beat: state.head.beat.wrapping_add(1), released, ..state.head.clone() }, state.etag.clone())
             };
             let condition = self.bucket.capabilities().guard(Condition::Match(etag));
-            match put(&*self.bucket, &head, condition).await {
+            let unheard = Unheard(self);
+            let answer = put(&*self.bucket, &head, condition).await;
+            match answer {
+                Err(BucketError::Unknown { .. }) => drop(unheard),
+                _ => std::mem::forget(unheard),
+            }
+            match answer {
                 Ok(etag) => {
                     *self.state.borrow_mut() = State { head, etag };
                     self.ends.set(asked + self.term());
                     self.renewed.set(asked);
                     return Ok(());
                 }
-                Err(error @ (BucketError::Precondition { .. } | BucketError::NotFound { .. } | BucketError::Unknown { .. })) => {
-                    if matches!(error, BucketError::Unknown { .. }) {
-                        self.unheard_until.set(self.ports.clock.monotonic() + LATE_EFFECT);
-                    }
+                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. } | BucketError::Unknown { .. }) => {
                     self.settle(released).await?;
                 }
                 Err(error) => return Err(error),
@@ -372,6 +376,16 @@ impl Tenure {
     }
 }
 
+/// A put of the head whose answer is not heard, also because nobody waits for it any more.
+struct Unheard<'a>(&'a Tenure);
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        let Tenure { unheard_until, ports, .. } = self.0;
+        unheard_until.set(ports.clock.monotonic() + LATE_EFFECT);
+    }
+}
+
 /// Heads of a volume in the order in which they were written: each node goes on from the one that it has found.
 fn age(head: &Head) -> (Incarnation, u64) {
     (head.incarnation, head.beat)
@@ -379,6 +393,9 @@ fn age(head: &Head) -> (Incarnation, u64) {
 
 /// Puts of the head, each settled, before whoever asked is told and may wait.
 const ATTEMPTS: usize = 3;
+
+/// Where nothing guards the head a newcomer may have found one that came late: its beats are behind all that can still come.
+const UNGUARDED_STEP: u64 = 1 << 32;
 
 /// How often a newcomer looks at a head that somebody else holds.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -104,7 +104,7 @@ impl Node {
     }
 
     async fn copy_object(&self, (from, etag): (&str, &ETag), to: &str, guard: Condition) -> Result<ETag, BucketError> {
-        let doubt = Cell::new(false);
+        let (doubt, guard) = (Cell::new(false), self.bucket().capabilities().guard(guard));
         match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), guard.clone())).await {
             Err(error @ BucketError::Unknown { .. }) => Err(error),
             heard if doubt.get() => self.seen_copy((from, etag), to, heard).await,
@@ -148,7 +148,10 @@ impl Node {
         if object_tag(&there.tags).is_some() {
             return Ok(true);
         }
-        // Others wrote it.
+        // Others wrote it. What would take long to be looked at is copied once more.
+        if there.len_bytes > MAX_COMPARED_BYTES {
+            return Ok(false);
+        }
         let mut at = 0;
         while at < there.len_bytes {
             let range = at..there.len_bytes.min(at + COMPARED_BYTES);
@@ -201,7 +204,8 @@ impl Node {
     }
 }
 
-/// How much of two objects is compared at one time.
+/// The longest objects of others that are compared byte for byte, and how much of them at one time.
+const MAX_COMPARED_BYTES: u64 = 1 << 30;
 const COMPARED_BYTES: u64 = 4 << 20;
 
 /// Versions of others with one tag that are kept beside one key.

@@ -20,13 +20,17 @@ impl Node {
         let mut late = Vec::new();
         for (ino, begun) in under_way {
             if let Some(upload) = begun.upload.clone().map(UploadId) {
-                match self.insist(&begun.key, || self.bucket().upload_abort(&begun.key, &upload)).await {
-                    // It is asked for again with what comes late.
-                    Ok(()) | Err(BucketError::Forbidden { .. } | BucketError::Refused { .. } | BucketError::NotFound { .. }) => {}
-                    Err(error) => return Err(bucket_refusal(&error)),
+                let aborted = self.insist(&begun.key, || self.bucket().upload_abort(&begun.key, &upload)).await;
+                // What is refused is asked for again with what comes late.
+                if let Err(error @ BucketError::Unknown { .. }) = aborted {
+                    return Err(bucket_refusal(&error));
                 }
             }
             let there = self.there(&begun.key).await.map_err(|error| bucket_refusal(&error))?;
+            // The object may be what the file was before, and where nothing guards the key, an earlier request may come behind a later one.
+            let home = self.home_of(ino).filter(|(home, ..)| *home == begun.key).map(|(_, etag, _)| etag);
+            let is_guarded = self.bucket().capabilities().conditional_put;
+            let there = there.filter(|there| is_guarded && home.as_ref() != Some(&there.etag));
             let end = there.and_then(|there| self.end_of_put(ino, &begun, &there));
             if end.is_none() {
                 late.push((ino, begun.key));
@@ -89,10 +93,15 @@ impl Node {
 
     /// Of the file as it was when that began, or later. What others make of an object of before is theirs.
     fn end_of_put(&self, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Option<BackingCommand> {
-        let sent = ObjectOf::decode(&there.tags)?;
-        let is_sent = (sent.cluster, sent.ino, sent.incarnation) == (self.cluster, ino, self.incarnation) && sent.version >= begun.since;
+        let version = self.version_in(ino, there).filter(|version| *version >= begun.since)?;
         let ObjectMeta { etag: ETag(etag), len_bytes, .. } = there.clone();
-        is_sent.then(|| BackingCommand::Uploaded { ino, key: begun.key.clone(), etag, len_bytes, version: sent.version })
+        Some(BackingCommand::Uploaded { ino, key: begun.key.clone(), etag, len_bytes, version })
+    }
+
+    /// The version of the file that this node has sent as that object.
+    fn version_in(&self, ino: Ino, there: &ObjectMeta) -> Option<Version> {
+        let sent = ObjectOf::decode(&there.tags)?;
+        ((sent.cluster, sent.ino, sent.incarnation) == (self.cluster, ino, self.incarnation)).then_some(sent.version)
     }
 
     /// Of a file that was being moved.
@@ -106,7 +115,9 @@ impl Node {
         let Some(home) = home.or_else(|| self.replica.view().backing().deleted_with(from)) else { return Ok(false) };
         match self.there(&home).await? {
             Some(source) if source.etag.0 == *from => self.is_copy((&home, &source), (&begun.key, there)).await,
-            Some(_) | None => Ok(false),
+            // Others have removed it since.
+            None => Ok(self.version_in(ino, there).is_some()),
+            Some(_) => Ok(false),
         }
     }
 }
