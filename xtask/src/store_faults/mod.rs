@@ -52,6 +52,8 @@ pub enum Fault {
     Gone,
     /// The store does not know conditions of changes, and leaves them out. It was never another one.
     Unconditional,
+    /// The same of a store that refuses what has them.
+    ConditionsRefused,
 }
 
 impl Fault {
@@ -62,7 +64,7 @@ impl Fault {
             Fault::Truncated | Fault::Garbled => request.is_download(),
             Fault::StaleListings => request.is_listing(),
             Fault::LostUploads => request.is_of_upload(),
-            Fault::Unconditional => request.is_conditional_change(),
+            Fault::Unconditional | Fault::ConditionsRefused => request.is_conditional_change(),
             _ => true,
         }
     }
@@ -74,7 +76,7 @@ impl Fault {
 
     /// What it is once the fault is over.
     fn afterwards(self) -> Option<Fault> {
-        (self == Fault::Unconditional).then_some(self)
+        matches!(self, Fault::Unconditional | Fault::ConditionsRefused).then_some(self)
     }
 
     /// Of the requests that it concerns.
@@ -207,7 +209,7 @@ fn mount_behind_proxy(fault: Fault, rig: &mut Rig, seed: u64) -> Outcome<Proxy> 
         rig.store.environment.extend([("EBB_REVALIDATE", "1s".into())]);
     }
     proxy.set(fault.afterwards());
-    if fault == Fault::Unconditional {
+    if fault.afterwards().is_some() {
         if rig.mount("").is_ok() {
             return Err("it was mounted though the bucket cannot say who else serves it".into());
         }

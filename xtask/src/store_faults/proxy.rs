@@ -143,6 +143,7 @@ impl Proxy {
                 request.conditions.clear();
                 answer(&self.pass(&request)?)
             }
+            Some(Fault::ConditionsRefused) => answer(&refusal(501, "NotImplemented")),
         }
     }
 
