@@ -43,6 +43,8 @@ async fn mount(world: &World, machine: &str, bucket: &SimBucket, head_term: Dura
         take_over: TakeOver::Now,
         head_term,
         flush_interval: SECOND,
+        // Nothing is forced but what has to be.
+        commit_interval: 3600 * SECOND,
         ..Options::default()
     };
     let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
@@ -172,26 +174,27 @@ fn a_renewal_that_nobody_waits_for_does_not_come_after_a_volume_was_given_back()
     }
 }
 
-/// Situation: a node has taken the volume from one that died while it renewed the head; that comes late, and then the node dies too, before it
-/// has looked at the head again.
-/// Danger: its data directory is refused, for another node had the volume since, with what it had acknowledged.
+/// Situation: the power is cut when a file has just come to the bucket, of which nothing was forced.
+/// Danger: the object is not known for what was sent, for something else might come behind it, and what is left of the bytes here is shown.
 #[test]
-fn a_late_head_supersedes_nobody() {
+fn what_came_to_the_bucket_is_there_after_a_power_cut() {
     for seed in 0..16 {
         let (world, bucket) = world(seed);
         run(&world, async {
-            let first = mount(&world, "a", &bucket, 3 * SECOND).await;
-            renew_late(&world, &bucket).await;
-            first.process.kill();
-            let second = mount(&world, "b", &bucket, 60 * SECOND).await;
-            second.make("file").await;
-            second.call(|client| async move { client.sync_fs().await.unwrap() }).await;
-            second.process.kill();
-            world.sleep(10 * SECOND).await;
-            let again = mount(&world, "b", &bucket, 60 * SECOND).await;
-            again.flush().await.unwrap();
-            again.end().await;
-            assert!(bucket.objects().contains_key("file"), "seed {seed}");
+            let first = mount(&world, "a", &bucket, 60 * SECOND).await;
+            first.make("file").await;
+            while !bucket.objects().contains_key("file") {
+                world.sleep(Duration::from_millis(1)).await;
+            }
+            world.sleep(Duration::from_millis(seed)).await;
+            world.machine("a").power_cut();
+            let second = mount(&world, "a", &bucket, 60 * SECOND).await;
+            let content = second.call(|client| async move {
+                let file = client.lookup(Ino::ROOT, &name("file")).await.unwrap();
+                client.read(file.ino, 0, 100).await
+            });
+            assert_eq!(content.await.unwrap(), "content", "seed {seed}");
+            second.end().await;
         });
     }
 }

@@ -170,7 +170,7 @@ impl Store {
     ) -> Result<ETag, BucketError> {
         self.check_key(to)?;
         let source = self.get(from, None, if_match)?;
-        if self.guards_copies {
+        if self.guards_copies || !self.capabilities.conditional_put {
             self.check_condition(to, condition)?;
         }
         self.check_nesting(to)?;

@@ -177,10 +177,13 @@ impl Backing {
     }
 
     /// Objects to be deleted, with the tag that guards against another's hand. Those that a
-    /// write under way may still bring back wait for its end, and so do those that a copy may be known by.
+    /// write under way may still bring back wait for its end, and so do those that a copy may be known by whose file is gone.
     pub fn deletes(&self) -> impl Iterator<Item = (String, Option<String>)> {
-        let is_needed = |upload: &Upload, tag: &Option<String>| tag.is_some() && upload.from == *tag;
-        self.deletes.iter().filter(move |(key, tag)| !self.uploads.values().any(|upload| upload.claims(key) || is_needed(upload, tag)))
+        let is_kept = |key: &str, tag: &Option<String>| {
+            let may_be_of = |ino: &Ino, upload: &Upload| tag.is_some() && upload.from == *tag && !self.files.contains_key(ino);
+            self.uploads.iter().any(|(ino, upload)| upload.claims(key) || may_be_of(ino, upload))
+        };
+        self.deletes.iter().filter(move |(key, tag)| !is_kept(key, tag))
     }
 
     /// Writes that had begun. A node that has just started finds out how each one ended

@@ -17,21 +17,26 @@ impl Node {
             let state = self.replica.view();
             state.backing().uploads().map(|(ino, upload)| (ino, upload.clone())).collect()
         };
+        if !under_way.is_empty() && !self.bucket().capabilities().conditional_put {
+            // An earlier request could come behind a later one.
+            self.outlast_late_effects().await;
+        }
         let mut late = Vec::new();
         for (ino, begun) in under_way {
-            if let Some(upload) = begun.upload.clone().map(UploadId) {
-                let aborted = self.insist(&begun.key, || self.bucket().upload_abort(&begun.key, &upload)).await;
-                // What is refused is asked for again with what comes late.
-                if let Err(error @ BucketError::Unknown { .. }) = aborted {
-                    return Err(bucket_refusal(&error));
-                }
-            }
+            let aborted = match begun.upload.clone().map(UploadId) {
+                Some(upload) => self.insist(&begun.key, || self.bucket().upload_abort(&begun.key, &upload)).await,
+                None => Ok(()),
+            };
+            // What is refused is asked for again with what comes late.
+            let is_over = match aborted {
+                Ok(()) | Err(BucketError::NotFound { .. }) => true,
+                Err(error @ BucketError::Unknown { .. }) => return Err(bucket_refusal(&error)),
+                Err(_) => false,
+            };
             let there = self.there(&begun.key).await.map_err(|error| bucket_refusal(&error))?;
-            // The object may be what the file was before, and where nothing guards the key, an earlier request may come behind a later one.
-            let home = self.home_of(ino).filter(|(home, ..)| *home == begun.key).map(|(_, etag, _)| etag);
-            let is_guarded = self.bucket().capabilities().conditional_put;
-            let there = there.filter(|there| is_guarded && home.as_ref() != Some(&there.etag));
-            let end = there.and_then(|there| self.end_of_put(ino, &begun, &there));
+            let end = there
+                .filter(|there| is_over && !self.was_there(ino, &begun.key, there))
+                .and_then(|there| self.end_of_put(ino, &begun, &there));
             if end.is_none() {
                 late.push((ino, begun.key));
             }
@@ -91,6 +96,12 @@ impl Node {
         Ok(moved.then(|| BackingCommand::Moved { ino, key: begun.key.clone(), etag: there.etag.0 }))
     }
 
+    /// The object may be what the file was before that began.
+    fn was_there(&self, ino: Ino, key: &str, there: &ObjectMeta) -> bool {
+        let is_home = self.home_of(ino).is_some_and(|(home, etag, _)| home == key && etag == there.etag);
+        is_home || self.replica.view().backing().is_to_be_deleted(key)
+    }
+
     /// Of the file as it was when that began, or later. What others make of an object of before is theirs.
     fn end_of_put(&self, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Option<BackingCommand> {
         let version = self.version_in(ino, there).filter(|version| *version >= begun.since)?;
@@ -110,14 +121,22 @@ impl Node {
         if *from == there.etag.0 {
             return Ok(true);
         }
-        let home = self.home_of(ino).filter(|(_, etag, _)| etag.0 == *from).map(|(home, ..)| home);
-        // Of a file that has been removed since.
-        let Some(home) = home.or_else(|| self.replica.view().backing().deleted_with(from)) else { return Ok(false) };
+        let (home, len_bytes) = {
+            let state = self.replica.view();
+            match state.backing().home(state.namespace(), ino).filter(|(_, home)| home.etag == *from) {
+                Some((key, home)) => (key, Some(home.len_bytes)),
+                // Of a file that has been removed since.
+                None => match state.backing().deleted_with(from) {
+                    Some(key) => (key, None),
+                    None => return Ok(false),
+                },
+            }
+        };
         match self.there(&home).await? {
             Some(source) if source.etag.0 == *from => self.is_copy((&home, &source), (&begun.key, there)).await,
-            // Others have removed it since.
-            None => Ok(self.version_in(ino, there).is_some()),
             Some(_) => Ok(false),
+            // Others have removed it since.
+            None => Ok(self.version_in(ino, there).is_some() && len_bytes == Some(there.len_bytes)),
         }
     }
 }

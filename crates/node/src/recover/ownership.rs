@@ -102,9 +102,7 @@ pub(super) async fn expect_current(ports: &Ports, root: &dyn Bucket, identity: &
         TakeOver::Join => !head.released && !head.address.is_empty(),
         TakeOver::IfAbandoned | TakeOver::Now => false,
     };
-    // Where nothing guards the head, one of before may have come late.
-    let is_late = !root.capabilities().conditional_put && head.cluster == before.cluster && head.incarnation < before.incarnation;
-    if head.node == identity.node || is_left || is_late {
+    if head.node == identity.node || is_left {
         return Ok(());
     }
     if head.cluster != before.cluster {
