@@ -268,11 +268,8 @@ impl Node {
         self.force_for_upload(ino).await?;
         let complete = |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
         let sent = self.guarded(key, replaces.clone(), &content, complete).await?;
-        if let Sent::Found(_) = &sent
-            && let Err(error) = self.bucket().upload_abort(key, upload).await
-        {
-            // Some stores sweep it up at a later opening, the others have nothing left of it.
-            tracing::warn!(key, upload = upload.0, %error, "what a completed upload was put together from may be left behind");
+        if let Sent::Found(_) = &sent {
+            self.abort(key, upload).await?;
         }
         Ok(Attempt::Whole(content, sent.etag()))
     }
