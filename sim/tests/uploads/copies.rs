@@ -1,6 +1,6 @@
 //! Copies within the bucket of which nobody has heard an answer, and what others put where they go.
 
-use crate::late::{die_flushing, files_in, fill, flush, late};
+use crate::late::{die_flushing, files_in, fill, flush, flush_anew, late};
 use crate::{asked, end, make, name, start};
 use bytes::Bytes;
 use ebb_client::Client;
@@ -148,14 +148,7 @@ fn a_copy_in_parts_leaves_no_upload() {
         };
         let (_, ()) = world.run(futures_util::future::join(flushing, losing)).unwrap();
         process.kill();
-        let process = world.machine("a").process_on("node", "data");
-        let (port, inner) = (process.bucket(&bucket), process.clone());
-        let done = world.run(process.call(async move {
-            let (node, client) = start(inner, port).await;
-            flush(&client).await;
-            end(node, client).await;
-        }));
-        done.unwrap().unwrap();
+        flush_anew(&world, &bucket);
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         assert_eq!(bucket.unfinished_uploads(), [], "{case}");
         assert_eq!(files_in(&bucket), ["new"], "{case}");
@@ -262,14 +255,7 @@ fn a_copy_of_ours_is_known_though_its_source_is_removed() {
         world.run(die_flushing(&world, &bucket, &process, client, "copy", late())).unwrap();
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         bucket.delete_as_outsider("old");
-        let process = world.machine("a").process_on("node", "data");
-        let (port, inner) = (process.bucket(&bucket), process.clone());
-        let done = world.run(process.call(async move {
-            let (node, client) = start(inner, port).await;
-            flush(&client).await;
-            end(node, client).await;
-        }));
-        done.unwrap().unwrap();
+        flush_anew(&world, &bucket);
         assert_eq!(files_in(&bucket), ["new"], "seed {seed}");
     }
 }

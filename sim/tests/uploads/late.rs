@@ -302,6 +302,18 @@ pub(crate) async fn fill(client: &Client, file: &str) {
     client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"content"), false).await.unwrap();
 }
 
+/// The next run of a node flushes and ends.
+pub(crate) fn flush_anew(world: &World, bucket: &SimBucket) {
+    let process = world.machine("a").process_on("node", "data");
+    let (port, inner) = (process.bucket(bucket), process.clone());
+    let done = world.run(process.call(async move {
+        let (node, client) = start(inner, port).await;
+        flush(&client).await;
+        end(node, client).await;
+    }));
+    done.unwrap().unwrap();
+}
+
 pub(crate) async fn flush(client: &Client) {
     client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
 }
@@ -422,14 +434,7 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
         };
         world.run(futures_util::future::join(flushing, losing)).unwrap();
         process.kill();
-        let process = world.machine("a").process_on("node", "data");
-        let (port, inner) = (process.bucket(&bucket), process.clone());
-        let done = world.run(process.call(async move {
-            let (node, client) = start(inner, port).await;
-            flush(&client).await;
-            end(node, client).await;
-        }));
-        done.unwrap().unwrap();
+        flush_anew(&world, &bucket);
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         assert_eq!(bucket.unfinished_uploads(), [], "{case}");
         assert_eq!(bucket.objects()["large"].body.len(), 17 << 20, "{case}");
@@ -466,14 +471,7 @@ fn who_may_not_end_uploads_goes_on() {
         let (flushed, ()) = world.run(futures_util::future::join(flushing, losing)).unwrap();
         assert_eq!(flushed.is_none(), killed);
         process.kill();
-        let process = world.machine("a").process_on("node", "data");
-        let (port, inner) = (process.bucket(&bucket), process.clone());
-        let done = world.run(process.call(async move {
-            let (node, client) = start(inner, port).await;
-            flush(&client).await;
-            end(node, client).await;
-        }));
-        done.unwrap().unwrap();
+        flush_anew(&world, &bucket);
         assert_eq!(bucket.objects()["large"].body.len(), 17 << 20, "seed {seed}, killed {killed}");
     }
 }

@@ -275,6 +275,10 @@ fn a_completion_whose_answer_is_lost_leaves_no_parts() {
             asked(&world, &bucket, "upload_complete", 1).await;
             world.set_faults(FaultPlan { bucket: lost, ..FaultPlan::default() });
             world.sleep(Duration::from_millis(seed * 300)).await;
+            // Nor is each request answered that is to take them away (seed 955028 of the stories).
+            let refusing = BucketFaults { unavailable: Rate::one_in(2), ..Default::default() };
+            world.set_faults(FaultPlan { bucket: refusing, ..FaultPlan::default() });
+            world.sleep(Duration::from_secs(60)).await;
             world.set_faults(FaultPlan::default());
         };
         let (done, ()) = world.run(futures_util::future::join(flushed, losing)).unwrap();

@@ -154,7 +154,7 @@ pub struct PageDirty {
 pub struct Upload {
     pub key: String,
     pub upload: Option<String>,
-    /// What is sent is what the file is then, or later. A value of its own in snapshots.
+    /// What is sent is what the file is then, or later. A value of its own in snapshots, behind the upload.
     #[serde(skip)]
     pub since: Version,
     /// Of a directory: its marker, which is written with the page.

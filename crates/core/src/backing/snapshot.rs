@@ -6,52 +6,17 @@ use super::*;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BackingItem {
     Backed(bool),
-    File {
-        ino: Ino,
-        state: FileBacking,
-    },
-    Directory {
-        ino: Ino,
-        state: DirBacking,
-    },
-    Upload {
-        ino: Ino,
-        state: Upload,
-    },
-    Delete {
-        key: String,
-        etag: Option<String>,
-    },
-    Hidden {
-        dir: Ino,
-        segment: String,
-    },
-    Former {
-        dir: Ino,
-        segment: String,
-    },
-    Removed {
-        dir: Ino,
-        name: Name,
-    },
-    Unseen {
-        ino: Ino,
-        names: Vec<(Ino, Name)>,
-    },
-    Piece {
-        dir: Ino,
-        first: Name,
-        piece: Piece,
-    },
-    PieceLeft {
-        dir: Ino,
-        id: u64,
-    },
-    /// Of an upload that was told before.
-    UploadSince {
-        ino: Ino,
-        since: Version,
-    },
+    File { ino: Ino, state: FileBacking },
+    Directory { ino: Ino, state: DirBacking },
+    Upload { ino: Ino, state: Upload },
+    Delete { key: String, etag: Option<String> },
+    Hidden { dir: Ino, segment: String },
+    Former { dir: Ino, segment: String },
+    Removed { dir: Ino, name: Name },
+    Unseen { ino: Ino, names: Vec<(Ino, Name)> },
+    Piece { dir: Ino, first: Name, piece: Piece },
+    PieceLeft { dir: Ino, id: u64 },
+    UploadSince { ino: Ino, since: Version },
 }
 
 impl Backing {
