@@ -437,3 +437,32 @@ fn what_an_answer_has_shown_is_repeated_before_it() {
         assert!(shown > 0);
     }
 }
+
+/// A file is cut after its name is gone, and closed; the power is cut before any of that is forced. The client asks for all
+/// of it again, and has nothing open by then: nothing of it is refused, and nothing of the file stays.
+#[test]
+fn what_was_done_to_a_file_without_a_name_is_repeated_though_it_is_closed() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            serve(&world).await;
+            let (process, client) = attach(&world, "desk").await;
+            let maker = client.clone();
+            let made = process.call(async move {
+                let (ino, _) = make(&maker, 1).await;
+                maker.open(ino).await.unwrap();
+                maker.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await.unwrap();
+                let cut = SetAttr { size_bytes: Some(1), ..SetAttr::default() };
+                maker.setattr(&Caller::ROOT, ino, cut).await.unwrap();
+                maker.close(ino);
+                expect_something_to_lose(&maker, seed).await;
+                ino
+            });
+            let ino = made.await.expect("the client lives");
+            world.machine("server").power_cut();
+            serve(&world).await;
+            let found = process.call(async move { (client.sync_fs().await, client.getattr(ino).await) });
+            assert_eq!(found.await.expect("the client lives"), (Ok(()), Err(FsError::Stale)), "seed {seed}");
+        });
+    }
+}

@@ -152,7 +152,7 @@ impl Node {
     /// inode open no longer.
     pub(crate) async fn release_orphan(&self, session: SessionId, ino: Ino) -> Result<(), RpcError> {
         let held = self.replica.view().namespace().holders(ino).any(|holder| holder == session);
-        if held && !self.attachments.holds(session, ino) {
+        if held && !self.attachments.may_hold(session, ino) {
             self.commit(Command::Release { session, ino }).await?;
         }
         Ok(())
@@ -184,6 +184,7 @@ impl Node {
 
     /// See [`Request::Told`].
     pub(crate) async fn release_closed(&self, session: SessionId) -> Result<(), RpcError> {
+        self.attachments.has_told(session);
         let held: Vec<Ino> = {
             let state = self.replica.view();
             let orphans = state.namespace().orphans();

@@ -33,6 +33,8 @@ struct Attachment {
     /// Of a session of before a restart: its client has not come back yet, or has still to
     /// repeat what the node may have lost.
     awaited: bool,
+    /// Of a session of before a restart: its client has still to tell what it has open.
+    tells: bool,
     /// It is about to be closed for good.
     ending: bool,
     /// The one that it attached over last: what an earlier one still brings is of the past.
@@ -105,6 +107,7 @@ impl Attachment {
             shares,
             asked_to_share: None,
             awaited: false,
+            tells: false,
             ending: false,
             connection,
             mailbox,
@@ -152,7 +155,7 @@ impl Attachments {
     /// A session of before a restart, whose client has its term to come back. Until then it
     /// counts as one that caches.
     pub fn await_return(&self, session: SessionId, now: Duration) {
-        self.enter(session, Attachment { awaited: true, ..Attachment::new(now, false, false) });
+        self.enter(session, Attachment { awaited: true, tells: true, ..Attachment::new(now, false, false) });
     }
 
     /// What the session has not been told yet it is still to be told.
@@ -162,6 +165,7 @@ impl Attachments {
             attachment.mailbox = before.mailbox;
             (attachment.lives, attachment.untold) = (before.lives, before.untold);
             attachment.awaited |= before.awaited;
+            attachment.tells |= before.tells;
         }
         table.insert(session, attachment);
     }
@@ -438,8 +442,24 @@ impl Attachments {
         true
     }
 
+    /// The client has told everything that it has open.
+    pub fn has_told(&self, session: SessionId) {
+        if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
+            attachment.tells = false;
+        }
+    }
+
+    /// Who has it open, or may have: what is removed once more after a restart is there for what was done to it without a name.
     pub fn holders(&self, ino: Ino) -> Vec<SessionId> {
-        self.opens.borrow().get(&ino).map(|holders| holders.keys().copied().collect()).unwrap_or_default()
+        let opens = self.opens.borrow();
+        let holds = |session: &SessionId| opens.get(&ino).is_some_and(|holders| holders.contains_key(session));
+        let table = self.table.borrow();
+        table.iter().filter(|(session, attachment)| attachment.tells || holds(session)).map(|(session, _)| *session).collect()
+    }
+
+    /// The session has it open, or may have.
+    pub fn may_hold(&self, session: SessionId, ino: Ino) -> bool {
+        self.holds(session, ino) || self.table.borrow().get(&session).is_some_and(|attachment| attachment.tells)
     }
 
     /// Anybody has it open.
