@@ -1,13 +1,14 @@
 //! Copies within the bucket of which nobody has heard an answer, and what others put where they go.
 
 use crate::late::{die_flushing, files_in, fill, flush, flush_anew, late};
-use crate::{asked, end, make, name, start};
+use crate::{asked, end, make, make_in, name, start};
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Node;
 use ebb_ports::Capabilities;
 use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
+use futures_util::future::{join, join_all};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,18 +23,48 @@ fn put_large(bucket: &SimBucket, process: &Process, key: &str, body: Bytes) {
     bucket.set_capabilities(usual);
 }
 
-/// A node that has renamed others' object `old`, or one of its own of a MiB, to `new`, and is not done with it.
-fn renamed(world: &World, bucket: &SimBucket, ours: bool) -> (Process, Rc<Node>, Client) {
+/// What is renamed from `old` to `new`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Renamed {
+    /// An object that others have put there.
+    Others,
+    /// A file of a MiB.
+    File,
+    /// A directory, to the name of another that goes out of its way. A `file` of a MiB that is made in it then is sent to where it was, and
+    /// copied once the other one's objects are out of the way.
+    Parent,
+}
+
+/// A node that has renamed something, and is not done with it.
+fn renamed(world: &World, bucket: &SimBucket, what: Renamed) -> (Process, Rc<Node>, Client) {
     let process = world.machine("a").process_on("node", "data");
     let (port, inner) = (process.bucket(bucket), process.clone());
     let prepared = world.run(process.call(async move {
         let (node, client) = start(inner, port).await;
-        if ours {
-            make(&client, "old", 1).await;
-            flush(&client).await;
-        }
+        let dirs = match what {
+            Renamed::Others => None,
+            Renamed::File => {
+                make(&client, "old", 1).await;
+                None
+            }
+            Renamed::Parent => {
+                let made = ["old", "new"].map(async |dir| {
+                    let made = client.make(&Caller::ROOT, Ino::ROOT, &name(dir), 0o700, Make::Directory, false).await.unwrap();
+                    make_in(&client, made.ino, "first", 0).await;
+                    made.ino
+                });
+                Some(join_all(made).await)
+            }
+        };
+        flush(&client).await;
         client.lookup(Ino::ROOT, &name("old")).await.unwrap();
+        if dirs.is_some() {
+            rename(&client, "new", "other").await;
+        }
         rename(&client, "old", "new").await;
+        if let Some(dirs) = &dirs {
+            make_in(&client, dirs[0], "file", 1).await;
+        }
         (node, client)
     }));
     let (node, client) = prepared.unwrap().expect("the process lives");
@@ -53,7 +84,7 @@ fn a_copy_that_nobody_heard_of_is_known() {
         bucket.give_own_tags();
         let body = Bytes::from(vec![7; len_mib << 20]);
         put_large(&bucket, &world.machine("b").process("other"), "old", body.clone());
-        let (process, node, client) = renamed(&world, &bucket, false);
+        let (process, node, client) = renamed(&world, &bucket, Renamed::Others);
         let losing = BucketFaults { lost_answer: Rate::ALWAYS, ..BucketFaults::default() };
         world.set_faults(FaultPlan { bucket: losing, ..FaultPlan::default() });
         let flushing = process.call(async move {
@@ -69,7 +100,7 @@ fn a_copy_that_nobody_heard_of_is_known() {
             world.sleep(Duration::from_secs(60)).await;
             world.set_faults(FaultPlan::default());
         };
-        let (flushed, ()) = world.run(futures_util::future::join(flushing, clearing)).unwrap();
+        let (flushed, ()) = world.run(join(flushing, clearing)).unwrap();
         let (node, client) = flushed.expect("the process lives");
         world.run(process.call(end(node, client))).unwrap().unwrap();
         assert_eq!(files_in(&bucket), ["new"], "seed {seed}, {len_mib} MiB");
@@ -85,7 +116,7 @@ fn a_copy_is_known_though_its_source_is_replaced() {
         let world = World::new(seed);
         let bucket = world.bucket();
         bucket.put_as_outsider("old", vec![7; 1000], vec![]).unwrap();
-        let (process, node, client) = renamed(&world, &bucket, false);
+        let (process, node, client) = renamed(&world, &bucket, Renamed::Others);
         let losing = BucketFaults { lost_answer: Rate::ALWAYS, ..BucketFaults::default() };
         world.set_faults(FaultPlan { bucket: losing, ..FaultPlan::default() });
         let flushing = process.call(async move {
@@ -101,7 +132,7 @@ fn a_copy_is_known_though_its_source_is_replaced() {
             bucket.put_as_outsider("old", vec![8; 1000], vec![]).unwrap();
             world.set_faults(FaultPlan::default());
         };
-        let (flushed, ()) = world.run(futures_util::future::join(flushing, replacing)).unwrap();
+        let (flushed, ()) = world.run(join(flushing, replacing)).unwrap();
         let (node, client) = flushed.expect("the process lives");
         let done = world.run(process.call(async move {
             flush(&client).await;
@@ -115,23 +146,26 @@ fn a_copy_is_known_though_its_source_is_replaced() {
 }
 
 /// Situation: what is long is copied as an upload, whose beginning or end nobody hears of; it is asked for again, and then the node may be
-/// killed. It is a copy to the file's new name, or of what others have put in its place.
+/// killed. It is a copy to the new name of a file, of others' object, or of a file of which this says nothing that its
+/// directory has another name.
 /// Danger: an upload stays open for ever, and is paid for.
 #[test]
 fn a_copy_in_parts_leaves_no_upload() {
     let begun = [None, Some(100), Some(2000), Some(11_000)].map(|killed_ms| ("upload_begin", killed_ms));
-    let cases = begun.into_iter().chain([("upload_complete", Some(100))]).flat_map(|case| [(case, false), (case, true)]);
-    for (seed, ((lost, killed_ms), ours)) in (0..12).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
-        let case = format!("seed {seed}, {lost}, killed after {killed_ms:?} ms, ours: {ours}");
+    let cases = begun.into_iter().chain([("upload_complete", Some(100))]);
+    let cases = cases.flat_map(|case| [Renamed::Others, Renamed::File, Renamed::Parent].map(|what| (case, what)));
+    for (seed, ((lost, killed_ms), what)) in (0..12).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+        let case = format!("seed {seed}, {lost}, killed after {killed_ms:?} ms, {what:?}");
         let world = World::new(seed);
         let bucket = world.bucket();
         bucket.copy_in_parts();
         let body = Bytes::from(vec![0; 1 << 20]);
-        if !ours {
+        if what == Renamed::Others {
             put_large(&bucket, &world.machine("b").process("other"), "old", body.clone());
         }
-        let (process, node, client) = renamed(&world, &bucket, ours);
-        let before = bucket.requests().get(lost).copied().unwrap_or(0);
+        let (process, node, client) = renamed(&world, &bucket, what);
+        let sent = u64::from(what == Renamed::Parent);
+        let before = bucket.requests().get(lost).copied().unwrap_or(0) + sent;
         let flushing = process.call(async move {
             flush(&client).await;
             (node, client)
@@ -146,13 +180,16 @@ fn a_copy_in_parts_leaves_no_upload() {
                 process.kill();
             }
         };
-        let (_, ()) = world.run(futures_util::future::join(flushing, losing)).unwrap();
+        let (_, ()) = world.run(join(flushing, losing)).unwrap();
         process.kill();
         flush_anew(&world, &bucket);
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         assert_eq!(bucket.unfinished_uploads(), [], "{case}");
-        assert_eq!(files_in(&bucket), ["new"], "{case}");
-        assert_eq!(bucket.objects()["new"].body, body, "{case}");
+        let key = if what == Renamed::Parent { "new/file" } else { "new" };
+        let beside = ["new/", "new/first", "other/", "other/first"];
+        let files: Vec<String> = files_in(&bucket).into_iter().filter(|key| !beside.contains(&key.as_str())).collect();
+        assert_eq!(files, [key], "{case}");
+        assert_eq!(bucket.objects()[key].body, body, "{case}");
     }
 }
 
@@ -183,7 +220,7 @@ fn what_is_kept_beside_leaves_no_upload() {
             world.sleep(Duration::from_millis(50)).await;
             world.set_faults(FaultPlan::default());
         };
-        let (flushed, ()) = world.run(futures_util::future::join(flushing, losing)).unwrap();
+        let (flushed, ()) = world.run(join(flushing, losing)).unwrap();
         flushed.expect("the process lives");
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         assert_eq!(bucket.unfinished_uploads(), [], "seed {seed}");
@@ -251,7 +288,7 @@ fn a_copy_of_ours_is_known_though_its_source_is_removed() {
         if seed % 2 == 1 {
             bucket.give_own_tags();
         }
-        let (process, _node, client) = renamed(&world, &bucket, true);
+        let (process, _node, client) = renamed(&world, &bucket, Renamed::File);
         world.run(die_flushing(&world, &bucket, &process, client, "copy", late())).unwrap();
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         bucket.delete_as_outsider("old");

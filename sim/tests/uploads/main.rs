@@ -59,7 +59,11 @@ async fn end(node: Rc<Node>, client: Client) {
 }
 
 async fn make(client: &Client, file: &str, mib: usize) -> Ino {
-    let made = client.make(&Caller::ROOT, Ino::ROOT, &name(file), 0o600, Make::Regular, false).await.unwrap();
+    make_in(client, Ino::ROOT, file, mib).await
+}
+
+async fn make_in(client: &Client, dir: Ino, file: &str, mib: usize) -> Ino {
+    let made = client.make(&Caller::ROOT, dir, &name(file), 0o600, Make::Regular, false).await.unwrap();
     for at in 0..mib {
         client.write(&Caller::ROOT, made.ino, (at * MIB) as u64, Bytes::from(vec![at as u8; MIB]), false).await.unwrap();
     }

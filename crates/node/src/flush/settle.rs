@@ -34,9 +34,12 @@ impl Node {
                 Err(_) => false,
             };
             let there = self.there(&begun.key).await.map_err(|error| bucket_refusal(&error))?;
-            let end = there
-                .filter(|there| is_over && !self.was_there(ino, &begun.key, there))
-                .and_then(|there| self.end_of_put(ino, &begun, &there));
+            let end = match there.filter(|there| is_over && !self.was_there(ino, &begun.key, there)) {
+                Some(there) if !self.may_be_begun_twice(ino, &begun, &there).await.map_err(|error| bucket_refusal(&error))? => {
+                    self.end_of_put(ino, &begun, &there)
+                }
+                _ => None,
+            };
             if end.is_none() {
                 late.push((ino, begun.key));
             }
@@ -100,6 +103,12 @@ impl Node {
     fn was_there(&self, ino: Ino, key: &str, there: &ObjectMeta) -> bool {
         let is_home = self.home_of(ino).is_some_and(|(home, etag, _)| home == key && etag == there.etag);
         is_home || self.replica.view().backing().is_to_be_deleted(key)
+    }
+
+    /// A copy that is there was made in parts, maybe, and an earlier attempt at it has left an upload that nobody has heard of. The
+    /// file is whole where it was: nobody waits for this to be settled.
+    async fn may_be_begun_twice(self: &Rc<Self>, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Result<bool, BucketError> {
+        Ok(begun.upload.is_none() && self.is_copy_of_home(ino, begun, there).await?)
     }
 
     /// Of the file as it was when that began, or later. What others make of an object of before is theirs.
