@@ -60,7 +60,8 @@ impl MachineClock {
         let since_boot = nanos(self.executor.now() - self.booted_at.get());
         let target = self.to_local(since_boot).saturating_add(nanos(duration));
         let reached = (target * PPM + self.speed_ppm - 1).div_euclid(self.speed_ppm);
-        u64::try_from(reached - since_boot).map_or(Duration::MAX, Duration::from_nanos)
+        // The clock has gone on for a part of a nanosecond that it does not show.
+        u64::try_from((reached - since_boot).max(0)).map_or(Duration::MAX, Duration::from_nanos)
     }
 
     fn to_local(&self, true_nanos: i128) -> i128 {

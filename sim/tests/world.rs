@@ -134,6 +134,25 @@ fn clocks_drift_and_sleeps_follow_them() {
     assert!(elapsed.len() > 15);
 }
 
+/// At whatever instant a clock that drifts is asked to wait for nothing, it does.
+#[test]
+fn a_sleep_of_nothing_ends() {
+    let mut plan = FaultPlan::default();
+    plan.clock.drift_limit_ppm = 10_000;
+    for seed in 0..20 {
+        let world = World::with_faults(seed, plan);
+        let clock = world.machine("a").process("node").ports.clock;
+        let slept = world.run(async {
+            for _ in 0..100 {
+                world.sleep(Duration::from_nanos(1_234_567)).await;
+                clock.sleep(Duration::ZERO).await;
+            }
+        });
+        slept.unwrap();
+        assert_eq!(world.now(), 100 * Duration::from_nanos(1_234_567));
+    }
+}
+
 /// Timers are late by up to the limit, never early.
 #[test]
 fn timers_may_be_late() {
