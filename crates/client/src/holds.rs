@@ -89,7 +89,14 @@ impl Shared {
         Ok(())
     }
 
+    /// Nothing if nobody was told that it is open: who waits for an open has nothing to close.
     pub(crate) fn close(self: &Rc<Shared>, ino: Ino) {
+        if self.holds.is_promised(ino) {
+            self.take_back(ino);
+        }
+    }
+
+    fn take_back(self: &Rc<Shared>, ino: Ino) {
         {
             let mut table = self.holds.table.borrow_mut();
             let Some(hold) = table.get_mut(&ino).filter(|hold| hold.opens > 0) else { return };
@@ -268,6 +275,6 @@ struct Opened<'a> {
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        self.shared.close(self.ino);
+        self.shared.take_back(self.ino);
     }
 }

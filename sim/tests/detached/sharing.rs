@@ -1,7 +1,7 @@
 //! Several clients at one time.
 
 use super::*;
-use futures_util::future::select;
+use futures_util::future::{join, select};
 use std::pin::pin;
 
 /// Two clients write one file in turn, and connections break again and again: each sees
@@ -128,6 +128,26 @@ fn an_open_that_is_refused_leaves_no_error_behind() {
             let synced = right.call(async move { other.sync_fs().await }).await.expect("the client lives");
             assert_eq!(synced, Ok(()), "seed {seed}");
             drop(holder);
+        });
+    }
+}
+
+/// Situation: a client asks to open a file that is gone, and before it has an answer somebody closes that inode, of which nothing
+/// is open. Danger: that takes what the open waits by, which fails with another error then.
+#[test]
+fn a_close_takes_nothing_from_an_open_under_way() {
+    for seed in 0..SEEDS {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            serve(&world).await;
+            let (process, client) = attach(&world, "desk").await;
+            let opened = process.call(async move {
+                let (ino, _) = make(&client, 1).await;
+                client.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await.unwrap();
+                let closing = async { client.close(ino) };
+                join(client.open(ino), closing).await.0
+            });
+            assert_eq!(opened.await.expect("the client lives"), Err(FsError::Stale), "seed {seed}");
         });
     }
 }
