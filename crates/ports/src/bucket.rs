@@ -197,6 +197,9 @@ pub enum BucketError {
     Precondition { key: String },
     #[error("{what}: access denied by the store")]
     Forbidden { what: String },
+    /// As that, but for an upload that was begun, and that the store forbade to end as well.
+    #[error("{what}: access denied by the store, also to the end of an upload")]
+    Unended { what: String },
     /// The store does not take such a key, size or request; asking again is of no use.
     #[error("{what}")]
     Refused { what: String },
@@ -228,11 +231,12 @@ impl BucketError {
         }
     }
 
-    /// What it means that an upload could not be ended which nobody else has heard of. Who is told that an outcome is unknown
-    /// looks for uploads of the key; nothing is to be said of one that is gone, or that the store will not let anybody end.
+    /// What it means that an upload could not be ended which nobody else has heard of. Who is told that it is unended, or that an
+    /// outcome is unknown, looks for uploads of the key; nothing is to be said of one that is gone, or that cannot be ended.
     pub fn leaves_upload(self) -> Option<BucketError> {
         match self {
-            BucketError::NotFound { .. } | BucketError::Forbidden { .. } | BucketError::Refused { .. } => None,
+            BucketError::NotFound { .. } | BucketError::Refused { .. } => None,
+            BucketError::Forbidden { what } => Some(BucketError::Unended { what }),
             error => Some(BucketError::Unknown { what: error.to_string() }),
         }
     }

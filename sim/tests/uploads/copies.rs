@@ -193,6 +193,40 @@ fn a_copy_in_parts_leaves_no_upload() {
     }
 }
 
+/// Situation: when what is long has been copied in parts, the store forbids everything for a while, also to end that upload.
+/// Danger: it stays open for ever, for the next attempt begins another one.
+#[test]
+fn a_copy_that_is_forbidden_leaves_no_upload() {
+    for seed in 0..8 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.copy_in_parts();
+        let (process, node, client) = renamed(&world, &bucket, Renamed::File);
+        let before = bucket.requests()["upload_complete"];
+        let flushing = process.call(async move {
+            // It may say that it is forbidden.
+            let _ = client.admin(AdminRequest::Flush { path: vec![] }).await;
+            (node, client)
+        });
+        let forbidding = async {
+            asked(&world, &bucket, "upload_complete", before + 1).await;
+            let forbidden = BucketFaults { forbidden: Rate::ALWAYS, outage_limit: Duration::from_secs(1), ..BucketFaults::default() };
+            world.set_faults(FaultPlan { bucket: forbidden, ..FaultPlan::default() });
+            world.sleep(Duration::from_secs(60)).await;
+            world.set_faults(FaultPlan::default());
+        };
+        let (flushed, ()) = world.run(join(flushing, forbidding)).unwrap();
+        let (node, client) = flushed.expect("the process lives");
+        let done = world.run(process.call(async move {
+            flush(&client).await;
+            end(node, client).await;
+        }));
+        done.unwrap().unwrap();
+        assert_eq!(bucket.unfinished_uploads(), [], "seed {seed}");
+        assert_eq!(files_in(&bucket), ["new"], "seed {seed}");
+    }
+}
+
 /// Situation: others' object stands where a file is to be, and is long; nobody hears of the upload that is to keep it beside.
 /// Danger: that upload stays open for ever.
 #[test]

@@ -232,7 +232,7 @@ impl Node {
 pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
     RpcError::Refused(match error {
         BucketError::NotFound { .. } => FsError::NotFound,
-        BucketError::Forbidden { .. } => FsError::AccessDenied,
+        BucketError::Forbidden { .. } | BucketError::Unended { .. } => FsError::AccessDenied,
         BucketError::Precondition { .. } | BucketError::Refused { .. } | BucketError::Nested { .. } | BucketError::Corrupt { .. } => {
             FsError::Io
         }

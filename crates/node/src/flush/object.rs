@@ -108,6 +108,10 @@ impl Node {
         match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), guard.clone())).await {
             Err(error @ BucketError::Unknown { .. }) => Err(error),
             heard if doubt.get() => self.seen_copy((from, etag), to, heard).await,
+            Err(BucketError::Unended { what }) => {
+                self.abort_unheard(to, None).await?;
+                Err(BucketError::Forbidden { what })
+            }
             heard => heard,
         }
     }
