@@ -197,9 +197,9 @@ pub enum BucketError {
     Precondition { key: String },
     #[error("{what}: access denied by the store")]
     Forbidden { what: String },
-    /// As that, but for an upload that was begun, and that the store forbade to end as well.
-    #[error("{what}: access denied by the store, also to the end of an upload")]
-    Unended { what: String },
+    /// Nothing was done, for that reason, but that an upload was begun, which the store forbade to end.
+    #[error("{why}; the store forbids to end the upload that was begun for it")]
+    Unended { why: Box<BucketError> },
     /// The store does not take such a key, size or request; asking again is of no use.
     #[error("{what}")]
     Refused { what: String },
@@ -231,13 +231,15 @@ impl BucketError {
         }
     }
 
-    /// What it means that an upload could not be ended which nobody else has heard of. Who is told that it is unended, or that an
-    /// outcome is unknown, looks for uploads of the key; nothing is to be said of one that is gone, or that cannot be ended.
-    pub fn leaves_upload(self) -> Option<BucketError> {
-        match self {
-            BucketError::NotFound { .. } | BucketError::Refused { .. } => None,
-            BucketError::Forbidden { what } => Some(BucketError::Unended { what }),
-            error => Some(BucketError::Unknown { what: error.to_string() }),
+    /// This error, of which an upload is left that nobody else has heard of: why it could not be ended is `left`. Who is told that it is
+    /// unended, or that an outcome is unknown, looks for uploads of the key; nothing is to be said of one that is gone, or that
+    /// cannot be ended.
+    pub fn leaving_upload(self, left: BucketError) -> BucketError {
+        match (self, left) {
+            (unknown @ BucketError::Unknown { .. }, _) => unknown,
+            (error, BucketError::NotFound { .. } | BucketError::Refused { .. }) => error,
+            (error, BucketError::Forbidden { .. }) => BucketError::Unended { why: Box::new(error) },
+            (_, left) => BucketError::Unknown { what: left.to_string() },
         }
     }
 }

@@ -342,7 +342,7 @@ impl ProcessBucket {
             Ok(etag) => Ok(etag),
             Err(error) => match self.upload_abort(to, &upload).await {
                 Ok(()) => Err(error),
-                Err(left) => Err(left.leaves_upload().unwrap_or(error)),
+                Err(left) => Err(error.leaving_upload(left)),
             },
         }
     }

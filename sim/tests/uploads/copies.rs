@@ -227,6 +227,34 @@ fn a_copy_that_is_forbidden_leaves_no_upload() {
     }
 }
 
+/// Situation: nobody hears that a copy in parts was completed, and the store lets nobody end uploads.
+/// Danger: that counts as a copy that was forbidden, and what it has made, or makes later, as somebody else's.
+#[test]
+fn a_copy_that_nobody_heard_of_is_known_where_nobody_may_end_uploads() {
+    for seed in 0..8 {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        bucket.copy_in_parts();
+        bucket.forbid_aborts();
+        let (process, node, client) = renamed(&world, &bucket, Renamed::File);
+        let before = bucket.requests()["upload_complete"];
+        let flushing = process.call(async move {
+            flush(&client).await;
+            end(node, client).await;
+        });
+        let losing = async {
+            asked(&world, &bucket, "upload_complete", before + 1).await;
+            world.set_faults(late());
+            world.sleep(Duration::from_millis(10)).await;
+            world.set_faults(FaultPlan::default());
+        };
+        let (flushed, ()) = world.run(join(flushing, losing)).unwrap();
+        flushed.expect("the process lives");
+        world.run(world.sleep(Duration::from_secs(10))).unwrap();
+        assert_eq!(files_in(&bucket), ["new"], "seed {seed}");
+    }
+}
+
 /// Situation: others' object stands where a file is to be, and is long; nobody hears of the upload that is to keep it beside.
 /// Danger: that upload stays open for ever.
 #[test]

@@ -232,10 +232,11 @@ impl Node {
 pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
     RpcError::Refused(match error {
         BucketError::NotFound { .. } => FsError::NotFound,
-        BucketError::Forbidden { .. } | BucketError::Unended { .. } => FsError::AccessDenied,
+        BucketError::Forbidden { .. } => FsError::AccessDenied,
         BucketError::Precondition { .. } | BucketError::Refused { .. } | BucketError::Nested { .. } | BucketError::Corrupt { .. } => {
             FsError::Io
         }
         BucketError::Unavailable { .. } | BucketError::Unknown { .. } => FsError::TimedOut,
+        BucketError::Unended { why } => return bucket_refusal(why),
     })
 }

@@ -105,15 +105,18 @@ impl Node {
 
     async fn copy_object(&self, (from, etag): (&str, &ETag), to: &str, guard: Condition) -> Result<ETag, BucketError> {
         let (doubt, guard) = (Cell::new(false), self.bucket().capabilities().guard(guard));
-        match self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), guard.clone())).await {
-            Err(error @ BucketError::Unknown { .. }) => Err(error),
-            heard if doubt.get() => self.seen_copy((from, etag), to, heard).await,
-            Err(BucketError::Unended { what }) => {
-                self.abort_unheard(to, None).await?;
-                Err(BucketError::Forbidden { what })
-            }
-            heard => heard,
+        let heard = self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), guard.clone())).await;
+        let (leaves_upload, heard) = match heard {
+            Err(BucketError::Unended { why }) => (true, Err(*why)),
+            heard => (false, heard),
+        };
+        match heard {
+            Err(error @ BucketError::Unknown { .. }) => return Err(error),
+            heard if doubt.get() => return self.seen_copy((from, etag), to, heard).await,
+            _ if leaves_upload => self.abort_unheard(to, None).await?,
+            _ => {}
         }
+        heard
     }
 
     /// What a copy has come to of which not every answer was heard: an earlier attempt may have made it, and what stands there

@@ -102,8 +102,10 @@ impl Operations for S3 {
                 }
                 false => {
                     self.service.checksums.leave_uploads();
-                    if let Some(unheard) = self.give_up(key, &upload).await {
-                        return Err(unheard);
+                    match self.give_up(key, &upload).await {
+                        Err(left) if left.is_silence() => return Err(unheard(left)),
+                        // What nobody may end is left to the store's own rules.
+                        Ok(()) | Err(_) => {}
                     }
                 }
             },
@@ -191,17 +193,20 @@ impl S3 {
             Ok(parts) => self.upload_complete(to, &upload, &parts, condition).await,
             Err(error) => Err(error),
         };
-        match completed {
-            Err(error) => Err(self.give_up(to, &upload).await.unwrap_or(error)),
-            copied => copied,
+        let Err(error) = completed else { return completed };
+        match self.give_up(to, &upload).await {
+            Ok(()) => Err(error),
+            Err(left) => Err(error.leaving_upload(left)),
         }
     }
 
-    /// Ends an upload that nobody hears of; what is to be said where that fails.
-    async fn give_up(&self, key: &str, upload: &UploadId) -> Option<BucketError> {
-        let error = self.upload_abort(key, upload).await.err()?;
-        tracing::warn!(key, upload = upload.0, %error, "an upload that is of no use could not be ended");
-        error.leaves_upload()
+    /// Ends an upload that nobody hears of.
+    async fn give_up(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
+        let ended = self.upload_abort(key, upload).await;
+        if let Err(error) = &ended {
+            tracing::warn!(key, upload = upload.0, %error, "an upload that is of no use could not be ended");
+        }
+        ended
     }
 
     async fn copy_parts(&self, from: &str, to: &str, source: &ObjectMeta, upload: &UploadId) -> Result<Vec<PartTag>, BucketError> {

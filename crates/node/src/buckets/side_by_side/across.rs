@@ -48,7 +48,7 @@ pub(super) async fn copy(
         Ok(()) => Err(error),
         Err(left) => {
             tracing::warn!(key = to, upload = upload.0, error = %left, "the upload of a failed copy could not be ended");
-            Err(left.leaves_upload().unwrap_or(error))
+            Err(error.leaving_upload(left))
         }
     }
 }

@@ -75,7 +75,7 @@ impl Member {
             BucketError::NotFound { key } => BucketError::NotFound { key: self.prefix.clone() + &key },
             BucketError::Precondition { key } => BucketError::Precondition { key: self.prefix.clone() + &key },
             BucketError::Forbidden { what } => BucketError::Forbidden { what: named(what) },
-            BucketError::Unended { what } => BucketError::Unended { what: named(what) },
+            BucketError::Unended { why } => BucketError::Unended { why: Box::new(self.outward(*why)) },
             BucketError::Refused { what } => BucketError::Refused { what: named(what) },
             BucketError::Nested { what } => BucketError::Nested { what: named(what) },
             BucketError::Corrupt { what } => BucketError::Corrupt { what: named(what) },
