@@ -35,10 +35,8 @@ impl Node {
             };
             let there = self.there(&begun.key).await.map_err(|error| bucket_refusal(&error))?;
             let end = match there.filter(|there| is_over && !self.was_there(ino, &begun.key, there)) {
-                Some(there) if !self.may_be_begun_twice(ino, &begun, &there).await.map_err(|error| bucket_refusal(&error))? => {
-                    self.end_of_put(ino, &begun, &there)
-                }
-                _ => None,
+                Some(there) => self.early_end(ino, &begun, &there).await.map_err(|error| bucket_refusal(&error))?,
+                None => None,
             };
             if end.is_none() {
                 late.push((ino, begun.key));
@@ -105,10 +103,12 @@ impl Node {
         is_home || self.replica.view().backing().is_to_be_deleted(key)
     }
 
-    /// A copy that is there was made in parts, maybe, and an earlier attempt at it has left an upload that nobody has heard of. The
-    /// file is whole where it was: nobody waits for this to be settled.
-    async fn may_be_begun_twice(self: &Rc<Self>, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Result<bool, BucketError> {
-        Ok(begun.upload.is_none() && self.is_copy_of_home(ino, begun, there).await?)
+    /// How a write ended whose object is there, unless that is a copy: one in parts may have been begun before, as an upload that nobody has
+    /// heard of and that is still to come. The file is whole where it was then, and nobody waits for this to be settled.
+    async fn early_end(self: &Rc<Self>, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Result<Option<BackingCommand>, BucketError> {
+        let end = self.end_of_put(ino, begun, there);
+        let may_come_twice = end.is_some() && begun.upload.is_none() && self.is_copy_of_home(ino, begun, there).await?;
+        Ok(end.filter(|_| !may_come_twice))
     }
 
     /// Of the file as it was when that began, or later. What others make of an object of before is theirs.
