@@ -8,7 +8,7 @@ mod sharing;
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
-use ebb_node::Options;
+use ebb_node::{Node, Options, Stopped};
 use ebb_sim::volume::rig;
 use ebb_sim::{DiskFaults, FaultPlan, Process, Rate, Slowness, World};
 use std::rc::Rc;
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 const FILES: usize = 24;
 const SEEDS: u64 = 8;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn name(file: usize) -> Name {
     Name::new(format!("file{file}").as_bytes()).unwrap()
@@ -31,10 +32,19 @@ async fn serve(world: &World) -> Process {
 }
 
 async fn serve_with(world: &World, options: Options) -> Process {
+    serve_one(world, options).await.0
+}
+
+async fn serve_one(world: &World, options: Options) -> (Process, Rc<Node>) {
     let process = world.machine("server").process("node");
     let node = rig::open(&process, &world.bucket(), &options).await.expect("the process lives").expect("the volume is there");
     rig::serve(&process, "server", &node).await;
-    process
+    (process, node)
+}
+
+/// In good order. A volume that is given back has nothing left that would be lost with its node.
+async fn stop((process, node): (Process, Rc<Node>)) -> Result<Stopped, RpcError> {
+    process.call(async move { node.stop(true).await }).await.expect("the process lives")
 }
 
 async fn attach(world: &World, machine: &str) -> (Process, Rc<Client>) {

@@ -132,6 +132,39 @@ fn an_open_that_is_refused_leaves_no_error_behind() {
     }
 }
 
+/// Situation: a client leaves that has a file open, and while that is made safe another one removes the file.
+/// Danger: who is leaving is given the file as one that has it open, and never gives it back.
+#[test]
+fn who_is_leaving_is_given_nothing() {
+    for (seed, pause) in (0..SEEDS).flat_map(|seed| (0..30).map(move |ms| (seed, Duration::from_millis(10 * ms)))) {
+        let world = World::new(seed);
+        run(seed, &world, async {
+            let node = serve_one(&world, options()).await;
+            let (left, holder) = attach(&world, "left").await;
+            let (right, remover) = attach(&world, "right").await;
+            let client = holder.clone();
+            let made = left.call(async move {
+                let (ino, _) = make(&client, 1).await;
+                client.open(ino).await.unwrap();
+                client.sync_fs().await.unwrap();
+            });
+            made.await.expect("the client lives");
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(200) };
+            world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+            let leaving = left.call(async move { holder.detach(PATIENCE).await });
+            let client = remover.clone();
+            let removing = async {
+                world.sleep(pause).await;
+                right.call(async move { client.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await.map(drop) }).await
+            };
+            assert_eq!(join(leaving, removing).await, (Some(Ok(())), Some(Ok(()))), "seed {seed}, {pause:?}");
+            world.set_faults(FaultPlan::default());
+            right.call(async move { remover.detach(PATIENCE).await }).await.expect("the client lives").unwrap();
+            assert_eq!(stop(node).await, Ok(Stopped::Released), "seed {seed}, {pause:?}: something stays");
+        });
+    }
+}
+
 /// Situation: a client asks to open a file that is gone, and before it has an answer somebody closes that inode, of which nothing
 /// is open. Danger: that takes what the open waits by, which fails with another error then.
 #[test]

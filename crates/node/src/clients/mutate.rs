@@ -529,7 +529,12 @@ impl Node {
     }
 
     fn holders_of(&self, state: &Partition, parent: Ino, name: &Name) -> Vec<SessionId> {
-        state.namespace().lookup(parent, name).map(|attr| self.attachments.holders(attr.ino)).unwrap_or_default()
+        state.namespace().lookup(parent, name).map(|attr| self.holders(state, attr.ino)).unwrap_or_default()
+    }
+
+    /// Who is to have an inode that loses its last name. A session that has ended has released everything, and gets nothing more.
+    pub(crate) fn holders(&self, state: &Partition, ino: Ino) -> Vec<SessionId> {
+        self.attachments.holders(ino).into_iter().filter(|session| state.sessions().get(*session).is_some()).collect()
     }
 
     /// A holder may have closed while the last name was being removed.

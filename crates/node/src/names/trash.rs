@@ -171,7 +171,7 @@ impl Node {
         self.commit_stamped(|state, stamp| {
             self.expect_running()?;
             is_there = state.namespace().trashed_inode(ino).is_some();
-            Ok(Command::Purge { ino, holders: self.attachments.holders(ino), stamp })
+            Ok(Command::Purge { ino, holders: self.holders(state, ino), stamp })
         })
         .await?;
         self.recheck_holders(Some(ino)).await?;

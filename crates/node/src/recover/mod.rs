@@ -304,7 +304,7 @@ impl Node {
     }
 
     /// Clients of before the restart have their whole term to come back, unless they lived
-    /// in the node's own process, which only one can have outlived.
+    /// in the node's own process, which only one can have outlived. What ended sessions were given while they ended is released.
     async fn resume_sessions(&self) -> Result<(), RpcError> {
         let now = self.ports.clock.monotonic();
         let sessions: Vec<SessionId> = self.replica.view().sessions().iter().map(|(session, _)| session).collect();
@@ -314,6 +314,15 @@ impl Node {
             } else {
                 self.attachments.await_return(session, now);
             }
+        }
+        let held_by_nobody: Vec<(SessionId, Ino)> = {
+            let state = self.replica.view();
+            let is_over = |session: &SessionId| state.sessions().get(*session).is_none();
+            let orphans = state.namespace().orphans();
+            orphans.flat_map(|(ino, holders)| holders.filter(is_over).map(move |session| (session, ino)).collect::<Vec<_>>()).collect()
+        };
+        for (session, ino) in held_by_nobody {
+            self.commit(Command::Release { session, ino }).await?;
         }
         Ok(())
     }
