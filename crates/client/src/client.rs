@@ -191,7 +191,7 @@ impl Client {
             requests: RefCell::new(requests),
             in_doubt: RefCell::default(),
             asked: Cell::new(attached.start),
-            told: Cell::new(attached.start),
+            told: Cell::new((attached.session, attached.start)),
             holds,
             locks,
             caching: Caching::new(attached.sole),
@@ -406,8 +406,8 @@ pub(crate) struct Shared {
     pub(crate) in_doubt: RefCell<BTreeMap<TxId, InDoubt>>,
     /// The run of the node that has been asked for what earlier ones left in doubt.
     pub(crate) asked: Cell<u64>,
-    /// The run of the node that knows what is open and lent.
-    pub(crate) told: Cell<u64>,
+    /// The session, and the run of the node, that know what is open and lent.
+    pub(crate) told: Cell<(SessionId, u64)>,
     pub(crate) holds: Holds,
     pub(crate) locks: Locks,
     pub(crate) errors: Errors,

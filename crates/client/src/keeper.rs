@@ -250,13 +250,16 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         shared.asked.set(now.start);
     }
     declare_opens(shared, now.session, IfRefused::Stale).await?;
-    if shared.told.get() != now.start {
-        shared.borrow_again().await;
+    let told = shared.told.get();
+    if told != (now.session, now.start) {
+        if told.1 != now.start {
+            shared.borrow_again().await;
+        }
         if !shared.is_taking_up() {
             // It may know from its log of what was closed since.
             insist(shared, Request::Told { session: now.session }).await?;
         }
-        shared.told.set(now.start);
+        shared.told.set((now.session, now.start));
     }
     match fresh {
         true => shared.unsucceedable(),

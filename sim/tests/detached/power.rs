@@ -439,10 +439,11 @@ fn what_an_answer_has_shown_is_repeated_before_it() {
 }
 
 /// A file is cut after its name is gone, and closed; the power is cut before any of that is forced. The client asks for all
-/// of it again, and has nothing open by then: nothing of it is refused, and nothing of the file stays.
+/// of it again, under its session or, if that is over when it comes back, under another one, and has nothing open by then: nothing of it
+/// is refused, and nothing of the file stays.
 #[test]
 fn what_was_done_to_a_file_without_a_name_is_repeated_though_it_is_closed() {
-    for seed in 0..SEEDS {
+    for (seed, away) in (0..SEEDS).flat_map(|seed| [(seed, Duration::ZERO), (seed, Duration::from_secs(300))]) {
         let world = World::new(seed);
         run(seed, &world, async {
             serve(&world).await;
@@ -460,9 +461,14 @@ fn what_was_done_to_a_file_without_a_name_is_repeated_though_it_is_closed() {
             });
             let ino = made.await.expect("the client lives");
             world.machine("server").power_cut();
-            serve(&world).await;
-            let found = process.call(async move { (client.sync_fs().await, client.getattr(ino).await) });
-            assert_eq!(found.await.expect("the client lives"), (Ok(()), Err(FsError::Stale)), "seed {seed}");
+            world.net().partition("desk", "server");
+            let node = serve_one(&world, options()).await;
+            world.sleep(away).await;
+            world.net().heal();
+            let found = process.call(async move { (client.sync_fs().await, client.getattr(ino).await, client.detach(PATIENCE).await) });
+            let expected = (Ok(()), Err(FsError::Stale), Ok(()));
+            assert_eq!(found.await.expect("the client lives"), expected, "seed {seed}, away for {away:?}");
+            assert_eq!(stop(node).await, Ok(Stopped::Released), "seed {seed}, away for {away:?}: something stays");
         });
     }
 }

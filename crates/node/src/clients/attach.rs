@@ -57,6 +57,10 @@ impl Node {
         let sole = self.attachments.is_alone(session);
         let shares = !sole && (!returns || self.attachments.shares(session));
         self.attachments.insert(session, self.ports.clock.monotonic(), read_only, shares);
+        if known.is_none() && previous.is_some() {
+            // It repeats what it was answered under the session before.
+            self.attachments.has_to_tell(session);
+        }
         if !sole {
             // From now on nothing is answered before it is safe; what was before is made so.
             self.force_all().await?;

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub struct Attachments {
     table: RefCell<BTreeMap<SessionId, Attachment>>,
     opens: RefCell<BTreeMap<Ino, BTreeMap<SessionId, u32>>>,
+    /// Sessions whose clients come from before, and have still to tell what they have open.
+    to_tell: RefCell<BTreeSet<SessionId>>,
     /// Sessions for which bytes are being overwritten, and how often.
     overwriting: RefCell<BTreeMap<SessionId, u32>>,
     /// Reads that wait for a bucket, in the order in which they began to: since when.
@@ -33,8 +35,6 @@ struct Attachment {
     /// Of a session of before a restart: its client has not come back yet, or has still to
     /// repeat what the node may have lost.
     awaited: bool,
-    /// Of a session of before a restart: its client has still to tell what it has open.
-    tells: bool,
     /// It is about to be closed for good.
     ending: bool,
     /// The one that it attached over last: what an earlier one still brings is of the past.
@@ -107,7 +107,6 @@ impl Attachment {
             shares,
             asked_to_share: None,
             awaited: false,
-            tells: false,
             ending: false,
             connection,
             mailbox,
@@ -155,7 +154,8 @@ impl Attachments {
     /// A session of before a restart, whose client has its term to come back. Until then it
     /// counts as one that caches.
     pub fn await_return(&self, session: SessionId, now: Duration) {
-        self.enter(session, Attachment { awaited: true, tells: true, ..Attachment::new(now, false, false) });
+        self.has_to_tell(session);
+        self.enter(session, Attachment { awaited: true, ..Attachment::new(now, false, false) });
     }
 
     /// What the session has not been told yet it is still to be told.
@@ -165,7 +165,6 @@ impl Attachments {
             attachment.mailbox = before.mailbox;
             (attachment.lives, attachment.untold) = (before.lives, before.untold);
             attachment.awaited |= before.awaited;
-            attachment.tells |= before.tells;
         }
         table.insert(session, attachment);
     }
@@ -223,6 +222,7 @@ impl Attachments {
     /// Forgets the session.
     pub fn remove(&self, session: SessionId) {
         self.table.borrow_mut().remove(&session);
+        self.to_tell.borrow_mut().remove(&session);
         self.opens.borrow_mut().retain(|_, holders| {
             holders.remove(&session);
             !holders.is_empty()
@@ -442,24 +442,26 @@ impl Attachments {
         true
     }
 
+    /// The client has things open that this node, or this session, knows nothing of yet.
+    pub fn has_to_tell(&self, session: SessionId) {
+        self.to_tell.borrow_mut().insert(session);
+    }
+
     /// The client has told everything that it has open.
     pub fn has_told(&self, session: SessionId) {
-        if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
-            attachment.tells = false;
-        }
+        self.to_tell.borrow_mut().remove(&session);
     }
 
     /// Who has it open, or may have: what is removed once more after a restart is there for what was done to it without a name.
     pub fn holders(&self, ino: Ino) -> Vec<SessionId> {
-        let opens = self.opens.borrow();
-        let holds = |session: &SessionId| opens.get(&ino).is_some_and(|holders| holders.contains_key(session));
-        let table = self.table.borrow();
-        table.iter().filter(|(session, attachment)| attachment.tells || holds(session)).map(|(session, _)| *session).collect()
+        let (opens, to_tell) = (self.opens.borrow(), self.to_tell.borrow());
+        let told = opens.get(&ino).into_iter().flat_map(BTreeMap::keys).filter(|session| !to_tell.contains(session));
+        told.chain(&*to_tell).copied().collect()
     }
 
     /// The session has it open, or may have.
     pub fn may_hold(&self, session: SessionId, ino: Ino) -> bool {
-        self.holds(session, ino) || self.table.borrow().get(&session).is_some_and(|attachment| attachment.tells)
+        self.to_tell.borrow().contains(&session) || self.holds(session, ino)
     }
 
     /// Anybody has it open.
