@@ -40,6 +40,7 @@ struct Shared {
     requests: RefCell<BTreeMap<&'static str, u64>>,
     forbidden_until: Cell<Duration>,
     aborts_forbidden: Cell<bool>,
+    changes_forbidden: Cell<bool>,
     gone_until: Cell<Duration>,
     uplink: Line,
     downlink: Line,
@@ -89,6 +90,7 @@ impl SimBucket {
                 requests: RefCell::default(),
                 forbidden_until: Cell::new(Duration::ZERO),
                 aborts_forbidden: Cell::new(false),
+                changes_forbidden: Cell::new(false),
                 gone_until: Cell::new(Duration::ZERO),
                 uplink: Line::default(),
                 downlink: Line::default(),
@@ -145,6 +147,11 @@ impl SimBucket {
     /// Everything is allowed but to end uploads.
     pub fn forbid_aborts(&self) {
         self.shared.aborts_forbidden.set(true);
+    }
+
+    /// Nothing may be changed from now on, or everything again.
+    pub fn forbid_changes(&self, forbidden: bool) {
+        self.shared.changes_forbidden.set(forbidden);
     }
 
     /// Gives no more entries of a listing at one time.
@@ -244,7 +251,7 @@ impl SimBucket {
         if outage(plan.gone, gone_until) {
             return Fate::Refused(unavailable(what, "connection refused"));
         }
-        if outage(plan.forbidden, forbidden_until) {
+        if outage(plan.forbidden, forbidden_until) || changes && self.shared.changes_forbidden.get() {
             return Fate::Refused(BucketError::Forbidden { what: what.to_owned() });
         }
         if rng.chance(plan.unavailable) {

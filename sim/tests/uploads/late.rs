@@ -476,6 +476,45 @@ fn who_may_not_end_uploads_goes_on() {
     }
 }
 
+/// Situation: a bucket turns read-only while a large file is sent there, and later it may be changed again.
+/// Danger: the upload that could not be completed, and could not be ended, is forgotten, and paid for.
+#[test]
+fn a_bucket_that_turns_read_only_keeps_no_upload() {
+    for (seed, ends) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let world = World::new(seed);
+        let bucket = world.bucket();
+        let process = world.machine("a").process_on("node", "data");
+        let (port, inner) = (process.bucket(&bucket), process.clone());
+        let flushing = process.call(async move {
+            let (node, client) = start(inner, port).await;
+            make(&client, "large", 17).await;
+            // It may say that it is forbidden.
+            let _ = client.admin(AdminRequest::Flush { path: vec![] }).await;
+            if ends {
+                end(node, client).await;
+            } else {
+                node.ports().clock.sleep(Duration::from_secs(60)).await;
+                flush(&client).await;
+            }
+        });
+        let forbidding = async {
+            asked(&world, &bucket, "upload_part", 2).await;
+            bucket.forbid_changes(true);
+            world.sleep(Duration::from_secs(30)).await;
+            if !ends {
+                bucket.forbid_changes(false);
+            }
+        };
+        let (flushed, ()) = world.run(futures_util::future::join(flushing, forbidding)).unwrap();
+        flushed.expect("the process lives");
+        process.kill();
+        bucket.forbid_changes(false);
+        flush_anew(&world, &bucket);
+        assert_eq!(bucket.unfinished_uploads(), [], "seed {seed}, the node ends: {ends}");
+        assert_eq!(bucket.objects()["large"].body.len(), 17 << 20, "seed {seed}, the node ends: {ends}");
+    }
+}
+
 /// Situation: the deletion of a removed directory's marker gets no answer, is repeated, and has its effect once more later; meanwhile a
 /// directory of that name is made again. Danger: the marker of the new one goes, and with it the directory, for whoever sees keys only.
 #[test]

@@ -4,8 +4,10 @@
 //! found out here still holds when the mutation is applied.
 
 use crate::Node;
+use crate::buckets::head::Tenure;
 use crate::buckets::side_by_side;
 use ebb_model::*;
+use std::rc::Rc;
 
 /// The buckets of a volume: its root bucket, then its members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -21,6 +23,13 @@ impl Node {
     }
 
     /// The bucket that a key is in.
+    pub(crate) fn tenure_of(&self, side: Side) -> Option<&Rc<Tenure>> {
+        match side {
+            Side::ROOT => self.tenure.as_ref(),
+            Side(member) => self.members[member - 1].tenure(),
+        }
+    }
+
     pub(crate) fn side_of_key(&self, key: &str) -> Side {
         match side_by_side::member_of(&self.members, key) {
             None => Side::ROOT,

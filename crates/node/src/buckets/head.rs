@@ -253,6 +253,11 @@ impl Tenure {
         self.late_until
     }
 
+    /// When the head was last asked for to be written, and was.
+    pub fn renewed(&self) -> Duration {
+        self.renewed.get()
+    }
+
     /// Who has taken the volume from this node.
     pub fn lost_to(&self) -> Option<String> {
         self.lost_to.borrow().clone()

@@ -5,6 +5,7 @@ use crate::Node;
 use crate::buckets::ask::Backoff;
 use crate::buckets::head::{LATE_EFFECT, Tenure};
 use crate::buckets::side_by_side::Member;
+use crate::flush::POLL;
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use ebb_ports::{BucketError, PortFuture, UploadId};
@@ -213,10 +214,21 @@ impl Node {
                 Err(unclear @ BucketError::Unknown { .. }) => return Err(unclear),
                 Err(error) => tracing::warn!(key, %error, "an upload that nobody will complete may be left open"),
             }
-            // Where nothing at all is allowed for a while, that is waited for.
-            if let Err(unclear @ BucketError::Unknown { .. }) = self.persist(key, || self.bucket().head(key)).await {
-                return Err(unclear);
+            // Where nothing may be changed for a while, that is waited for.
+            self.await_renewal(key).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the head of the key's bucket is written once more, which this node does all the time. An error says that it stops.
+    async fn await_renewal(&self, key: &str) -> Result<(), BucketError> {
+        let now = self.ports.clock.monotonic();
+        let Some(tenure) = self.tenure_of(self.side_of_key(key)) else { return Ok(()) };
+        while tenure.renewed() <= now {
+            if self.is_stopping() {
+                return Err(BucketError::Unknown { what: format!("{key} is left to the next start") });
             }
+            self.ports.clock.sleep(POLL).await;
         }
         Ok(())
     }
