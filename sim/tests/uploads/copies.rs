@@ -255,11 +255,13 @@ fn a_copy_that_nobody_heard_of_is_known_where_nobody_may_end_uploads() {
     }
 }
 
-/// Situation: others' object stands where a file is to be, and is long; nobody hears of the upload that is to keep it beside.
+/// Situation: others' object stands where a file is to be, and is long; nobody hears of the upload that is to keep it beside, and then the
+/// node may be killed.
 /// Danger: that upload stays open for ever.
 #[test]
 fn what_is_kept_beside_leaves_no_upload() {
-    for seed in 0..12 {
+    let kills = [None, Some(1), Some(30), Some(2000)];
+    for (seed, killed_ms) in (0..12).flat_map(|seed| kills.map(|killed_ms| (seed, killed_ms))) {
         let world = World::new(seed);
         let bucket = world.bucket();
         bucket.copy_in_parts();
@@ -279,14 +281,21 @@ fn what_is_kept_beside_leaves_no_upload() {
         let losing = async {
             asked(&world, &bucket, "upload_begin", 1).await;
             world.set_faults(late());
-            world.sleep(Duration::from_millis(50)).await;
+            world.sleep(Duration::from_millis(killed_ms.unwrap_or(50).min(50))).await;
             world.set_faults(FaultPlan::default());
+            if let Some(after) = killed_ms {
+                world.sleep(Duration::from_millis(after)).await;
+                process.kill();
+            }
         };
         let (flushed, ()) = world.run(join(flushing, losing)).unwrap();
-        flushed.expect("the process lives");
+        assert_eq!(flushed.is_none(), killed_ms.is_some());
+        process.kill();
+        flush_anew(&world, &bucket);
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
-        assert_eq!(bucket.unfinished_uploads(), [], "seed {seed}");
-        assert_eq!(bucket.objects().into_iter().filter(|(_, object)| object.body.len() == 1 << 20).count(), 1, "seed {seed}");
+        let case = format!("seed {seed}, killed after {killed_ms:?} ms");
+        assert_eq!(bucket.unfinished_uploads(), [], "{case}");
+        assert_eq!(bucket.objects().into_iter().filter(|(_, object)| object.body.len() == 1 << 20).count(), 1, "{case}");
     }
 }
 

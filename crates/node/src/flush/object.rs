@@ -191,12 +191,14 @@ impl Node {
             let aside = &keys::aside(key, ebb_format::crc32c(found.etag.0.as_bytes()), number);
             if let Some(there) = self.there(aside).await? {
                 if self.is_copy((key, found), (aside, &there)).await? {
-                    return Ok(());
+                    return self.abort_unheard(aside, None).await;
                 }
                 // Of another conflict, or others have changed it.
                 continue;
             }
             tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
+            // A run of before may have begun to copy it in parts.
+            self.abort_unheard(aside, None).await?;
             return self.copy_object((key, &found.etag), aside, Condition::Absent).await.map(drop);
         }
         Err(BucketError::Unavailable { what: format!("{key} has {MAX_ASIDE} versions of others beside it"), retry_after: None })
