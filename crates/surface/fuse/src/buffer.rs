@@ -1,7 +1,7 @@
 //! Memory for messages of the kernel.
 
-use crate::init::MAX_WRITE_BYTES;
 use bytes::Bytes;
+use ebb_model::MAX_IO_BYTES;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -61,14 +61,14 @@ pub(crate) fn share(buffer: &mut Buffer, len: usize) -> Option<Bytes> {
 }
 
 /// A request of the largest size with room for its header and arguments.
-const BUFFER_BYTES: usize = MAX_WRITE_BYTES as usize + 4096;
+const BUFFER_BYTES: usize = MAX_IO_BYTES + 4096;
 
 /// Buffers kept for reuse: as many large writes as one thread keeps in the air; fresh
 /// memory costs as much in page faults as copying the payload would.
-const KEPT_BUFFERS: usize = 16;
+const KEPT_BUFFERS: usize = 8;
 
 /// Messages from this size on are handed on where they lie: the two largest powers of two that are written, with their headers.
-const SHARED_FROM_BYTES: usize = MAX_WRITE_BYTES as usize / 2;
+const SHARED_FROM_BYTES: usize = MAX_IO_BYTES / 2;
 
 #[cfg(test)]
 mod tests {

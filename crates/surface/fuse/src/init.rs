@@ -1,7 +1,7 @@
 //! What is agreed with the kernel at the start of a connection.
 
 use crate::abi::{self, init};
-use ebb_model::MAX_IO_BYTES;
+use crate::request_size::RequestSize;
 use zerocopy::FromBytes;
 
 /// What is asked for where the kernel offers it.
@@ -116,8 +116,8 @@ pub(crate) enum Answer {
 }
 
 /// `body` is INIT without its header; `None` if it is not one. `also` is what this mount wants
-/// beside [`WANTED`].
-pub(crate) fn negotiate(body: &[u8], also: u64) -> Option<(Answer, abi::InitOut)> {
+/// beside [`WANTED`], and `size` what it lets requests carry.
+pub(crate) fn negotiate(body: &[u8], also: u64, size: RequestSize) -> Option<(Answer, abi::InitOut)> {
     let (offer, rest) = abi::InitIn::read_from_prefix(body).ok()?;
     let mut out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
     if offer.major > abi::MAJOR {
@@ -137,28 +137,13 @@ pub(crate) fn negotiate(body: &[u8], also: u64) -> Option<(Answer, abi::InitOut)
     out.flags2 = (agreed.flags >> 32) as u32;
     out.max_background = MAX_BACKGROUND;
     out.congestion_threshold = MAX_BACKGROUND / 4 * 3;
-    out.max_write = MAX_WRITE_BYTES;
-    out.max_pages = max_pages(page_bytes());
+    out.max_write = size.write_bytes;
+    out.max_pages = size.pages;
     out.time_gran = 1;
     if agreed.has(init::PASSTHROUGH) {
         out.max_stack_depth = STACK_DEPTH;
     }
     Some((Answer::Agreed(agreed), out))
-}
-
-/// In one WRITE: the largest power of two that the kernel's pages hold from wherever in a page it begins. What
-/// begins inside a block leaves that without a checksum until it is sent, and what is written in other
-/// lengths is kept in small folios, of which who maps the file has each mapped by itself.
-pub(crate) const MAX_WRITE_BYTES: u32 = MAX_IO_BYTES as u32 / 2;
-
-/// What a slot of a ring must hold is the larger of this and `max_write`.
-fn max_pages(page_bytes: usize) -> u16 {
-    (MAX_IO_BYTES / page_bytes).max(1) as u16
-}
-
-fn page_bytes() -> usize {
-    // SAFETY: asks for a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 /// Read-ahead and asynchronous requests that the kernel keeps in the air: what hides the
@@ -170,6 +155,8 @@ mod tests {
     use super::*;
     use zerocopy::IntoBytes;
 
+    const SIZE: RequestSize = RequestSize { pages: 257, write_bytes: 1 << 20 };
+
     fn offer(major: u32, minor: u32, flags: u64) -> Vec<u8> {
         let head = abi::InitIn { major, minor, max_readahead: 131072, flags: flags as u32 };
         [head.as_bytes(), ((flags >> 32) as u32).as_bytes(), &[0; 44]].concat()
@@ -177,39 +164,34 @@ mod tests {
 
     #[test]
     fn a_new_kernel_gives_what_is_wanted_and_no_more() {
-        let (answer, out) = negotiate(&offer(7, 99, u64::MAX), 0).unwrap();
+        let (answer, out) = negotiate(&offer(7, 99, u64::MAX), 0, SIZE).unwrap();
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED }));
         assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED);
-        assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 512 << 10, 256));
+        assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 1 << 20, 257));
         assert_eq!(out.max_stack_depth, 0);
-    }
-
-    #[test]
-    fn pages_are_counted_in_their_own_size() {
-        assert_eq!([4096, 16 << 10, 64 << 10].map(max_pages), [256, 64, 16]);
     }
 
     /// Stacking changes what can be mounted on top, so it is not asked for unasked.
     #[test]
     fn passthrough_is_for_mounts_that_want_it() {
-        let (answer, out) = negotiate(&offer(7, 45, u64::MAX), init::PASSTHROUGH).unwrap();
+        let (answer, out) = negotiate(&offer(7, 45, u64::MAX), init::PASSTHROUGH, SIZE).unwrap();
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED | init::PASSTHROUGH }));
         assert_eq!(out.max_stack_depth, STACK_DEPTH);
-        let (_, out) = negotiate(&offer(7, 45, !init::PASSTHROUGH), init::PASSTHROUGH).unwrap();
+        let (_, out) = negotiate(&offer(7, 45, !init::PASSTHROUGH), init::PASSTHROUGH, SIZE).unwrap();
         assert_eq!(out.max_stack_depth, 0);
     }
 
     #[test]
     fn a_mount_may_want_more() {
         let locks = init::POSIX_LOCKS | init::FLOCK_LOCKS;
-        let (_, out) = negotiate(&offer(7, 45, u64::MAX), locks).unwrap();
+        let (_, out) = negotiate(&offer(7, 45, u64::MAX), locks, SIZE).unwrap();
         assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED | locks);
     }
 
     #[test]
     fn the_oldest_kernel_has_no_upper_flags() {
         let offered = init::ASYNC_READ | init::MAX_PAGES | init::HAS_RESEND;
-        let (answer, out) = negotiate(&offer(7, abi::MINOR_LEAST, offered), 0).unwrap();
+        let (answer, out) = negotiate(&offer(7, abi::MINOR_LEAST, offered), 0, SIZE).unwrap();
         let flags = init::ASYNC_READ | init::MAX_PAGES;
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR_LEAST, flags }));
         assert_eq!(out.flags2, 0);
@@ -217,10 +199,10 @@ mod tests {
 
     #[test]
     fn other_versions() {
-        assert_eq!(negotiate(&offer(8, 0, 0), 0).unwrap().0, Answer::Again);
-        assert_eq!(negotiate(&offer(7, 30, u64::MAX), 0).unwrap().0, Answer::TooOld { major: 7, minor: 30 });
-        assert_eq!(negotiate(&offer(6, 99, 0), 0).unwrap().0, Answer::TooOld { major: 6, minor: 99 });
-        assert!(negotiate(&offer(7, 40, init::INIT_EXT)[..16], 0).is_none());
-        assert!(negotiate(&[0; 15], 0).is_none());
+        assert_eq!(negotiate(&offer(8, 0, 0), 0, SIZE).unwrap().0, Answer::Again);
+        assert_eq!(negotiate(&offer(7, 30, u64::MAX), 0, SIZE).unwrap().0, Answer::TooOld { major: 7, minor: 30 });
+        assert_eq!(negotiate(&offer(6, 99, 0), 0, SIZE).unwrap().0, Answer::TooOld { major: 6, minor: 99 });
+        assert!(negotiate(&offer(7, 40, init::INIT_EXT)[..16], 0, SIZE).is_none());
+        assert!(negotiate(&[0; 15], 0, SIZE).is_none());
     }
 }

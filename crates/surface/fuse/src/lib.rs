@@ -35,6 +35,7 @@ mod passthrough;
 mod profile;
 mod reply;
 mod request;
+mod request_size;
 mod ring;
 mod session;
 mod succession;

@@ -2,6 +2,7 @@
 
 use crate::abi::init;
 use crate::mountinfo::{self, DeviceId, Mounted};
+use crate::request_size::RequestSize;
 use crate::{AccessRule, AccessTimes, Consistency, MountOptions, MountOptionsError, Negotiated, fusermount};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -67,6 +68,7 @@ pub struct Mount {
     pub(crate) read_ahead_bytes: u32,
     /// Flags of INIT that not every mount wants.
     pub(crate) wants: u64,
+    pub(crate) size: RequestSize,
 }
 
 impl Mount {
@@ -77,6 +79,7 @@ impl Mount {
             return Err(MountError::RingWithLocks);
         }
         let path = clear(point)?;
+        let size = if options.io_uring { RequestSize::of_a_ring() } else { RequestSize::of_this_kernel() };
         let device = match is_root() {
             true => mount_directly(&path, options)?,
             false => fusermount::mount(&path, options)?,
@@ -106,7 +109,7 @@ impl Mount {
         if options.consistency == Consistency::Strong {
             wants |= init::EXPLICIT_INVAL_DATA;
         }
-        Ok(Mount { device, point, read_ahead_bytes: options.read_ahead_bytes, wants })
+        Ok(Mount { device, point, read_ahead_bytes: options.read_ahead_bytes, wants, size })
     }
 
     pub fn path(&self) -> &Path {

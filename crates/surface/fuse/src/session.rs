@@ -13,6 +13,7 @@ use crate::lines::{Came, Lines};
 use crate::mount::{LeftMount, MountPoint};
 use crate::notify::Telling;
 use crate::reply::Responder;
+use crate::request_size::RequestSize;
 use crate::ring::Ring;
 use crate::succession::Succession;
 use crate::{
@@ -87,9 +88,9 @@ pub struct Session {
 impl Session {
     /// Needs a tokio runtime with I/O and time.
     pub async fn start(mount: Mount) -> Result<Session, SessionError> {
-        let Mount { device, point, read_ahead_bytes, wants } = mount;
+        let Mount { device, point, read_ahead_bytes, wants, size } = mount;
         let device = Rc::new(Device::new(device)?);
-        let negotiated = initialise(&device, wants).await?;
+        let negotiated = initialise(&device, wants, size).await?;
         if wants & !negotiated.flags & abi::init::OVER_IO_URING != 0 {
             return Err(SessionError::NoRing);
         }
@@ -333,7 +334,7 @@ pub(crate) struct Desk {
 }
 
 /// Answers INIT.
-async fn initialise(device: &Rc<Device>, wants: u64) -> Result<Negotiated, SessionError> {
+async fn initialise(device: &Rc<Device>, wants: u64, size: RequestSize) -> Result<Negotiated, SessionError> {
     let mut buffer = BufferPool::default().take();
     loop {
         let len = match device.receive(buffer.as_mut())? {
@@ -346,7 +347,7 @@ async fn initialise(device: &Rc<Device>, wants: u64) -> Result<Negotiated, Sessi
         };
         let message = buffer.bytes(0..len);
         let (header, body) = abi::InHeader::read_from_prefix(message).map_err(|_| SessionError::Protocol("short message"))?;
-        let Some((answer, out)) = negotiate(body, wants).filter(|_| header.opcode == abi::INIT) else {
+        let Some((answer, out)) = negotiate(body, wants, size).filter(|_| header.opcode == abi::INIT) else {
             return Err(SessionError::Protocol("the first request is not INIT"));
         };
         if let Answer::TooOld { major, minor } = answer {

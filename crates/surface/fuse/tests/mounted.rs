@@ -66,7 +66,10 @@ fn large_files_pass_in_large_requests() {
     let before = mount.tree().requests;
     fs::write(mount.path("big"), &content).unwrap();
     let written = mount.tree().requests - before;
-    assert!(written < 28, "9 MB took {written} requests: they are not of 512 KiB");
+    // Root has raised the kernel's limit, where there is one, by the page that was missing.
+    let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").map_or(256, |said| said.trim().parse().unwrap());
+    let (most, kib) = if limit > 256 { (18, 1024) } else { (28, 512) };
+    assert!(written < most, "9 MB took {written} requests: they are not of {kib} KiB");
     let before = mount.tree().requests;
     assert_eq!(fs::read(mount.path("big")).unwrap(), content);
     let read = mount.tree().requests - before;

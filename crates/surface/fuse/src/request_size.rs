@@ -1,0 +1,75 @@
+//! How much one request carries.
+
+use ebb_model::MAX_IO_BYTES;
+use std::fs;
+use tracing::debug;
+
+/// What the kernel is told at INIT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RequestSize {
+    pub pages: u16,
+    pub write_bytes: u32,
+}
+
+impl RequestSize {
+    /// In one WRITE: the largest power of two that the kernel's pages hold from wherever in a page it begins. What
+    /// begins inside a block leaves that without a checksum until it is sent, and what is written in other
+    /// lengths, or smaller ones, is kept in small folios, of which who maps the file has each mapped by itself.
+    pub fn within(most_pages: usize, page_bytes: usize) -> RequestSize {
+        let wanted = pages_from_anywhere(page_bytes);
+        let write_bytes = if most_pages >= wanted { MAX_IO_BYTES } else { MAX_IO_BYTES / 2 };
+        RequestSize { pages: most_pages.clamp(1, wanted) as u16, write_bytes: write_bytes as u32 }
+    }
+
+    /// Requests that come through a [ring](crate::ring): what a slot of it holds is the larger of the two.
+    pub fn of_a_ring() -> RequestSize {
+        RequestSize::within(MAX_IO_BYTES / page_bytes(), page_bytes())
+    }
+
+    /// Of mounts that are made from now on. The kernel's own limit is one page too few, and root raises it by that one;
+    /// whoever has set another one meant it.
+    pub fn of_this_kernel() -> RequestSize {
+        let wanted = pages_from_anywhere(page_bytes());
+        let limit = limit_pages();
+        if limit == KERNEL_DEFAULT_PAGES && wanted > limit {
+            if let Err(failure) = fs::write(LIMIT, wanted.to_string()) {
+                debug!(LIMIT, %failure, "the kernel's limit of pages in a request stays as it is");
+            }
+        }
+        RequestSize::within(limit_pages(), page_bytes())
+    }
+}
+
+/// As many as [`MAX_IO_BYTES`] can touch.
+fn pages_from_anywhere(page_bytes: usize) -> usize {
+    MAX_IO_BYTES / page_bytes + 1
+}
+
+/// Kernels before Linux 6.13 have no setting and that limit.
+fn limit_pages() -> usize {
+    let said = fs::read_to_string(LIMIT).ok().and_then(|said| said.trim().parse().ok());
+    said.unwrap_or(KERNEL_DEFAULT_PAGES)
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+const KERNEL_DEFAULT_PAGES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_carries_a_power_of_two_from_anywhere_in_a_page() {
+        let size = |pages, write_bytes| RequestSize { pages, write_bytes };
+        assert_eq!(
+            [1, 256, 257, 65535].map(|most| RequestSize::within(most, 4096)),
+            [size(1, 512 << 10), size(256, 512 << 10), size(257, 1 << 20), size(257, 1 << 20)]
+        );
+        assert_eq!([256, 16].map(|most| RequestSize::within(most, 64 << 10)), [size(17, 1 << 20), size(16, 512 << 10)]);
+    }
+}
