@@ -5,6 +5,8 @@
 //!   state and the command.
 //! - A command that is refused changes nothing but the session table (O-59).
 //! - `applied` is the index of the last command applied; indices have no gaps.
+//! - What a command changes of the namespace is there at once. The bucket's side may be behind it, and what the node has of
+//!   files that have gone, until [`Partition::catch_up`]: nobody asks for either before.
 //! - Every version in the state is at most `version`.
 
 mod rebuild;
@@ -28,6 +30,8 @@ pub struct Partition {
     backing: Backing,
     applied: LogIndex,
     version: Version,
+    /// What is to follow these does not yet.
+    behind: Vec<Change>,
 }
 
 /// A part of a partition, as snapshots carry it.
@@ -77,6 +81,7 @@ impl Partition {
             backing,
             applied: LogIndex(0),
             version: Version(0),
+            behind: Vec::new(),
         }
     }
 
@@ -111,7 +116,7 @@ impl Partition {
             return Err(Inconsistent { problems: vec![format!("there are {} positions", positions.len())] });
         };
         let namespace = Namespace::from_items(names)?;
-        let partition = Partition { namespace, sessions, extents, backing, applied, version };
+        let partition = Partition { namespace, sessions, extents, backing, applied, version, behind: Vec::new() };
         let problems = partition.check();
         if problems.is_empty() { Ok(partition) } else { Err(Inconsistent { problems }) }
     }
@@ -142,6 +147,7 @@ impl Partition {
     }
 
     pub fn backing(&self) -> &Backing {
+        assert!(!self.is_behind(), "the bucket's side is asked before it follows");
         &self.backing
     }
 
@@ -176,6 +182,28 @@ impl Partition {
     }
 
     pub fn apply(&mut self, index: LogIndex, command: &Command) -> Applied {
+        let applied = self.apply_ahead(index, command);
+        self.catch_up();
+        applied
+    }
+
+    pub fn is_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// The rest of what [`Partition::apply_ahead`] has begun.
+    pub fn catch_up(&mut self) {
+        for change in std::mem::take(&mut self.behind) {
+            self.backing.observe(&change, &self.namespace);
+            if let Change::Gone { .. } = change {
+                self.extents.observe(&change);
+            }
+        }
+    }
+
+    /// As [`Partition::apply`], as far as an answer needs it.
+    pub fn apply_ahead(&mut self, index: LogIndex, command: &Command) -> Applied {
+        self.catch_up();
         assert_eq!(index.0, self.applied.0 + 1, "log indices have no gaps");
         self.applied = index;
         let mut changes = Vec::new();
@@ -263,6 +291,7 @@ impl Partition {
         {
             attr.hole_bytes = self.hole_bytes(attr);
         }
+        self.behind = changes;
         Applied { answer, touched, names, effects }
     }
 
@@ -315,12 +344,11 @@ impl Partition {
         }
     }
 
-    /// Lets extents and backing follow what happened in the namespace, in order. `touched`
+    /// Lets extents of files that are there follow what happened in the namespace, in order. `touched`
     /// are inodes that changed without the namespace having been asked to.
     fn observe(&mut self, changes: &[Change], mut touched: Vec<Ino>) -> (Vec<Ino>, Vec<Effect>) {
         let mut effects = Vec::new();
         for change in changes {
-            self.backing.observe(change, &self.namespace);
             if let Change::Zeroed { ino, range, .. } = change {
                 let runs = self.extents.resident_runs(*ino, extent::whole_blocks(range.start, range.end - range.start));
                 effects.extend(runs.into_iter().map(|blocks| Effect::Punch { ino: *ino, blocks }));
@@ -328,15 +356,14 @@ impl Partition {
             if let Change::Written { ino, packed: Some(range), .. } = *change {
                 effects.extend(self.vacated(ino, Some(range)));
             }
-            if let Change::Gone { ino, .. } = *change
-                && let Some(range) = self.extents.packed(ino)
-            {
-                effects.push(Effect::Vacate { range });
+            touched.extend(change.inodes());
+            if let Change::Gone { ino, .. } = *change {
+                effects.extend(self.vacated(ino, None));
+                effects.push(Effect::Drop { ino });
+                continue;
             }
             self.extents.observe(change);
-            touched.extend(change.inodes());
             match *change {
-                Change::Gone { ino, .. } => effects.push(Effect::Drop { ino }),
                 Change::Resized { ino, old_bytes, new_bytes, .. } if new_bytes < old_bytes => {
                     effects.push(Effect::Cut { ino, len_bytes: new_bytes });
                 }

@@ -35,7 +35,21 @@ impl Replica {
 
     /// The state now. Not to be held across an await.
     pub fn view(&self) -> Ref<'_, Partition> {
+        self.catch_up();
+        self.ahead()
+    }
+
+    /// As [`Replica::view`], with the bucket's side not to be asked, nor extents of files that have gone: they may be behind. For
+    /// what lies between a command and its answer.
+    pub fn ahead(&self) -> Ref<'_, Partition> {
         self.voter.partition.borrow()
+    }
+
+    /// Does what is left of the last command since it was answered. Whoever looks next does otherwise, and may keep somebody waiting.
+    pub fn catch_up(&self) {
+        if self.ahead().is_behind() {
+            self.voter.partition.borrow_mut().catch_up();
+        }
     }
 
     pub fn log(&self) -> &Log {
@@ -91,7 +105,7 @@ impl Written {
 
     fn apply_once(&mut self) -> Applied {
         self.is_applied = true;
-        self.voter.partition.borrow_mut().apply(self.index, &self.command)
+        self.voter.partition.borrow_mut().apply_ahead(self.index, &self.command)
     }
 }
 

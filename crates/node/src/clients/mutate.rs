@@ -98,7 +98,7 @@ impl Node {
     fn mutated(&self, session: SessionId, mutated: Mutated) -> Reply {
         let preceding = match self.options.embedded {
             true => Vec::new(),
-            false => self.replica.view().sessions().preceding(session, self.replica.log().durable(), mutated.index),
+            false => self.replica.ahead().sessions().preceding(session, self.replica.log().durable(), mutated.index),
         };
         Reply::Mutated(mutated, preceding)
     }
@@ -540,7 +540,7 @@ impl Node {
     /// A holder may have closed while the last name was being removed.
     pub(crate) async fn recheck_holders(&self, victim: Option<Ino>) -> Result<(), RpcError> {
         let Some(ino) = victim else { return Ok(()) };
-        let holders = self.replica.view().namespace().holders(ino).collect::<Vec<_>>();
+        let holders = self.replica.ahead().namespace().holders(ino).collect::<Vec<_>>();
         for session in holders {
             self.release_orphan(session, ino).await?;
         }

@@ -83,6 +83,8 @@ pub struct Session {
     taken_over: bool,
     /// Whom to tell that nobody else is to serve it any more.
     at_end: Option<Box<dyn FnOnce()>>,
+    /// What can be done while no request is there.
+    idle: Box<dyn Fn()>,
 }
 
 impl Session {
@@ -97,8 +99,7 @@ impl Session {
         point.place.set_read_ahead(read_ahead_bytes);
         let telling = Telling::start(&device)?;
         debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
-        let (counters, taken_over, at_end) = (Rc::new(Counters::new()), false, None);
-        Ok(Session { device, telling, point, negotiated, counters, most_bytes: u64::MAX, taken_over, at_end })
+        Ok(Session::of(device, telling, point, negotiated, false))
     }
 
     /// Goes on with a mount whose process has died and left the [device](Session::device), which
@@ -112,8 +113,12 @@ impl Session {
             Ok(()) | Err(NotifyError::Ended) => {}
             Err(error) => return Err(SessionError::NotResumable(error)),
         }
-        let (counters, taken_over, at_end) = (Rc::new(Counters::new()), true, None);
-        Ok(Session { device, telling, point, negotiated, counters, most_bytes: u64::MAX, taken_over, at_end })
+        Ok(Session::of(device, telling, point, negotiated, true))
+    }
+
+    fn of(device: Rc<Device>, telling: Telling, point: MountPoint, negotiated: Negotiated, taken_over: bool) -> Session {
+        let (counters, most_bytes) = (Rc::new(Counters::new()), u64::MAX);
+        Session { device, telling, point, negotiated, counters, most_bytes, taken_over, at_end: None, idle: Box::new(|| ()) }
     }
 
     /// What a successor needs, if this kernel sends requests again: it does not where they came through a ring.
@@ -131,6 +136,11 @@ impl Session {
     /// be cut off, for which others have to close the device.
     pub fn at_end(&mut self, told: impl FnOnce() + 'static) {
         self.at_end = Some(Box::new(told));
+    }
+
+    /// `work` is short, and called again and again while no request is there. Whoever was answered is on the way to the next one.
+    pub fn when_idle(&mut self, work: impl Fn() + 'static) {
+        self.idle = Box::new(work);
     }
 
     /// Bytes of files that requests may hold while they are in flight. Beyond it whoever asks for anything waits in the kernel.
@@ -161,7 +171,7 @@ impl Session {
     /// to `patience`.
     pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
         // In this order: whenever this future is dropped, the device goes before the mount point.
-        let Session { point, telling, device, negotiated, counters, most_bytes, taken_over, at_end } = self;
+        let Session { point, telling, device, negotiated, counters, most_bytes, taken_over, at_end, idle } = self;
         let ring = negotiated.has(abi::init::OVER_IO_URING).then(|| Ring::start(&device)).transpose().map_err(SessionError::Ring)?;
         let lines = Lines::new(device, ring);
         let mut succession = taken_over.then(Succession::new);
@@ -201,6 +211,7 @@ impl Session {
                             }
                             Came::Nothing if in_flight.is_empty() && vigil.goes_on() => {
                                 lines.send()?;
+                                idle();
                                 std::thread::yield_now();
                                 continue;
                             }
@@ -212,6 +223,7 @@ impl Session {
                                     succession = None;
                                     continue;
                                 }
+                                idle();
                                 drained = true;
                                 break;
                             }

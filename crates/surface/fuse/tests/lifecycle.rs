@@ -8,11 +8,13 @@ mod memfs;
 use ebb_fuse::{Ended, Ids, LeftMount, Mount, MountError, MountOptions, Session, abi};
 use harness::{Mounted, Point, can_mount};
 use memfs::{MemFs, Settings};
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -311,6 +313,35 @@ fn whoever_waits_for_a_lock_can_be_killed_when_the_mount_is_taken_over() {
         let session = Session::take_over(left).await.unwrap();
         let ended = session.serve(&fs, ended, Duration::from_secs(1)).await.unwrap();
         assert_eq!(ended, Ended::Stopped, "who was killed still waits");
+    });
+}
+
+/// Situation: something is put off while a request is served. Danger: it waits for the next request, and that for it.
+/// Expectation: it is done once everybody is answered.
+#[test]
+fn what_was_put_off_is_done_while_nobody_asks() {
+    if !can_mount() {
+        return;
+    }
+    let (point, fs) = (Point::new(), MemFs::new(Settings::default()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut session = Session::start(Mount::new(&point.0, &MountOptions::default()).unwrap()).await.unwrap();
+        let (tree, seen) = (fs.tree(), Rc::new(Cell::new(0)));
+        let sees = seen.clone();
+        let served = tree.clone();
+        session.when_idle(move || sees.set(served.lock().unwrap().requests));
+        let path = point.0.join("f");
+        let done = async {
+            let written = tokio::task::spawn_blocking(move || fs::write(path, "x")).await.unwrap();
+            written.unwrap();
+            let start = Instant::now();
+            while seen.get() < tree.lock().unwrap().requests && start.elapsed() < Duration::from_secs(10) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert!(seen.get() > 1 && seen.get() == tree.lock().unwrap().requests);
+        };
+        assert_eq!(session.serve(&fs, done, Duration::from_secs(5)).await.unwrap(), Ended::Stopped);
     });
 }
 
