@@ -31,10 +31,11 @@ impl RequestSize {
     pub fn of_this_kernel() -> RequestSize {
         let wanted = pages_from_anywhere(page_bytes());
         let limit = limit_pages();
-        if limit == KERNEL_DEFAULT_PAGES && wanted > limit {
-            if let Err(failure) = fs::write(LIMIT, wanted.to_string()) {
-                debug!(LIMIT, %failure, "the kernel's limit of pages in a request stays as it is");
-            }
+        if limit == KERNEL_DEFAULT_PAGES
+            && wanted > limit
+            && let Err(failure) = fs::write(LIMIT, wanted.to_string())
+        {
+            debug!(LIMIT, %failure, "the kernel's limit of pages in a request stays as it is");
         }
         RequestSize::within(limit_pages(), page_bytes())
     }
