@@ -12,7 +12,6 @@ mod data;
 mod line;
 mod mdtest;
 mod model;
-mod moosefs;
 mod names;
 mod peers;
 mod place;

@@ -27,12 +27,17 @@ pub enum Column {
     S3fs,
     Rclone,
     MooseFs,
+    JuiceFs,
+    GeeseFs,
+    Mountpoint,
+    SeaweedFs,
+    ZeroFs,
 }
 
 impl Column {
     /// Another file system, which need not be installed.
     pub fn is_peer(self) -> bool {
-        matches!(self, Column::S3fs | Column::Rclone | Column::MooseFs)
+        BUCKET_PEERS.contains(&self) || CLUSTER_PEERS.contains(&self)
     }
 
     /// In whose files its work is, if there are files at all.
@@ -46,7 +51,7 @@ impl Column {
     /// How much of some work it is given where a rate is measured: a twentieth, if each step waits for the bucket.
     pub fn share(self, whole: usize) -> usize {
         match self {
-            Column::S3fs | Column::Rclone => whole / 20,
+            column if BUCKET_PEERS.contains(&column) => whole / 20,
             _ => whole,
         }
     }
@@ -64,6 +69,11 @@ impl Column {
             Column::S3fs => "s3fs",
             Column::Rclone => "rclone",
             Column::MooseFs => "MooseFS",
+            Column::JuiceFs => "JuiceFS",
+            Column::GeeseFs => "GeeseFS",
+            Column::Mountpoint => "Mountpoint",
+            Column::SeaweedFs => "SeaweedFS",
+            Column::ZeroFs => "ZeroFS",
         }
     }
 
@@ -113,9 +123,37 @@ impl Column {
                  metadata are on native, once; as the package sets it nothing is forced (`HDD_FSYNC_BEFORE_CLOSE` and \
                  `CHANGELOG_SAVE_MODE` are 0), so no power cut is survived for certain."
             }
+            Column::JuiceFs => {
+                "over the same S3 server (`--trash-days 0`, otherwise its defaults), its cache on native, its metadata in a Redis of its own on this \
+                 machine (`--appendonly yes`, forced once a second). `close` and `fsync` return once the bucket has the bytes and Redis the \
+                 metadata; other changes of names are in Redis alone."
+            }
+            Column::GeeseFs => {
+                "over the same S3 server (`--list-type 2`, otherwise its defaults), its cache in memory. `fsync` returns once the bucket has \
+                 the file. What is closed, and every change of names, is in its memory and sent later: until then it does not survive its process."
+            }
+            Column::Mountpoint => {
+                "Mountpoint for Amazon S3 over the same S3 server (`--allow-delete --allow-overwrite --upload-checksums crc64nvme`, otherwise its \
+                 defaults), with no cache. `close` and `fsync` return once the bucket has the file, of which nothing can be changed after."
+            }
+            Column::SeaweedFs => {
+                "`weed server -filer` and `weed mount` on this machine, with their defaults; no bucket. `close` and `fsync` return once chunks and \
+                 metadata are with the servers, on native, once; nothing is forced, so no power cut is survived for certain."
+            }
+            Column::ZeroFs => {
+                "with slatedb of its authors in place of its own copy; its server is over the same S3 server (`disable_bulk_delete`, 1 GB of memory, \
+                 otherwise its defaults), its cache on native. `fsync` returns once the bucket has everything. What is only closed, and every change of \
+                 names, is in the memory of the server for up to 30 s, and does not survive it until then."
+            }
         }
     }
 }
+
+/// Other file systems over the same S3 server.
+pub const BUCKET_PEERS: &[Column] = &[Column::S3fs, Column::Rclone, Column::JuiceFs, Column::GeeseFs, Column::Mountpoint, Column::ZeroFs];
+
+/// Those that keep everything themselves.
+pub const CLUSTER_PEERS: &[Column] = &[Column::MooseFs, Column::SeaweedFs];
 
 /// What is not as usual in the places of one table.
 #[derive(Clone, Copy, Default)]
@@ -194,11 +232,11 @@ impl Places {
                 }
                 Ok(self.rig()?.mountpoint())
             }
-            Column::S3fs | Column::Rclone | Column::MooseFs => {
+            column if column.is_peer() => {
                 let peer = self.peers.iter().find(|peer| peer.column() == column);
                 Ok(peer.ok_or_else(|| format!("{} is not mounted", column.name()))?.point())
             }
-            Column::Serial | Column::Parallel | Column::Curl => Err("nothing is mounted there".into()),
+            _ => Err("nothing is mounted there".into()),
         }
     }
 

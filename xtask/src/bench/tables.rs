@@ -1,10 +1,12 @@
 //! The tables: which work, where, and what ebb is to reach.
 
 use super::line::Line;
-use super::place::{Column, Places, Setup};
+use super::place::{BUCKET_PEERS, CLUSTER_PEERS, Column, Places, Setup};
 use super::{bucket, cache, chunks, data, mdtest, model, names};
 use crate::Outcome;
-use Column::{Curl, Ebb, Memory, MooseFs, Native, Noop, Parallel, Passthrough, Rclone, S3fs, Serial};
+use Column::{
+    Curl, Ebb, GeeseFs, JuiceFs, Memory, MooseFs, Mountpoint, Native, Noop, Parallel, Passthrough, Rclone, S3fs, SeaweedFs, Serial, ZeroFs,
+};
 use clap::ValueEnum;
 use std::time::Duration;
 
@@ -110,9 +112,12 @@ macro_rules! row {
     };
 }
 
-const WITH_PASSTHROUGH: &[Column] = &[Native, Passthrough, Ebb, S3fs, Rclone, MooseFs];
-const WITH_NOOP: &[Column] = &[Native, Noop, Ebb, S3fs, Rclone, MooseFs];
-const WITH_CURL: &[Column] = &[Ebb, Curl, S3fs, Rclone];
+const WITH_PASSTHROUGH: &[Column] = &[Native, Passthrough, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
+const WITH_NOOP: &[Column] = &[Native, Noop, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
+const WITH_CURL: &[Column] = &[Ebb, Curl, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
+const WITH_PEERS: &[Column] = &[Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
+const WITH_COPIES: &[Column] = &[Serial, Parallel, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
+const AGAIN: &[Column] = &[Native, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
 const EVERY_KERNEL: &[Column] = &[Native, Memory, Passthrough, Noop];
 
 const LIMITS: &[Row] = &[
@@ -137,7 +142,7 @@ const FILES: &[Row] = &[
         "create, write 4 KiB, close, 1 thread",
         "k/s",
         WITH_NOOP,
-        [at_least(0.75, &[Noop]), at_least(10.0, &[S3fs, Rclone]), at_least(1.0, &[MooseFs])],
+        [at_least(0.75, &[Noop]), at_least(10.0, BUCKET_PEERS), at_least(1.0, CLUSTER_PEERS)],
         data::create_one
     ),
     row!("create, write 4 KiB, close, 4 threads", "k/s", WITH_NOOP, [at_least(0.75, &[Noop])], data::create_four),
@@ -166,13 +171,8 @@ const METADATA: &[Row] = &[
 const SEQUENTIAL: Row = row!("read, sequential", "MB/s", WITH_CURL, [at_least(0.9, &[Curl])], bucket::sequential);
 const BEGINNINGS: Row =
     row!("read the first 128 KiB of files, one after the other", "/s", WITH_CURL, [at_least(0.67, &[Curl])], bucket::beginnings);
-const ANYWHERE: Row = row!(
-    "read 128 KiB anywhere, 8 at one time",
-    "/s",
-    WITH_CURL,
-    [at_least(0.8, &[Curl]), at_least(1.0, &[S3fs, Rclone])],
-    bucket::anywhere
-);
+const ANYWHERE: Row =
+    row!("read 128 KiB anywhere, 8 at one time", "/s", WITH_CURL, [at_least(0.8, &[Curl]), at_least(1.0, BUCKET_PEERS)], bucket::anywhere);
 const LIST: Row = row!("readdir and lstat of 100,000 objects of others", "k/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::list);
 const DRAIN: Row = row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain);
 const WRITE_BACK: Row = row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back);
@@ -194,17 +194,11 @@ const FAR: &[Row] = &[
     BEGINNINGS,
     ANYWHERE,
     LIST,
-    row!("find in 200 directories", "s", &[Ebb, S3fs, Rclone], [at_most(1.0, &[S3fs, Rclone])], bucket::find),
-    row!("tar of the 1,000 small files in them", "s", &[Ebb, S3fs, Rclone], [at_most(1.0, &[S3fs, Rclone])], bucket::read_tree),
+    row!("find in 200 directories", "s", WITH_PEERS, [at_most(1.0, BUCKET_PEERS)], bucket::find),
+    row!("tar of the 1,000 small files in them", "s", WITH_PEERS, [at_most(1.0, BUCKET_PEERS)], bucket::read_tree),
     DRAIN,
     WRITE_BACK,
-    row!(
-        "a model of 464 files, first",
-        "s",
-        &[Serial, Parallel, Ebb, S3fs, Rclone],
-        [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])],
-        model::first
-    ),
+    row!("a model of 464 files, first", "s", WITH_COPIES, [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])], model::first),
     row!(
         "the same after `ebb warmup`, which counts",
         "s",
@@ -215,7 +209,7 @@ const FAR: &[Row] = &[
 ];
 
 const MODEL: &[Row] = &[
-    row!("first", "s", &[Serial, Parallel, Ebb, S3fs, Rclone], [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])], model::first),
+    row!("first", "s", WITH_COPIES, [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])], model::first),
     row!(
         "first, after `ebb warmup`, which counts",
         "s",
@@ -223,8 +217,8 @@ const MODEL: &[Row] = &[
         [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])],
         model::warmed_up
     ),
-    row!("again, from the node's disk", "s", &[Native, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_disk),
-    row!("again, from the kernel's memory", "s", &[Native, Ebb, S3fs, Rclone], [at_most(1.1, &[Native])], model::from_memory),
+    row!("again, from the node's disk", "s", AGAIN, [at_most(1.1, &[Native])], model::from_disk),
+    row!("again, from the kernel's memory", "s", AGAIN, [at_most(1.1, &[Native])], model::from_memory),
 ];
 
 const CACHE: &[Row] = &[

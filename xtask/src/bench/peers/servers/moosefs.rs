@@ -1,6 +1,6 @@
 //! MooseFS with all its servers on this machine, in a network of their own: it refuses loopback addresses.
 
-use super::peers::Programs;
+use crate::bench::peers::Programs;
 use crate::{Outcome, tool};
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,13 +1,19 @@
 //! Other file systems on this machine, each mounted for as long as a run lasts.
 
+mod commands;
+mod programs;
+mod servers;
+
+pub use programs::Programs;
+
 use super::curl::{self, Request};
-use super::moosefs::Cluster;
 use super::place::Column;
 use super::put_aside;
 use crate::rig::Store;
 use crate::{Outcome, mounts, tool};
-use std::ffi::OsString;
+use servers::Servers;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,63 +23,35 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// Where the programs of peers are.
-pub struct Programs {
-    path: OsString,
-}
-
-impl Programs {
-    /// In `bin` of this directory, and where the system has them.
-    pub fn new(directory: &Path) -> Programs {
-        let mut path = directory.join("bin").into_os_string();
-        path.push(":");
-        path.push(std::env::var_os("PATH").unwrap_or_default());
-        path.push(":/usr/sbin:/sbin");
-        Programs { path }
-    }
-
-    pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        // Over loopback there is nothing to be certified, and rclone does not start with it.
-        command.env("PATH", &self.path).env_remove("AWS_CA_BUNDLE").stdin(Stdio::null());
-        command
-    }
-
-    /// The version of a peer; an error if a program that it needs is missing.
-    pub fn version(&self, column: Column) -> Outcome<String> {
-        let (programs, flag): (&[&str], &str) = match column {
-            Column::S3fs => (&["s3fs"], "--version"),
-            Column::Rclone => (&["rclone"], "--version"),
-            Column::MooseFs => (&["mfsmaster", "mfschunkserver", "mfsmount", "nsenter", "ip"], "-v"),
-            _ => return Err("it is no peer".into()),
-        };
-        let there = |program: &str| std::env::split_paths(&self.path).any(|directory| directory.join(program).exists());
-        if let Some(missing) = programs.iter().find(|program| !there(program)) {
-            return Err(format!("{missing} is not installed").into());
-        }
-        let said = self.command(programs[0]).arg(flag).output()?;
-        let said = String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
-        Ok(version(&said).ok_or("it does not tell its version")?.to_owned())
-    }
-}
-
-/// The first word that is one.
-fn version(said: &str) -> Option<&str> {
-    let mut words = said.split_whitespace().map(|word| word.trim_start_matches(['v', 'V']));
-    words.find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'))
-}
-
 /// One that is mounted.
 pub struct Peer {
     column: Column,
     /// What it has on this machine.
     directory: PathBuf,
+    storage: Storage,
+    servers: Servers,
+    mount: Option<Child>,
+}
+
+/// What it has in the store, beside the volume of ebb.
+struct Storage {
     endpoint: String,
     environment: Vec<(&'static str, String)>,
-    /// `BUCKET/PREFIX`, beside the volume of ebb.
-    root: String,
-    cluster: Option<Cluster>,
-    mount: Option<Child>,
+    bucket: String,
+    prefix: String,
+}
+
+impl Storage {
+    fn new(store: &Store, url: &str) -> Outcome<Storage> {
+        let endpoint = store.endpoint().ok_or("the store has no endpoint")?.to_owned();
+        let (bucket, prefix) = url.trim_start_matches("s3://").split_once('/').ok_or("there is no prefix")?;
+        Ok(Storage { endpoint, environment: store.environment.clone(), bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+    }
+
+    fn key(&self, name: &str) -> Outcome<&str> {
+        let given = self.environment.iter().find(|(variable, _)| *variable == name);
+        Ok(&given.ok_or_else(|| format!("the store has no {name}"))?.1)
+    }
 }
 
 impl Peer {
@@ -88,19 +66,9 @@ impl Peer {
             fs::write(&nothing, "")?;
             curl::run_below(store, &url, vec![vec![Request::put("", &nothing)]])?;
         }
-        let cluster = match column {
-            Column::MooseFs => Some(Cluster::start(programs, &directory.join("cluster"))?),
-            _ => None,
-        };
-        let mut peer = Peer {
-            column,
-            directory: directory.to_owned(),
-            endpoint: store.endpoint().ok_or("the store has no endpoint")?.to_owned(),
-            environment: store.environment.clone(),
-            root: url.trim_start_matches("s3://").to_owned(),
-            cluster,
-            mount: None,
-        };
+        let storage = Storage::new(store, &url)?;
+        let servers = Servers::start(column, programs, directory, &storage)?;
+        let mut peer = Peer { column, directory: directory.to_owned(), storage, servers, mount: None };
         peer.mount(programs)?;
         Ok(peer)
     }
@@ -122,6 +90,11 @@ impl Peer {
         self.umount()?;
         put_aside(&self.cache())?;
         fs::create_dir(self.cache())?;
+        if let Servers::ZeroFs(_) = self.servers {
+            // The cache is its server's.
+            self.servers = Servers::None;
+            self.servers = Servers::start(self.column, programs, &self.directory, &self.storage)?;
+        }
         self.mount(programs)
     }
 
@@ -134,13 +107,12 @@ impl Peer {
     pub fn go_on(&self) -> Outcome<()> {
         self.signal(libc::SIGCONT)?;
         let trial = self.point().join("trial");
-        wait(|| Ok(fs::write(&trial, "of a cluster all have to find each other").is_ok()), "it does not go on")?;
-        Ok(fs::remove_file(trial)?)
+        let tried = || fs::write(&trial, "of a cluster all have to find each other").and_then(|()| fs::remove_file(&trial));
+        wait(|| Ok(tried().is_ok()), "it does not go on")
     }
 
     fn signal(&self, signal: libc::c_int) -> Outcome<()> {
-        let servers = self.cluster.iter().flat_map(Cluster::servers);
-        servers.chain(&self.mount).try_for_each(|process| tool::signal(process.id(), signal))
+        self.servers.processes().into_iter().chain(&self.mount).try_for_each(|process| tool::signal_group(process.id(), signal))
     }
 
     /// Waits until the bucket has everything.
@@ -148,6 +120,14 @@ impl Peer {
         let notes = self.cache().join("vfsMeta");
         match self.column {
             Column::Rclone => wait(|| Ok(!any_dirty(&notes)?), "rclone does not send what it has"),
+            // All of the tree.
+            Column::GeeseFs => Ok(fs::File::open(self.point())?.sync_all()?),
+            Column::ZeroFs => {
+                // All of the volume.
+                let last = self.point().join("settles");
+                fs::File::create(&last)?.sync_all()?;
+                Ok(fs::remove_file(&last)?)
+            }
             _ => Ok(()),
         }
     }
@@ -156,8 +136,8 @@ impl Peer {
         let (began, point) = (Instant::now(), self.point());
         while !is_mounted(&point)? {
             let ended = self.mount.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
-            // The servers of a cluster take a while until they can be asked.
-            let may_start = self.mount.is_none() || self.cluster.is_some();
+            // Servers take a while until they can be asked.
+            let may_start = self.mount.is_none() || !self.servers.processes().is_empty();
             if ended {
                 self.mount = None;
             }
@@ -166,37 +146,14 @@ impl Peer {
                 return Err(format!("it does not mount; {}", self.said()).into());
             }
             if !running {
-                self.mount = Some(self.mounting(programs)?.spawn()?);
+                let log = fs::OpenOptions::new().create(true).append(true).open(self.log())?;
+                let mut command = self.mounting(programs)?;
+                command.envs(self.storage.environment.iter().cloned()).process_group(0).stdout(log.try_clone()?).stderr(log);
+                self.mount = Some(command.spawn()?);
             }
             std::thread::sleep(POLL);
         }
         Ok(())
-    }
-
-    /// In the foreground.
-    fn mounting(&self, programs: &Programs) -> Outcome<Command> {
-        let (cache, point, endpoint) = (self.cache().display().to_string(), self.point(), &self.endpoint);
-        let mut command = match (self.column, &self.cluster) {
-            (Column::MooseFs, Some(cluster)) => cluster.mounting(programs, &point),
-            (Column::S3fs, _) => {
-                let (bucket, prefix) = self.root.split_once('/').ok_or("there is no prefix")?;
-                let options = format!("url={endpoint},use_path_request_style,endpoint=us-east-1,listobjectsv2,tmpdir={cache}");
-                let mut command = programs.command("s3fs");
-                command.arg(format!("{bucket}:/{prefix}")).arg(&point).args(["-f", "-o", &options]);
-                command
-            }
-            _ => {
-                let options = "provider=Other,env_auth=true,region=us-east-1,force_path_style=true,list_version=2,no_check_bucket=true";
-                let mut command = programs.command("rclone");
-                command.arg("mount").arg(format!(":s3,{options},endpoint='{endpoint}':{}", self.root)).arg(&point);
-                command.args(["--vfs-cache-mode", "full", "--vfs-write-back", "0s", "--cache-dir", &cache]);
-                command.env("RCLONE_CONFIG", "/dev/null");
-                command
-            }
-        };
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.log())?;
-        command.envs(self.environment.iter().cloned()).stdout(log.try_clone()?).stderr(log);
-        Ok(command)
     }
 
     fn umount(&mut self) -> Outcome<()> {
@@ -207,6 +164,10 @@ impl Peer {
             Ok(!is_mounted(&point)?)
         };
         wait(unmounted, "it does not unmount")?;
+        if self.column == Column::ZeroFs {
+            // Its process does not end by itself.
+            self.mount.iter().try_for_each(|process| tool::signal(process.id(), libc::SIGTERM))?;
+        }
         let mount = &mut self.mount;
         wait(|| Ok(mount.as_mut().map_or(Ok(None), Child::try_wait)?.is_some()), "its process does not end")?;
         self.mount = None;
@@ -230,7 +191,7 @@ impl Drop for Peer {
         self.signal(libc::SIGCONT).ok();
         if let Some(mut mount) = self.mount.take() {
             Command::new("umount").arg("--lazy").arg(self.point()).stderr(Stdio::null()).status().ok();
-            mount.kill().ok();
+            tool::signal_group(mount.id(), libc::SIGKILL).ok();
             mount.wait().ok();
         }
     }
@@ -274,17 +235,6 @@ fn wait(mut done: impl FnMut() -> Outcome<bool>, otherwise: &str) -> Outcome<()>
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
-
-    #[test]
-    fn versions_are_found_in_what_programs_say() {
-        let said = [
-            "Amazon Simple Storage Service File System V1.90 (commit:x)",
-            "rclone v1.60.1-DEV\n- os/version: 12",
-            "version: 3.0.117-1 ; build: 1341",
-        ];
-        assert_eq!(said.map(version), [Some("1.90"), Some("1.60.1-DEV"), Some("3.0.117-1")]);
-        assert_eq!(version("usage: 3 arguments"), None);
-    }
 
     #[test]
     fn a_note_anywhere_says_that_something_is_not_sent() {
