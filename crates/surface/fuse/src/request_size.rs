@@ -16,9 +16,9 @@ impl RequestSize {
     /// begins inside a block leaves that without a checksum until it is sent, and what is written in other
     /// lengths, or smaller ones, is kept in small folios, of which who maps the file has each mapped by itself.
     pub fn within(most_pages: usize, page_bytes: usize) -> RequestSize {
-        let wanted = pages_from_anywhere(page_bytes);
-        let write_bytes = if most_pages >= wanted { MAX_IO_BYTES } else { MAX_IO_BYTES / 2 };
-        RequestSize { pages: most_pages.clamp(1, wanted) as u16, write_bytes: write_bytes as u32 }
+        let pages = most_pages.clamp(1, pages_from_anywhere(page_bytes));
+        let write_bytes = 1 << (pages * page_bytes - page_bytes).max(page_bytes).ilog2();
+        RequestSize { pages: pages as u16, write_bytes }
     }
 
     /// Requests that come through a [ring](crate::ring): what a slot of it holds is the larger of the two.
@@ -67,10 +67,19 @@ mod tests {
     #[test]
     fn a_write_carries_a_power_of_two_from_anywhere_in_a_page() {
         let size = |pages, write_bytes| RequestSize { pages, write_bytes };
-        assert_eq!(
-            [1, 256, 257, 65535].map(|most| RequestSize::within(most, 4096)),
-            [size(1, 512 << 10), size(256, 512 << 10), size(257, 1 << 20), size(257, 1 << 20)]
-        );
+        let sizes = [
+            (0, size(1, 4096)),
+            (1, size(1, 4096)),
+            (2, size(2, 4096)),
+            (128, size(128, 256 << 10)),
+            (129, size(129, 512 << 10)),
+            (256, size(256, 512 << 10)),
+            (257, size(257, 1 << 20)),
+            (65535, size(257, 1 << 20)),
+        ];
+        for (most, size) in sizes {
+            assert_eq!(RequestSize::within(most, 4096), size, "{most}");
+        }
         assert_eq!([256, 16].map(|most| RequestSize::within(most, 64 << 10)), [size(17, 1 << 20), size(16, 512 << 10)]);
     }
 }

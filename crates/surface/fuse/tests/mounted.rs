@@ -82,6 +82,22 @@ fn large_files_pass_in_large_requests() {
     assert_eq!(&there, &[&[content[4_000_000]][..], b"middle", &[content[4_000_007]]].concat()[..]);
 }
 
+/// Situation: a directory is listed with a large buffer, as overlays and exports do. Danger: the kernel asks for as much as all pages
+/// of a request hold, which is more than a READ has. Expectation: it gets what there is.
+#[test]
+fn a_listing_may_be_asked_for_in_any_length() {
+    if !can_mount() {
+        return;
+    }
+    let mount = Mounted::new(Settings::default());
+    fs::write(mount.path("f"), "").unwrap();
+    for len_bytes in [64 << 10, 1 << 20, (1 << 20) + 4096, 4 << 20] {
+        let (directory, mut buffer) = (File::open(mount.root()).unwrap(), vec![0u8; len_bytes]);
+        let listed = unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), len_bytes) };
+        assert!(listed > 0, "{len_bytes} bytes: {}", io::Error::last_os_error());
+    }
+}
+
 #[test]
 fn ten_thousand_entries() {
     if !can_mount() {
