@@ -93,7 +93,7 @@ impl Partition {
             .chain(self.namespace.items().map(SnapshotItem::Namespace))
             .chain(sessions)
             .chain(self.extents.items().map(SnapshotItem::Extent))
-            .chain(self.backing.items().map(SnapshotItem::Backing))
+            .chain(self.backing().items().map(SnapshotItem::Backing))
     }
 
     /// What [`Partition::items`] gave.

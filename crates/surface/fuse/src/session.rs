@@ -223,7 +223,6 @@ impl Session {
                                     succession = None;
                                     continue;
                                 }
-                                idle();
                                 drained = true;
                                 break;
                             }
@@ -289,6 +288,9 @@ impl Session {
                 }
             }
             lines.send()?;
+            if drained {
+                idle();
+            }
             let full = is_full(succession.as_ref(), in_flight.len() + held.len(), in_flight_bytes, most_bytes);
             let room = !full || succession.is_none() && !held.is_empty();
             tokio::select! {
