@@ -22,7 +22,6 @@ impl Node {
         (0..=self.members.len()).map(Side)
     }
 
-    /// The bucket that a key is in.
     pub(crate) fn tenure_of(&self, side: Side) -> Option<&Rc<Tenure>> {
         match side {
             Side::ROOT => self.tenure.as_ref(),
@@ -30,6 +29,7 @@ impl Node {
         }
     }
 
+    /// The bucket that a key is in.
     pub(crate) fn side_of_key(&self, key: &str) -> Side {
         match side_by_side::member_of(&self.members, key) {
             None => Side::ROOT,

@@ -79,7 +79,7 @@ impl Mount {
             return Err(MountError::RingWithLocks);
         }
         let path = clear(point)?;
-        let size = if options.io_uring { RequestSize::of_a_ring() } else { RequestSize::of_this_kernel() };
+        let size = RequestSize::of_this_kernel();
         let device = match is_root() {
             true => mount_directly(&path, options)?,
             false => fusermount::mount(&path, options)?,

@@ -21,11 +21,6 @@ impl RequestSize {
         RequestSize { pages: pages as u16, write_bytes }
     }
 
-    /// Requests that come through a [ring](crate::ring): what a slot of it holds is the larger of the two.
-    pub fn of_a_ring() -> RequestSize {
-        RequestSize::within(MAX_IO_BYTES / page_bytes(), page_bytes())
-    }
-
     /// Of mounts that are made from now on. The kernel's own limit is one page too few, and root raises it by that one;
     /// whoever has set another one meant it.
     pub fn of_this_kernel() -> RequestSize {

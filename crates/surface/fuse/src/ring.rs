@@ -375,11 +375,12 @@ const SQE_LEN_AT: usize = 24;
 /// Header and payload.
 const PARTS: u32 = 2;
 
-/// The longest WRITE or READ, and no operation has more.
-const PAYLOAD_BYTES: usize = MAX_IO_BYTES;
+/// All pages of the largest request: the longest WRITE or READ from wherever in a page it begins.
+const PAYLOAD_BYTES: usize = MAX_IO_BYTES + LARGEST_PAGE_BYTES;
 
-/// Room for the header, in whole pages of any size that there is.
-const HEADER_BYTES: usize = 64 << 10;
+/// Room for the header, in whole pages.
+const HEADER_BYTES: usize = LARGEST_PAGE_BYTES;
+const LARGEST_PAGE_BYTES: usize = 64 << 10;
 const MEMORY_BYTES: usize = HEADER_BYTES + PAYLOAD_BYTES;
 
 /// Slots that a queue has for requests that come while we are busy; from half of them on there are to be more.

@@ -54,9 +54,7 @@ impl Peer {
                 let options = "provider=Other,env_auth=true,region=us-east-1,force_path_style=true,list_version=2,no_check_bucket=true";
                 let mut command =
                     program("rclone", &["mount", "--vfs-cache-mode", "full", "--vfs-write-back", "0s", "--cache-dir", &cache]);
-                command
-                    .arg(format!(":s3,{options},endpoint='{endpoint}':{}", format_args!("{bucket}/{prefix}")))
-                    .env("RCLONE_CONFIG", "/dev/null");
+                command.arg(format!(":s3,{options},endpoint='{endpoint}':{bucket}/{prefix}")).env("RCLONE_CONFIG", "/dev/null");
                 command
             }
         };

@@ -66,15 +66,15 @@ impl Drop for Server {
 
 /// And a volume of JuiceFS, whose metadata it has.
 fn redis(programs: &Programs, directory: &Path, storage: &Storage) -> Outcome<Server> {
-    let port = free_port()?.to_string();
+    let port = free_port()?;
     let mut command = programs.command("redis-server");
-    command.args(["--bind", "127.0.0.1", "--port", &port, "--appendonly", "yes", "--dir"]).arg(directory);
+    command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--appendonly", "yes", "--dir"]).arg(directory);
     let server = Server::start(command, directory, format!("redis://127.0.0.1:{port}/1"))?;
     let bucket = format!("{}/{}", storage.endpoint, storage.bucket);
     let mut format = programs.command("juicefs");
     format.args(["format", "--storage", "s3", "--bucket", &bucket, "--trash-days", "0", &server.url, "juicefs"]);
     format.args(["--access-key", storage.key("AWS_ACCESS_KEY_ID")?, "--secret-key", storage.key("AWS_SECRET_ACCESS_KEY")?]);
-    let listens = || Ok(TcpStream::connect(server.url.trim_start_matches("redis://").trim_end_matches("/1")).is_ok());
+    let listens = || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
     super::wait(listens, "redis-server does not answer")?;
     tool::output(&mut format)?;
     Ok(server)
