@@ -3,12 +3,14 @@
 //! Files are made as an application makes them, 1000 to a directory with names of 21
 //! characters and 4 KiB in each, then listed, looked up and removed in another order.
 
+use ebb_core::backing::{Interpreted, Listed, Listing, Scope};
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const FILES_PER_DIRECTORY: u64 = 1000;
+const KEYS_PER_PART: u64 = 1000;
 
 struct Counting;
 
@@ -85,6 +87,22 @@ fn main() {
     });
     assert_eq!(volume.partition.namespace().len(), dirs.len() + 1);
     assert!(snapshot.namespace().len() as u64 > files);
+
+    let mut volume = Volume::of_a_bucket();
+    let parts: Vec<_> = (0..files.div_ceil(KEYS_PER_PART)).map(listed).collect();
+    report("interpret and install what a bucket lists", files, || parts.iter().for_each(|part| volume.install(part)));
+    assert_eq!(volume.partition.namespace().len() as u64, parts.len() as u64 * KEYS_PER_PART + 1);
+}
+
+/// In the order of a bucket's listing.
+fn listed(part: u64) -> Vec<Listed> {
+    let object = |number| Listed::Object {
+        key: format!("object-{number:012}"),
+        etag: format!("\"{:032x}\"", u128::from(number) * 0x9e37_79b9_7f4a_7c15),
+        len_bytes: 4096,
+        modified: Time::from_secs(1_800_000_000),
+    };
+    (part * KEYS_PER_PART..(part + 1) * KEYS_PER_PART).map(object).collect()
 }
 
 struct Volume {
@@ -99,6 +117,19 @@ impl Volume {
         let mut volume = Volume { partition: Partition::new(Incarnation(1), root_record(), false), sequence: 0 };
         volume.apply(&Command::SessionOpen { session: SESSION, client: "example".into(), replaces: None });
         volume
+    }
+
+    fn of_a_bucket() -> Volume {
+        Volume { partition: Partition::new(Incarnation(1), root_record(), true), sequence: 0 }
+    }
+
+    fn install(&mut self, entries: &[Listed]) {
+        let (dir, backing, namespace) = (Ino::ROOT, self.partition.backing(), self.partition.namespace());
+        let listing = Listing { dir, entries, page: None, scope: Scope::Next, after: None };
+        let Interpreted { entries, hidden, .. } = backing.interpret(namespace, &listing, namespace.next_inos(dir));
+        let stamp = Stamp { time: Time::from_secs(1_800_000_000), version: self.partition.next_version() };
+        let (epoch, owner, progress) = (0, (0, 0), LoadProgress::Unchanged);
+        self.apply(&Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp }));
     }
 
     fn make(&mut self, parent: Ino, number: u64, what: Make) -> Ino {

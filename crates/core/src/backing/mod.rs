@@ -27,6 +27,7 @@ mod apply;
 mod check;
 mod follow;
 mod forget;
+mod install;
 pub mod keys;
 mod listing;
 mod mend;

@@ -272,6 +272,14 @@ impl Extents {
         self.rehome(ino, Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
     }
 
+    /// As [`Extents::set_home`] of each, of files of which nothing is known: inode, tag and length of the object.
+    pub(crate) fn set_homes<'a>(&mut self, homes: impl Iterator<Item = (Ino, &'a str, u64)>) {
+        self.files.extend(homes.map(|(ino, etag, len_bytes)| {
+            let home = Home { etag: etag.into(), valid_bytes: len_bytes };
+            (ino, FileMap { data: home.blocks(), home: Some(home), ..FileMap::default() })
+        }));
+    }
+
     /// From here on, after `version`, it is remembered how far the file is cut while its
     /// content is sent. How far it was cut before counts for content older than that. What
     /// has begun and gets the id of an upload began when it did.

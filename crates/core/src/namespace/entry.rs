@@ -161,7 +161,7 @@ impl Namespace {
     }
 }
 
-fn hash_of(name: &Name) -> u32 {
+pub(super) fn hash_of(name: &Name) -> u32 {
     let mut hasher = DefaultHasher::new();
     hasher.write(name.as_bytes());
     hasher.finish() as u32

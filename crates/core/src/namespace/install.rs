@@ -1,8 +1,9 @@
 //! Names and content that come from the bucket. Nobody has changed anything by them: they
 //! were there and have now been seen.
 
+use super::entry::hash_of;
 use super::trash::TRASHED;
-use super::{Change, Dentry, Inode, Namespace, Operation};
+use super::{Change, Dentry, Entry, Inode, Link, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
@@ -55,6 +56,41 @@ impl Namespace {
             self.count_renamed(*ino, counted_in);
         }
         true
+    }
+
+    /// Whether a new inode can be installed under a new name, as a file.
+    pub fn is_vacant(&self, parent: Ino, name: &Name, ino: Ino) -> bool {
+        // No other name has its hash either.
+        self.may_be_made(ino) && self.inode(ino).is_none() && !self.hashes.contains_key(&(parent, hash_of(name)))
+    }
+
+    /// As [`Namespace::install`] of each, in order, of files of which nothing is told: all are [vacant](Namespace::is_vacant), and each
+    /// name and inode is there once.
+    pub fn install_files(&mut self, parent: Ino, files: &[&Installed], owner: (u32, u32), stamp: Stamp) {
+        let before = self.change_inode(parent, |dir| {
+            let before = dir.last_cookie.0;
+            dir.last_cookie.0 += files.len() as u64;
+            before
+        });
+        let placed: Vec<(Cookie, &Installed)> = (before + 1..).map(Cookie).zip(files.iter().copied()).collect();
+        let mut hashed: Vec<(u32, Cookie)> = placed.iter().map(|(cookie, file)| (hash_of(&file.name), *cookie)).collect();
+        hashed.sort_unstable();
+        let of_one_hash = hashed.chunk_by(|(one, _), (other, _)| one == other);
+        self.hashes.extend(of_one_hash.map(|all| ((parent, all[0].0), all.iter().map(|(_, cookie)| *cookie).collect())));
+        let entry = |file: &Installed| Entry { name: file.name.clone(), ino: file.ino, kind: FileKind::Regular };
+        self.dentries.extend(placed.iter().map(|(cookie, file)| ((parent, *cookie), entry(file))));
+        let inode = |(cookie, file): &(Cookie, &Installed)| {
+            let inode = installed_inode(file.ino, &file.what, None, owner, stamp);
+            Inode { first: Some(Link { parent, cookie: *cookie }), names: 1, ..inode }
+        };
+        let inodes: Vec<Inode> = placed.iter().map(inode).collect();
+        inodes.iter().for_each(|inode| self.note_drawn(inode.attr.ino));
+        self.count_in_at_once(parent, &inodes);
+        self.inodes.extend(inodes.into_iter().map(|inode| (inode.attr.ino, inode)));
+    }
+
+    pub fn is_directory(&self, dir: Ino) -> bool {
+        self.directory(dir).is_ok()
     }
 
     /// The reverse of [`Namespace::install`], of an inode that has just this name.

@@ -236,6 +236,11 @@ impl Namespace {
         }
     }
 
+    /// As [`Namespace::count_in`] of each, of files that are new in `dir`.
+    pub(super) fn count_in_at_once(&mut self, dir: Ino, files: &[Inode]) {
+        self.count(self.quota_root(dir), |sum| files.iter().for_each(|file| sum.add(Count::of(file))));
+    }
+
     /// An inode has gone that counted in `innermost`.
     pub(super) fn count_out(&mut self, innermost: Option<Ino>, inode: &Inode) {
         let count = Count::of(inode);

@@ -5,6 +5,7 @@
 //! how many it shares, how many there are, and how many its value has; what is too many for its part of the head
 //! goes on in a number in front of the bytes. The first key shares nothing, so a leaf can be read without any other.
 
+use super::Run;
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -37,7 +38,7 @@ pub(super) struct Leaf {
 
 /// Where a value has come to stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Inserted {
+enum Inserted {
     /// Of the one that the key had.
     InPlace,
     /// Of no other: the entry is new.
@@ -99,7 +100,15 @@ impl Leaf {
         place.entry.filter(|_| place.is_there).map(|entry| &self.bytes[entry.value])
     }
 
-    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Inserted {
+    /// As [`Leaf::merge`].
+    pub fn insert_all(&mut self, run: Run) -> (usize, Vec<(Vec<u8>, Leaf)>) {
+        let [(key, value)] = run else { return self.merge(run) };
+        let inserted = self.insert(key, value);
+        let split = self.is_too_large().then(|| self.split(inserted == Inserted::AtEnd));
+        (usize::from(inserted != Inserted::InPlace), split.into_iter().collect())
+    }
+
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Inserted {
         let place = self.place(key);
         match place.entry {
             Some(entry) if place.is_there => {
@@ -186,6 +195,32 @@ impl Leaf {
         );
         self.bytes.shrink_to_fit();
         right
+    }
+
+    /// Takes in entries that come in the order of their keys, and says how many of these are new. What is too much for it fills
+    /// others, each with a key that parts it from the one before.
+    fn merge(&mut self, run: Run) -> (usize, Vec<(Vec<u8>, Leaf)>) {
+        let (mut filling, mut new) = (Filling::default(), 0);
+        let mut cursor = Cursor::default();
+        let mut own = cursor.advance(self);
+        for (key, value) in run {
+            while let Some(before) = own.filter(|_| cursor.key[..] < **key) {
+                filling.push(&cursor.key, before);
+                own = cursor.advance(self);
+            }
+            match own {
+                Some(_) if cursor.key[..] == **key => own = cursor.advance(self),
+                _ => new += 1,
+            }
+            filling.push(key, value);
+        }
+        while let Some(behind) = own {
+            filling.push(&cursor.key, behind);
+            own = cursor.advance(self);
+        }
+        let mut filled = filling.end().into_iter();
+        *self = filled.next().map_or_else(Leaf::default, |(_, leaf)| leaf);
+        (new, filled.collect())
     }
 
     /// Takes in all entries of the leaf to the right.
@@ -301,6 +336,53 @@ impl Leaf {
             }
         }
         Place { entry: None, is_there: false, shared, shared_with_next: 0 }
+    }
+}
+
+/// Leaves that are filled one after the other, in the order of keys.
+#[derive(Default)]
+struct Filling {
+    /// Those that are full, each with a key that parts it from the one before.
+    full: Vec<(Vec<u8>, Leaf)>,
+    /// What parts this one from the last of these.
+    between: Vec<u8>,
+    heads: Vec<Head>,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+    /// The last key.
+    last: Vec<u8>,
+}
+
+impl Filling {
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        let shared = common(&self.last, key);
+        let keys = self.keys.len();
+        let mut head = put_key(&mut self.keys, shared, &key[shared..], value.len());
+        let bytes = (self.heads.len() + 1) * HEAD_BYTES + self.keys.len() + self.values.len() + value.len();
+        if self.heads.len() == MAX_ENTRIES || !self.heads.is_empty() && bytes > MAX_BYTES {
+            self.keys.truncate(keys);
+            self.next(key[..=shared].to_vec());
+            head = put_key(&mut self.keys, 0, key, value.len());
+        }
+        self.heads.push(head);
+        self.values.extend_from_slice(value);
+        self.last.truncate(shared);
+        self.last.extend_from_slice(&key[shared..]);
+    }
+
+    /// Begins another leaf.
+    fn next(&mut self, between: Vec<u8>) {
+        let heads = std::mem::take(&mut self.heads);
+        let bytes = [heads.as_flattened(), &self.keys, &self.values].concat();
+        let leaf = Leaf { border: (bytes.len() - self.values.len()) as u32, bytes, len: heads.len() as u32 };
+        self.full.push((std::mem::replace(&mut self.between, between), leaf));
+        self.keys.clear();
+        self.values.clear();
+    }
+
+    fn end(mut self) -> Vec<(Vec<u8>, Leaf)> {
+        self.next(Vec::new());
+        self.full
     }
 }
 

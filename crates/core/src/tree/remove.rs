@@ -1,7 +1,7 @@
 //! Removal, and how a node that has become sparse is refilled.
 
 use super::separators::Separators;
-use super::{Branch, FANOUT, Node, SPARSE};
+use super::{Branch, Node, SPARSE, Split};
 use std::sync::Arc;
 
 impl Node {
@@ -43,7 +43,7 @@ impl Branch {
         let right = self.children.remove(left_at + 1);
         *bytes -= self.children[left_at].bytes() + right.bytes();
         let left = Arc::make_mut(&mut self.children[left_at]);
-        if let Some((key, right)) = left.append(&between, Arc::unwrap_or_clone(right)) {
+        if let Some(Split { key, right }) = left.append(&between, Arc::unwrap_or_clone(right)) {
             *bytes += right.bytes();
             self.keys.insert(left_at, &key);
             self.children.insert(left_at + 1, Arc::new(right));
@@ -55,17 +55,17 @@ impl Branch {
 impl Node {
     /// Takes in all entries of the node to the right; `between` is the key that parted them. Gives
     /// the upper half away, and the key that parts the two, if that is too much.
-    fn append(&mut self, between: &[u8], right: Node) -> Option<(Vec<u8>, Node)> {
+    fn append(&mut self, between: &[u8], right: Node) -> Option<Split> {
         match (self, right) {
             (Node::Leaf(leaf), Node::Leaf(right)) => {
                 leaf.append(&right);
-                leaf.is_too_large().then(|| leaf.split(false)).map(|(key, right)| (key, Node::Leaf(right)))
+                leaf.is_too_large().then(|| leaf.split(false)).map(|(key, right)| Split { key, right: Node::Leaf(right) })
             }
             (Node::Branch(branch), Node::Branch(right)) => {
                 branch.keys.append(&Separators::one(between));
                 branch.keys.append(&right.keys);
                 branch.children.extend(right.children);
-                (branch.children.len() > FANOUT).then(|| branch.halve()).map(|(key, right)| (key, Node::Branch(Box::new(right))))
+                branch.split().pop()
             }
             _ => unreachable!("neighbours are at the same depth"),
         }

@@ -69,6 +69,8 @@ enum Op {
     Insert(u16, usize),
     /// So many keys in order from this one.
     Fill(u16, u16, usize),
+    /// The same of so many at once, with so much between two.
+    Extend(u16, u16, u16, usize),
     Remove(u16),
     /// So many keys in order from this one.
     Clear(u16, u16),
@@ -86,6 +88,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (key.clone(), size.clone()).prop_map(|(key, size)| Op::Insert(key, size)),
         2 => (key.clone(), 0..300u16, 0..100usize).prop_map(|(key, count, size)| Op::Fill(key, count, size)),
+        2 => (key.clone(), 0..2000u16, 1..40u16, size.clone()).prop_map(|(key, count, step, size)| Op::Extend(key, count / step, step, size)),
         4 => key.clone().prop_map(Op::Remove),
         2 => (key.clone(), 0..300u16).prop_map(|(key, count)| Op::Clear(key, count)),
         2 => (key.clone(), size).prop_map(|(key, size)| Op::Change(key, size)),
@@ -133,6 +136,11 @@ proptest! {
                 Op::Fill(from, count, size) => for number in from..from + count {
                     prop_assert_eq!(tree.insert(&key(number), &value(size)), map.insert(key(number), value(size)).is_none());
                 },
+                Op::Extend(from, count, step, size) => {
+                    let entries: BTreeMap<_, _> = (0..count).map(|at| (key(from + at * step), value(size))).collect();
+                    tree.extend(entries.clone());
+                    map.extend(entries);
+                }
                 Op::Remove(number) => prop_assert_eq!(tree.remove(&key(number)), map.remove(&key(number))),
                 Op::Clear(from, count) => for number in from..from + count {
                     prop_assert_eq!(tree.remove(&key(number)), map.remove(&key(number)));
@@ -196,6 +204,13 @@ fn filling_in_order_fills_leaves() {
     }
     tree.check();
     assert_eq!(leaves(&tree.root), 100);
+    let at_once = (0..10).fold(Tree::new(), |mut tree, part| {
+        let entries = MAX_ENTRIES as u64 * 10;
+        tree.extend((part * entries..(part + 1) * entries).map(|key| (key, ())));
+        tree
+    });
+    at_once.check();
+    assert_eq!(leaves(&at_once.root), 100);
 }
 
 /// Emptied from either end, a tree keeps its laws and ends as a single leaf.

@@ -1,0 +1,221 @@
+//! What the bucket was found to have enters the namespace.
+
+use super::follow::{below, first_name};
+use super::page::names_told;
+use super::*;
+use crate::extent::Extents;
+use crate::namespace::Change;
+
+/// What the bucket holds of a directory, or some of it.
+pub(super) struct Found<'a> {
+    pub dir: Ino,
+    pub prefix: String,
+    pub entries: &'a [Installed],
+    pub hidden: &'a [String],
+    pub owner: (u32, u32),
+    pub stamp: Stamp,
+}
+
+impl Backing {
+    /// Where the names of the directory are, if what was asked for in this epoch still counts.
+    pub(super) fn prefix_to_load(&self, namespace: &Namespace, dir: Ino, epoch: u64) -> Option<String> {
+        let is_current = self.is_open(dir) && self.load_epoch(dir) == Some(epoch);
+        if is_current { self.prefix_of(namespace, dir) } else { None }
+    }
+
+    pub(super) fn install(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        found: &Found,
+        progress: &LoadProgress,
+        changes: &mut Vec<Change>,
+    ) -> Vec<Ino> {
+        let Found { dir, ref prefix, entries, hidden, stamp, .. } = *found;
+        let names_before = namespace.last_cookie(dir);
+        let mut missing = false;
+        let told = names_told(entries);
+        let takes_names = namespace.is_directory(dir);
+        let mut plain: Vec<&Installed> = Vec::new();
+        for entry in entries {
+            let is_next = takes_names && plain.last().is_none_or(|last| last.name < entry.name && last.ino < entry.ino);
+            if is_next && self.is_plain(namespace, found, entry, &told) {
+                plain.push(entry);
+                continue;
+            }
+            self.install_plain(namespace, extents, found, std::mem::take(&mut plain));
+            missing |= !self.install_entry(namespace, extents, found, entry, &told);
+        }
+        self.install_plain(namespace, extents, found, plain);
+        // Whoever has listed a complete directory is told that there is more.
+        let grown = self.is_complete(dir) && namespace.last_cookie(dir) != names_before;
+        if grown {
+            namespace.listing_changed(dir, stamp);
+        }
+        for segment in hidden {
+            // A page that was written after a backup may hide what is here.
+            let child = keys::name_of(segment).and_then(|name| namespace.dentry(dir, &name));
+            let is_here =
+                child.and_then(|child| self.prefix_of(namespace, child.ino)).is_some_and(|own| own == format!("{prefix}{segment}/"));
+            if !is_here && !self.former.contains_key(&(dir, segment.clone())) {
+                self.hidden.insert(&(dir, segment.clone()), &());
+            }
+        }
+        match progress {
+            // A name that could not be installed is not known: the directory stays open for it.
+            _ if missing => {}
+            LoadProgress::Unchanged => {}
+            LoadProgress::UpTo(last) => self.change_dir(dir, |dir| match &mut dir.load {
+                Load::UpTo(before) if *before >= *last => {}
+                load => *load = Load::UpTo(last.clone()),
+            }),
+            LoadProgress::Complete => self.complete(namespace, dir, changes),
+        }
+        if grown { vec![dir] } else { Vec::new() }
+    }
+
+    fn complete(&mut self, namespace: &mut Namespace, dir: Ino, changes: &mut Vec<Change>) {
+        self.change_dir(dir, |dir| {
+            dir.load = Load::Complete;
+            dir.epoch += 1;
+        });
+        for name in below(&self.removed, dir, first_name()) {
+            self.removed.remove(&name);
+        }
+        for segment in below(&self.former, dir, String::new()) {
+            self.former.remove(&segment);
+        }
+        let lost: Vec<_> = self.unseen.iter().filter(|(_, parent, _)| *parent == dir).collect();
+        for (ino, _, name) in lost {
+            self.name_lost(namespace, ino, dir, &name, changes);
+        }
+    }
+
+    /// A record tells of a name that is not there.
+    pub(super) fn name_lost(&mut self, namespace: &mut Namespace, ino: Ino, dir: Ino, name: &Name, changes: &mut Vec<Change>) {
+        if self.unseen.remove(ino, dir, name) {
+            namespace.lose_unseen_name(ino, changes);
+        }
+    }
+
+    /// Whether nothing at all is known of the name, the object and the inode, but that others have put the object there.
+    fn is_plain(&self, namespace: &Namespace, found: &Found, entry: &Installed, told: &BTreeMap<Ino, &[(Ino, Name)]>) -> bool {
+        let Found { dir, ref prefix, .. } = *found;
+        let Installed { name, ino, what: InstalledKind::Object { key: None, .. }, record: None } = entry else { return false };
+        let place = keys::own_key(prefix, name, *ino);
+        let is_claimed = || {
+            let sent = self.uploads.values().any(|upload| upload.claims(&place));
+            sent || self.homes.contains_key(&place) || self.deletes.contains_key(&place) || keys::long_of(&place).is_some()
+        };
+        let is_removed = || is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone()));
+        namespace.is_vacant(dir, name, *ino) && !told.contains_key(ino) && !is_removed() && !is_claimed()
+    }
+
+    /// As [`Backing::install_entry`] of each, in order, of what is [plain](Backing::is_plain).
+    fn install_plain(&mut self, namespace: &mut Namespace, extents: &mut Extents, found: &Found, entries: Vec<&Installed>) {
+        namespace.install_files(found.dir, &entries, found.owner, found.stamp);
+        let home = |entry: &&Installed| match &entry.what {
+            InstalledKind::Object { etag, len_bytes, .. } => {
+                Some((entry.ino, Home { key: None, etag: etag.clone(), len_bytes: *len_bytes }))
+            }
+            _ => None,
+        };
+        let homes: Vec<_> = entries.iter().filter_map(home).collect();
+        extents.set_homes(homes.iter().map(|(ino, home)| (*ino, &*home.etag, home.len_bytes)));
+        self.files.extend(homes.into_iter().map(|(ino, home)| (ino, FileBacking { home: Some(home), dirty: None, recorded: false })));
+    }
+
+    /// False if the name is neither there now nor known to be of no account.
+    fn install_entry(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        found: &Found,
+        entry: &Installed,
+        told: &BTreeMap<Ino, &[(Ino, Name)]>,
+    ) -> bool {
+        let Found { dir, ref prefix, owner, stamp, .. } = *found;
+        let Installed { name, ino, what, record } = entry;
+        if is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone())) || namespace.dentry(dir, name).is_some() {
+            return true;
+        }
+        // An inode that is here has this name only if its record said so.
+        if namespace.inode(*ino).is_some() && !self.awaits(*ino, dir, name) {
+            return true;
+        }
+        let listed = || format!("{prefix}{}", keys::segment_of(name));
+        let place = match what {
+            InstalledKind::Object { key, .. } => key.clone().unwrap_or_else(listed),
+            InstalledKind::Directory { prefix, .. } => prefix.clone().unwrap_or_else(|| listed() + "/"),
+            InstalledKind::Recorded(_) => String::new(),
+        };
+        let removed = |key: &str| {
+            let own = key.strip_prefix(prefix).and_then(keys::name_of);
+            own.is_some_and(|own| self.removed.contains_key(&(dir, own)))
+        };
+        let claimed = match what {
+            InstalledKind::Object { .. } if removed(&place) => true,
+            InstalledKind::Object { key, .. } => {
+                let owner = match key {
+                    Some(_) => self.owner(namespace, &place),
+                    // Nobody has the name.
+                    None => self.homes.get(&place),
+                };
+                let elsewhere = owner.is_some_and(|owner| owner != *ino);
+                let sent = self.uploads.iter().any(|(other, upload)| other != ino && upload.claims(&place));
+                elsewhere || sent || self.deletes.contains_key(&place)
+            }
+            InstalledKind::Directory { prefix: None, .. } if self.is_hidden(dir, &keys::segment_of(name)) => true,
+            InstalledKind::Directory { .. } => self.dir_at(namespace, &place).is_some_and(|other| other != *ino),
+            InstalledKind::Recorded(_) => false,
+        };
+        if claimed {
+            return true;
+        }
+        let home_before = self.home_key(namespace, *ino);
+        if !namespace.install(dir, entry, owner, stamp) {
+            return false;
+        }
+        match what {
+            InstalledKind::Object { etag, len_bytes, .. } => {
+                let is_new = !self.files.contains_key(ino);
+                if is_new {
+                    let home = Home { key: None, etag: etag.clone(), len_bytes: *len_bytes };
+                    self.files.insert(ino, &FileBacking { home: Some(home), dirty: None, recorded: record.is_some() });
+                    extents.set_home(*ino, etag, *len_bytes);
+                }
+                // What nothing is told of has no other name, and its object is where this one says.
+                if is_new && record.is_none() && keys::own_key(prefix, name, *ino) == place {
+                    debug_assert_eq!(self.key_of(namespace, *ino).as_ref(), Some(&place));
+                } else {
+                    self.rehome(namespace, *ino, home_before.unwrap_or(place), None);
+                }
+            }
+            InstalledKind::Directory { page, .. } => {
+                let recorded = record.is_some() || *page;
+                let state = DirBacking { load: Load::Unknown, recorded, stored: *page, marked: true, ..DirBacking::native() };
+                self.dirs.insert(ino, &state);
+                if self.own_prefix(namespace, *ino).as_ref() != Some(&place) {
+                    self.redirect(*ino, place);
+                }
+            }
+            InstalledKind::Recorded(_) => {}
+        }
+        let of_record = record.as_ref().map_or(&[][..], |record| &record.links);
+        let names = told.get(ino).copied().unwrap_or(of_record);
+        self.note_names(namespace, *ino, names, (dir, name));
+        true
+    }
+
+    /// `seen` is one of all `names` of the inode.
+    fn note_names(&mut self, namespace: &Namespace, ino: Ino, names: &[(Ino, Name)], seen: (Ino, &Name)) {
+        self.marked.remove(&ino);
+        if !self.unseen.has(ino) {
+            if names.is_empty() || namespace.inode(ino).is_none_or(|inode| inode.names != 1) {
+                return;
+            }
+            self.unseen.insert(ino, names);
+        }
+        self.unseen.remove(ino, seen.0, seen.1);
+    }
+}
