@@ -67,7 +67,7 @@ pub(crate) fn read(body: &[u8]) -> Option<Listed> {
     // What XML cannot hold is percent-encoded, and says so.
     let name = |element: &Element| {
         let name = element.child("Name")?;
-        if name.attribute("Encoded") == Some("true") { decode(&name.text, false) } else { Some(name.text.clone()) }
+        if name.attribute("Encoded") == Some("true") { decode(&name.text, false) } else { Some(name.text.to_string()) }
     };
     let mut entries = Vec::new();
     for blob in blobs.all("Blob") {

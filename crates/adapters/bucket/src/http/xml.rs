@@ -5,46 +5,49 @@ use super::MAX_PARTS;
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesStart, Event};
+use std::borrow::Cow;
 
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Element {
-    pub name: String,
-    pub text: String,
+pub(crate) struct Element<'a> {
+    pub name: &'a str,
+    pub text: Cow<'a, str>,
     pub attributes: Vec<(String, String)>,
-    pub children: Vec<Element>,
+    pub children: Vec<Element<'a>>,
 }
 
-impl Element {
+impl<'a> Element<'a> {
     /// The root element, or `None` where the text is not well-formed to its end.
-    pub fn parse(bytes: &[u8]) -> Option<Element> {
+    pub fn parse(bytes: &'a [u8]) -> Option<Element<'a>> {
         let text = std::str::from_utf8(bytes).ok()?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut reader = Reader::from_str(text);
         let mut open: Vec<Element> = Vec::new();
         let mut parts_left = MAX_PARTS;
         loop {
+            // Of a start that is its `<`.
+            let begin = reader.buffer_position() as usize;
             let finished = match reader.read_event().ok()? {
                 Event::Start(start) => {
                     if open.len() == MAX_DEPTH {
                         return None;
                     }
-                    open.push(Element::opened(&start, &mut parts_left)?);
+                    open.push(Element::opened(&start, &text[begin + 1..], &mut parts_left)?);
                     None
                 }
-                Event::Empty(start) => Some(Element::opened(&start, &mut parts_left)?),
+                Event::Empty(start) => Some(Element::opened(&start, &text[begin + 1..], &mut parts_left)?),
                 Event::End(_) => Some(open.pop()?),
                 Event::Text(piece) => {
-                    add_text(&mut open, &piece);
+                    add_text(&mut open, piece.into_inner());
                     None
                 }
                 Event::CData(piece) => {
-                    add_text(&mut open, &piece);
+                    add_text(&mut open, piece.into_inner());
                     None
                 }
                 Event::GeneralRef(reference) => {
                     match reference.resolve_char_ref().ok()? {
-                        Some(character) => add_text(&mut open, character.encode_utf8(&mut [0; 4])),
-                        None => add_text(&mut open, resolve_predefined_entity(&reference)?),
+                        Some(character) => add_text(&mut open, String::from(character).into()),
+                        None => add_text(&mut open, resolve_predefined_entity(&reference)?.into()),
                     }
                     None
                 }
@@ -60,7 +63,8 @@ impl Element {
         }
     }
 
-    fn opened(start: &BytesStart<'_>, parts_left: &mut usize) -> Option<Element> {
+    /// `text` begins with its name.
+    fn opened(start: &BytesStart<'_>, text: &'a str, parts_left: &mut usize) -> Option<Element<'a>> {
         *parts_left = parts_left.checked_sub(1)?;
         let mut attributes = Vec::new();
         // Whether one is there twice takes the square of their number to find out.
@@ -69,22 +73,24 @@ impl Element {
             // None of those that are read has a reference in it.
             attributes.push((found.key.as_ref().to_string(), found.value.to_string()));
         }
-        Some(Element { name: start.local_name().as_ref().to_string(), attributes, ..Element::default() })
+        let (name, local) = (start.name(), start.local_name());
+        let before = name.as_ref().len() - local.as_ref().len();
+        Some(Element { name: &text[before..name.as_ref().len()], attributes, ..Element::default() })
     }
 
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(there, _)| there == name).map(|(_, value)| value.as_str())
     }
 
-    pub fn child(&self, name: &str) -> Option<&Element> {
+    pub fn child(&self, name: &str) -> Option<&Element<'a>> {
         self.children.iter().find(|child| child.name == name)
     }
 
     pub fn text_of(&self, name: &str) -> Option<&str> {
-        self.child(name).map(|child| child.text.as_str())
+        self.child(name).map(|child| &*child.text)
     }
 
-    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
+    pub fn all<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b Element<'a>> {
         self.children.iter().filter(move |child| child.name == name)
     }
 }
@@ -94,9 +100,9 @@ pub(crate) fn escape(text: &str) -> String {
     quick_xml::escape::escape(text).into_owned()
 }
 
-fn add_text(open: &mut [Element], text: &str) {
+fn add_text<'a>(open: &mut [Element<'a>], text: Cow<'a, str>) {
     if let Some(element) = open.last_mut() {
-        element.text.push_str(text);
+        element.text += text;
     }
 }
 
