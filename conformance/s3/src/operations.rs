@@ -222,7 +222,8 @@ impl S3 for Server {
             delimiter: input.delimiter.as_deref().map(name),
             contents: Some(contents),
             common_prefixes: Some(common_prefixes),
-            is_truncated: Some(page.more),
+            // Not where no key was asked for.
+            is_truncated: Some(next_continuation_token.is_some()),
             next_continuation_token,
             encoding_type: input.encoding_type,
             ..ListObjectsV2Output::default()

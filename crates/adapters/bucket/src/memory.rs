@@ -112,7 +112,9 @@ impl State {
 
     fn list(&self, request: &ListRequest) -> ListPage {
         let mut entries: Vec<ListEntry> = Vec::new();
-        for (key, object) in self.objects.range(request.prefix.clone()..) {
+        // What a key up to `after` is shown as is not above it either.
+        let first = request.after.as_ref().map_or(&request.prefix, |after| after.max(&request.prefix));
+        for (key, object) in self.objects.range(first.clone()..) {
             let Some(rest) = key.strip_prefix(&request.prefix) else { break };
             let entry = match rest.find('/') {
                 Some(slash) if request.by_directory => ListEntry::Prefix { key: key[..request.prefix.len() + slash + 1].into() },

@@ -169,7 +169,7 @@ impl Peer {
             self.mount.iter().try_for_each(|process| tool::signal(process.id(), libc::SIGTERM))?;
         }
         let mount = &mut self.mount;
-        wait(|| Ok(mount.as_mut().map_or(Ok(None), Child::try_wait)?.is_some()), "its process does not end")?;
+        wait(|| Ok(mount.as_mut().map(Child::try_wait).transpose()? != Some(None)), "its process does not end")?;
         self.mount = None;
         Ok(())
     }
