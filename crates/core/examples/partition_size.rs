@@ -92,6 +92,7 @@ fn main() {
     let parts: Vec<_> = (0..files.div_ceil(KEYS_PER_PART)).map(listed).collect();
     report("interpret and install what a bucket lists", files, || parts.iter().for_each(|part| volume.install(part)));
     assert_eq!(volume.partition.namespace().len() as u64, parts.len() as u64 * KEYS_PER_PART + 1);
+    println!("memory: {:.0} bytes per name counted", per(volume.partition.memory_bytes() as usize, files));
 }
 
 /// In the order of a bucket's listing.

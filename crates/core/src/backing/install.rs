@@ -108,11 +108,14 @@ impl Backing {
             sent || self.homes.contains_key(&place) || self.deletes.contains_key(&place) || keys::long_of(&place).is_some()
         };
         let is_removed = || is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone()));
-        namespace.is_vacant(dir, name, *ino) && !told.contains_key(ino) && !is_removed() && !is_claimed()
+        namespace.is_vacant(dir, name, *ino) && !told.contains_key(ino) && !self.marked.contains(ino) && !is_removed() && !is_claimed()
     }
 
     /// As [`Backing::install_entry`] of each, in order, of what is [plain](Backing::is_plain).
     fn install_plain(&mut self, namespace: &mut Namespace, extents: &mut Extents, found: &Found, entries: Vec<&Installed>) {
+        if entries.is_empty() {
+            return;
+        }
         namespace.install_files(found.dir, &entries, found.owner, found.stamp);
         let home = |entry: &&Installed| match &entry.what {
             InstalledKind::Object { etag, len_bytes, .. } => {

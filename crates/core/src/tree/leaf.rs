@@ -200,7 +200,7 @@ impl Leaf {
     /// Takes in entries that come in the order of their keys, and says how many of these are new. What is too much for it fills
     /// others, each with a key that parts it from the one before.
     fn merge(&mut self, run: Run) -> (usize, Vec<(Vec<u8>, Leaf)>) {
-        let (mut filling, mut new) = (Filling::default(), 0);
+        let (mut filling, mut new) = (Filling { most: self.most_of_each(run), ..Filling::default() }, 0);
         let mut cursor = Cursor::default();
         let mut own = cursor.advance(self);
         for (key, value) in run {
@@ -221,6 +221,18 @@ impl Leaf {
         let mut filled = filling.end().into_iter();
         *self = filled.next().map_or_else(Leaf::default, |(_, leaf)| leaf);
         (new, filled.collect())
+    }
+
+    /// How many entries each leaf gets when it is merged with the run. What comes in order fills leaves; what comes in between leaves
+    /// room in all of them, for there will be more.
+    fn most_of_each(&self, run: Run) -> usize {
+        if run.first().is_none_or(|(first, _)| self.place(first).entry.is_none()) {
+            return MAX_ENTRIES;
+        }
+        let entries = self.len as usize + run.len();
+        let bytes = self.bytes.len() + run.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        let leaves = entries.div_ceil(MAX_ENTRIES).max(bytes.div_ceil(MAX_BYTES));
+        entries.div_ceil(leaves)
     }
 
     /// Takes in all entries of the leaf to the right.
@@ -342,6 +354,8 @@ impl Leaf {
 /// Leaves that are filled one after the other, in the order of keys.
 #[derive(Default)]
 struct Filling {
+    /// Entries of each.
+    most: usize,
     /// Those that are full, each with a key that parts it from the one before.
     full: Vec<(Vec<u8>, Leaf)>,
     /// What parts this one from the last of these.
@@ -359,7 +373,7 @@ impl Filling {
         let keys = self.keys.len();
         let mut head = put_key(&mut self.keys, shared, &key[shared..], value.len());
         let bytes = (self.heads.len() + 1) * HEAD_BYTES + self.keys.len() + self.values.len() + value.len();
-        if self.heads.len() == MAX_ENTRIES || !self.heads.is_empty() && bytes > MAX_BYTES {
+        if self.heads.len() == self.most || !self.heads.is_empty() && bytes > MAX_BYTES {
             self.keys.truncate(keys);
             self.next(key[..=shared].to_vec());
             head = put_key(&mut self.keys, 0, key, value.len());

@@ -145,6 +145,9 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
             parts.push((start..border, border..bytes.len()));
         }
         let mut run: Vec<_> = parts.into_iter().map(|(key, value)| (&bytes[key], &bytes[value])).collect();
+        if run.is_empty() {
+            return;
+        }
         run.sort_unstable();
         assert!(run.is_sorted_by(|(one, _), (next, _)| one < next), "no key is there twice");
         *self.recent.get_mut() = Recent::default();
@@ -294,10 +297,11 @@ impl Branch {
 
     /// Takes in what the child at `at` has given away.
     fn add(&mut self, at: usize, splits: Vec<Split>) {
-        for Split { key, right } in splits.into_iter().rev() {
-            self.keys.insert(at, &key);
-            self.children.insert(at + 1, Arc::new(right));
-        }
+        let (keys, children): (Vec<_>, Vec<_>) = splits.into_iter().map(|Split { key, right }| (key, Arc::new(right))).unzip();
+        let behind = self.keys.split_off(at);
+        keys.iter().for_each(|key| self.keys.push(key));
+        self.keys.append(&behind);
+        self.children.splice(at + 1..at + 1, children);
     }
 
     /// Gives away what is too much for one node, in parts of about the same size.
@@ -305,6 +309,7 @@ impl Branch {
         let kept = (1..self.children.len().div_ceil(FANOUT)).rev();
         let mut splits: Vec<Split> = kept.map(|kept| self.split_at(self.children.len() * kept / (kept + 1))).collect();
         splits.reverse();
+        self.children.shrink_to(FANOUT + 1);
         splits
     }
 

@@ -13,7 +13,7 @@ pub(super) struct Separators {
 impl Separators {
     pub fn one(key: &[u8]) -> Separators {
         let mut keys = Separators::default();
-        keys.insert(0, key);
+        keys.push(key);
         keys
     }
 
@@ -46,6 +46,11 @@ impl Separators {
         self.bytes.splice(start..start, key.iter().copied());
         self.ends.insert(at, start as u32);
         self.ends[at..].iter_mut().for_each(|end| *end += key.len() as u32);
+    }
+
+    pub fn push(&mut self, key: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.ends.push(self.bytes.len() as u32);
     }
 
     pub fn remove(&mut self, at: usize) -> Vec<u8> {

@@ -213,6 +213,30 @@ fn filling_in_order_fills_leaves() {
     assert_eq!(leaves(&at_once.root), 100);
 }
 
+/// A tree that gets what lies anywhere, as hashes of names do, many at a time, has leaves that are full enough.
+#[test]
+fn what_comes_in_between_leaves_room() {
+    let mut tree = Tree::new();
+    for part in 0..50 {
+        tree.extend((part * 1000..(part + 1) * 1000u64).map(|number| (Ino(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)), ())));
+        tree.check();
+    }
+    let (entries, leaves) = (tree.len(), leaves(&tree.root));
+    assert!(leaves * MAX_ENTRIES * 6 / 10 <= entries, "{entries} in {leaves}");
+}
+
+/// As many as a directory can have, at once.
+#[test]
+fn many_at_once_are_spread_over_branches() {
+    let mut tree: Tree<Ino, ()> = (0..3).map(|number| (Ino(number << 40), ())).fold(Tree::new(), |mut tree, (key, value)| {
+        tree.insert(&key, &value);
+        tree
+    });
+    tree.extend((1..200_000).map(|number| (Ino(number), ())));
+    tree.check();
+    assert_eq!(tree.len(), 200_002);
+}
+
 /// Emptied from either end, a tree keeps its laws and ends as a single leaf.
 #[test]
 fn a_tree_can_be_emptied_from_both_ends() {
