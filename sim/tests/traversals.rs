@@ -239,8 +239,8 @@ fn who_lists_slowly_is_not_run_ahead_of() {
         }
     });
     assert_eq!(found, 9990);
-    // The root, ten parts, and the two that were asked for before he was known.
-    assert!(listings <= 1 + 10 + 2, "{listings}");
+    // The root, ten parts, and the three that were asked for before he was known.
+    assert!(listings <= 1 + 10 + 3, "{listings}");
 }
 
 /// Situation: somebody lists a large directory, and stops; later he goes on. Danger: what was asked for ahead is taken for what is there by
@@ -268,8 +268,101 @@ fn each_entry_of_a_listing_comes_once() {
         find(client, dir(client, "d").await).await
     });
     assert_eq!(found, 100);
-    // The root, and two entries each.
-    assert!(listings <= 1 + 51, "{listings}");
+    // The root, two entries each, and what is asked for behind the end before that has come.
+    assert!(listings <= 1 + 51 + MOST_IN_VAIN, "{listings}");
+}
+
+/// What 20 parts of a listing take, one after the other.
+const IN_A_ROW: Duration = Duration::from_secs(3);
+
+/// Parts of a listing that are asked for behind its end.
+const MOST_IN_VAIN: u64 = 8;
+
+/// 20,000 names in the order of the bucket, hashes of numbers.
+fn hashed() -> Vec<String> {
+    let mut names: Vec<_> = (0..20_000u64).map(|at| format!("{:016x}", (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    names.sort();
+    names
+}
+
+/// Situation: ls(1) on a directory that takes many questions, each of which takes long. Danger: one part after the other, as if it were not
+/// known what keys the bucket has. Expectation: several are asked for at one time, and few for nothing.
+#[test]
+fn keys_that_can_be_foretold_are_not_asked_for_one_after_the_other() {
+    let counted: Vec<_> = (0..20_000).map(|at| format!("{at:05}.jpg")).collect();
+    for (what, names, most_listings) in [("counted", counted, 1 + 20 + 3), ("hashed", hashed(), 1 + 20 + 6)] {
+        let keys = names.iter().map(|name| format!("d/{name}"));
+        let (found, took, listings) = with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
+        assert_eq!(found, names.len());
+        assert!(took < IN_A_ROW / 2, "{what}: {took:?}");
+        assert!(listings <= most_listings + MOST_IN_VAIN, "{what}: {listings}");
+    }
+}
+
+/// Situation: names come in heaps, here and there. Danger: questions behind keys that are not there, without end. Expectation: all are found,
+/// and it is given up soon to foretell any.
+#[test]
+fn what_cannot_be_foretold_is_not_asked_for_in_vain() {
+    let heaps = (0..20u64).map(|heap| heap.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let keys = heaps.flat_map(|heap| (0..1003).map(move |at| format!("d/{:016x}", (heap & !0xfff).wrapping_add(at))));
+    let (found, _, listings) = with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
+    assert_eq!(found, 20 * 1003);
+    assert!(listings <= 1 + 21 + 2 * MOST_IN_VAIN, "{listings}");
+}
+
+/// Situation: names of all kinds, a bucket that gives as many of them as it likes and errors in between, and others who make and remove
+/// some meanwhile. Danger: where parts that were asked for at one time meet, a name is left out or shown twice. Expectation: what was there
+/// all the time is found once.
+#[test]
+fn parts_asked_for_at_one_time_leave_nothing_out() {
+    let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
+    for seed in 0..60 {
+        let world = World::new(seed);
+        let errors = BucketFaults { slow, unavailable: Rate::one_in(20), ..BucketFaults::default() };
+        let (bucket, rng) = (world.bucket(), Rng::new(seed));
+        let kind = rng.below(6);
+        let number = |at: u64| match if kind < 4 { kind } else { rng.below(4) } {
+            0 => format!("{at:05}"),
+            1 => format!("{at}"),
+            2 => format!("{:08X}-{at}", at.wrapping_mul(0x9e37_79b9)),
+            _ => format!("{}é~{at}/x", "z".repeat(at as usize % 7)),
+        };
+        let names: BTreeSet<String> = (0..rng.below(900)).map(number).collect();
+        let shown: BTreeSet<String> = names.iter().map(|name| name.split('/').next().unwrap().to_owned()).collect();
+        bucket.list_at_most(1 + rng.below(30) as usize);
+        let (found, more) = world
+            .run(async {
+                for name in &names {
+                    bucket.put_as_outsider(&format!("d/{name}"), "content", vec![]).unwrap();
+                }
+                let process = world.machine("a").process("node");
+                let options = Options { volume: "ebb".into(), embedded: true, ..Options::default() };
+                let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+                let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+                let dir = if names.is_empty() { Ino::ROOT } else { dir(&client, "d").await };
+                world.set_faults(FaultPlan { bucket: errors, ..FaultPlan::default() });
+                let (mut found, mut after, mut more) = (Vec::new(), Cookie::START, 0);
+                loop {
+                    let Page { entries, end } = client.readdir(dir, after, 10).await.unwrap();
+                    found.extend(entries.iter().map(|(entry, _)| String::from_utf8(entry.name.as_bytes().to_vec()).unwrap()));
+                    if rng.below(3) == 0 {
+                        bucket.put_as_outsider(&format!("d/+{}", number(more)), "content", vec![]).unwrap();
+                        bucket.delete_as_outsider(&format!("d/+{}", rng.below(more + 1)));
+                        more += 1;
+                    }
+                    match entries.last() {
+                        Some((entry, _)) if !end => after = entry.cookie,
+                        _ => return (found, more),
+                    }
+                }
+            })
+            .unwrap();
+        let (others, expected): (Vec<_>, Vec<_>) =
+            found.into_iter().filter(|name| name != "." && name != "..").partition(|name| name.starts_with('+'));
+        assert!(others.len() as u64 <= more, "seed {seed}");
+        assert_eq!(expected.len(), shown.len(), "seed {seed}");
+        assert_eq!(expected.into_iter().collect::<BTreeSet<_>>(), shown, "seed {seed}");
+    }
 }
 
 /// Situation: cp(1) of what only the bucket has. Danger: each of 300 files waits for the one before it, for none of their directories has

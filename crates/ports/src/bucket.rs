@@ -172,6 +172,8 @@ pub struct Capabilities {
     pub copies_parts: bool,
     /// Their bytes do not come here for that.
     pub copies_remotely: bool,
+    /// A listing that begins behind any key takes no longer than one that goes on behind the last.
+    pub lists_from_anywhere: bool,
     /// Smallest part of an upload except the last.
     pub min_part_bytes: u64,
     pub max_parts: u32,

@@ -1,16 +1,19 @@
 //! Listings of directories come part by part, and each question needs the answer before it. Whoever takes in one part
-//! will want the next ones: they are asked for meanwhile.
+//! will want the next ones: they are asked for meanwhile. Where the bucket takes longer to answer than he to come for them,
+//! several are asked for at one time, behind keys that are [likely](Pace) to be there.
 
+use super::questions::{Page, Questions, list};
 use crate::Node;
 use crate::names::load::For;
 use ebb_core::backing::{Listed, LoadPlan, Part};
 use ebb_model::*;
-use ebb_ports::{Bucket, BucketError, ListEntry, ListRequest, PortFuture};
+use ebb_ports::{BucketError, ListEntry, PortFuture};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Keys asked for at one time: the most that S3 gives.
@@ -44,8 +47,20 @@ struct Begun {
     ahead: Option<Parts>,
 }
 
-/// It ends with the last part, and behind an error.
-type Parts = mpsc::Receiver<Result<Part, BucketError>>;
+struct Parts {
+    /// It ends with the last part, and behind an error.
+    coming: mpsc::Receiver<Result<Part, BucketError>>,
+    is_awaited: Rc<Cell<bool>>,
+}
+
+impl Parts {
+    async fn next(&mut self) -> Option<Result<Part, BucketError>> {
+        self.is_awaited.set(true);
+        let part = self.coming.next().await;
+        self.is_awaited.set(false);
+        part
+    }
+}
 
 impl Listings {
     /// What was begun by this very plan. Of one directory nothing else is of use then.
@@ -89,7 +104,8 @@ impl Node {
                     ahead.replace(Some(parts));
                     return Ok(part);
                 }
-                list(self.bucket(), plan, left).await
+                let page = list(self.bucket(), &plan.prefix, behind(plan.after.as_ref(), left.as_ref())).await?;
+                Ok(part_of(left, page))
             })
         };
         let mut part = self.bucket_read("list", &plan.prefix, 0, ask).await?;
@@ -101,7 +117,7 @@ impl Node {
         if let (For::Listing, Some(last)) = (whom, &part.last) {
             let plan = LoadPlan { after: Some(last.clone()), ..plan.clone() };
             let left = part.left.take();
-            let begin = || (!is_slow).then(|| self.list_from(plan.clone(), left.clone()));
+            let begin = || (!is_slow).then(|| self.list_from(&plan, left.clone()));
             let ahead = if is_cut { None } else { ahead.into_inner().or_else(begin) };
             self.listings.keep(Begun { dir, plan, left, taken: now, ahead });
         }
@@ -109,32 +125,39 @@ impl Node {
     }
 
     /// All parts from this one on, as long as somebody takes them.
-    fn list_from(&self, mut plan: LoadPlan, mut left: Option<Listed>) -> Parts {
-        let (mut sender, parts) = mpsc::channel(MOST_WAITING);
-        let bucket = self.bucket.clone();
+    fn list_from(&self, plan: &LoadPlan, mut left: Option<Listed>) -> Parts {
+        let (mut sender, coming) = mpsc::channel(MOST_WAITING);
+        let is_awaited = Rc::new(Cell::new(false));
+        let parts = Parts { coming, is_awaited: is_awaited.clone() };
+        let Some(bucket) = self.bucket.clone() else { return parts };
+        let mut questions = Questions::new(bucket, self.ports.spawn.clone(), plan.prefix.clone(), is_awaited);
+        let mut after = behind(plan.after.as_ref(), left.as_ref());
         self.ports.spawn.spawn(Box::pin(async move {
-            let Some(bucket) = bucket else { return };
-            while poll_fn(|cx| sender.poll_ready(cx)).await.is_ok() {
-                let part = list(&*bucket, &plan, left.take()).await;
-                (plan.after, left) = part.as_ref().map_or((None, None), |part| (part.last.clone(), part.left.clone()));
-                if sender.start_send(part).is_err() || plan.after.is_none() {
-                    return;
+            while let Some(key) = after.take()
+                && poll_fn(|cx| sender.poll_ready(cx)).await.is_ok()
+            {
+                let part = questions.page_behind(&key).await.map(|page| part_of(left.take(), page));
+                if let Ok(part) = &part {
+                    (after, left) = (behind(part.last.as_ref(), part.left.as_ref()), part.left.clone());
                 }
+                // If nobody takes it any more, the next one is not waited for.
+                sender.start_send(part).ok();
             }
         }));
         parts
     }
 }
 
-/// Behind what is left from the part before: a store may go on only where it ended.
-async fn list(bucket: &dyn Bucket, plan: &LoadPlan, left: Option<Listed>) -> Result<Part, BucketError> {
-    let after = left.as_ref().map(|left| left.key().to_owned()).or_else(|| plan.after.clone());
-    let request = ListRequest { prefix: plan.prefix.clone(), by_directory: true, after, limit: LIST_LIMIT };
-    let page = bucket.list(request).await?;
-    Ok(Part::of(left.into_iter().chain(page.entries.into_iter().map(listed)).collect(), page.more))
+/// Where the next question begins: behind what is left from the part before, for a store may go on only where it ended.
+fn behind(last: Option<&String>, left: Option<&Listed>) -> Option<String> {
+    left.map(|left| left.key().to_owned()).or_else(|| last.cloned())
 }
 
-fn listed(entry: ListEntry) -> Listed {
+fn part_of(left: Option<Listed>, page: Page) -> Part {
+    Part::of(left.into_iter().chain(page.entries).collect(), page.more)
+}
+
+pub(crate) fn listed(entry: ListEntry) -> Listed {
     match entry {
         ListEntry::Object { key, etag, len_bytes, modified_secs } => {
             Listed::Object { key, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) }

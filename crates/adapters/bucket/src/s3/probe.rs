@@ -21,6 +21,7 @@ pub(crate) async fn probe(client: &S3, prefix: &str, read_only: bool) -> Result<
         conditional_delete: kept.delete,
         copies_parts: true,
         copies_remotely: true,
+        lists_from_anywhere: true,
         min_part_bytes: 5 << 20,
         max_parts: 10_000,
         max_object_bytes: MAX_OBJECT_BYTES,
