@@ -1,6 +1,7 @@
 //! A slow line to the store, which all that is sent shares, and all that comes.
 
 use bytes::Bytes;
+use ebb_client::Page;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_ports::{Capabilities, Condition};
@@ -97,4 +98,40 @@ fn what_is_read_ahead_does_not_hold_up_who_reads() {
         assert!(longest < Duration::from_secs(5), "seed {seed}: 1 MiB came after {longest:?}");
         assert!(took < Duration::from_secs(LEN / MIB * 5 / 4), "the line was not kept busy: {took:?}");
     }
+}
+
+/// Situation: a directory of 20,000 names that others change, over a line of 200 KiB/s, which takes a second and more for each thousand of them.
+/// Danger: several parts of the listing are asked for at one time and share the line, so that none of them comes in the time that is waited
+/// for it, and others' changes are never seen. Expectation: one is asked for behind the other.
+#[test]
+fn parts_of_a_listing_do_not_hold_up_each_other() {
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let found = world.run(async {
+        for at in 0..20_000 {
+            bucket.put_as_outsider(&format!("d/{at:05}"), "content", vec![]).unwrap();
+        }
+        let process = world.machine("a").process("node");
+        let options = Options { volume: "ebb".into(), embedded: true, revalidate: Some(Duration::from_secs(60)), ..Options::default() };
+        let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+        let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+        bucket.set_downlink(200 << 10);
+        let dir = client.lookup(Ino::ROOT, &Name::new(&b"d"[..]).unwrap()).await.unwrap().ino;
+        let count = async || {
+            let (mut found, mut after) = (0, Cookie::START);
+            loop {
+                let Page { entries, end } = client.readdir(dir, after, 100).await.unwrap();
+                found += entries.len();
+                match entries.last() {
+                    Some((entry, _)) if !end => after = entry.cookie,
+                    _ => return found,
+                }
+            }
+        };
+        let before = count().await;
+        bucket.put_as_outsider("d/15000x", "content", vec![]).unwrap();
+        world.sleep(Duration::from_secs(60)).await;
+        (before, count().await)
+    });
+    assert_eq!(found.unwrap(), (20_000, 20_001));
 }

@@ -259,6 +259,31 @@ fn what_was_asked_for_ahead_does_not_become_old() {
     assert_eq!(names, 1501);
 }
 
+/// Situation: somebody lists a large directory, first so quickly that many parts are asked for ahead, then with pauses. Danger: he is given
+/// what was there long before he came for it. Expectation: what is too old is asked for again.
+#[test]
+fn what_was_foretold_does_not_become_old_either() {
+    let keys = (0..20_000).map(|at| format!("d/{at:05}"));
+    let (found, ..) = with_keys(keys, async |world, client| {
+        let dir = dir(client, "d").await;
+        let (mut found, mut after) = (0, Cookie::START);
+        loop {
+            let Page { entries, end } = client.readdir(dir, after, 1000).await.unwrap();
+            found += entries.len();
+            match found {
+                ..8000 => {}
+                8000..9000 => drop(world.bucket().put_as_outsider("d/14000x", "content", vec![]).unwrap()),
+                _ => world.sleep(Duration::from_secs(4)).await,
+            }
+            match entries.last() {
+                Some((entry, _)) if !end => after = entry.cookie,
+                _ => return found,
+            }
+        }
+    });
+    assert_eq!(found, 20_001);
+}
+
 /// Danger: what is left of a part to the next one is listed again, and a store that goes on only where it ended begins anew each time.
 /// Expectation: each entry comes once.
 #[test]
@@ -290,7 +315,10 @@ fn hashed() -> Vec<String> {
 #[test]
 fn keys_that_can_be_foretold_are_not_asked_for_one_after_the_other() {
     let counted: Vec<_> = (0..20_000).map(|at| format!("{at:05}.jpg")).collect();
-    for (what, names, most_listings) in [("counted", counted, 1 + 20 + 3), ("hashed", hashed(), 1 + 20 + 6)] {
+    let denser: Vec<_> = (0..3000).map(|at| at * 10).chain(30_000..47_000).map(|at| format!("{at:05}")).collect();
+    for (what, names, most_listings) in
+        [("counted", counted, 1 + 20 + 3), ("hashed", hashed(), 1 + 20 + 6), ("denser", denser, 1 + 20 + 3 + MOST_IN_VAIN)]
+    {
         let keys = names.iter().map(|name| format!("d/{name}"));
         let (found, took, listings) = with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
         assert_eq!(found, names.len());
@@ -299,15 +327,21 @@ fn keys_that_can_be_foretold_are_not_asked_for_one_after_the_other() {
     }
 }
 
-/// Situation: names come in heaps, here and there. Danger: questions behind keys that are not there, without end. Expectation: all are found,
-/// and it is given up soon to foretell any.
+/// Situation: names come in heaps, here and there, or begin with dates. Danger: questions behind keys that are not there, or far from there,
+/// without end. Expectation: all are found, and it is given up soon to foretell any.
 #[test]
 fn what_cannot_be_foretold_is_not_asked_for_in_vain() {
     let heaps = (0..20u64).map(|heap| heap.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let keys = heaps.flat_map(|heap| (0..1003).map(move |at| format!("d/{:016x}", (heap & !0xfff).wrapping_add(at))));
-    let (found, _, listings) = with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
-    assert_eq!(found, 20 * 1003);
-    assert!(listings <= 1 + 21 + 2 * MOST_IN_VAIN, "{listings}");
+    let heaped: Vec<_> = heaps.flat_map(|heap| (0..1003).map(move |at| format!("{:016x}", (heap & !0xfff).wrapping_add(at)))).collect();
+    // A hundred a day, of 31 days in each of seven months.
+    let days = (0..7u32).flat_map(|month| (1..=31).map(move |day| format!("{}{:02}{day:02}", 2025 + month / 4, (8 + month) % 12 + 1)));
+    let dated: Vec<_> = days.flat_map(|day| (0..100).map(move |at| format!("{day}-{at:03}"))).collect();
+    for (what, names) in [("heaped", heaped), ("dated", dated)] {
+        let keys = names.iter().map(|name| format!("d/{name}"));
+        let (found, _, listings) = with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
+        assert_eq!(found, names.len(), "{what}");
+        assert!(listings <= 1 + names.len() as u64 / 1000 + 1 + 2 * MOST_IN_VAIN, "{what}: {listings}");
+    }
 }
 
 /// Situation: names of all kinds, a bucket that gives as many of them as it likes and errors in between, and others who make and remove

@@ -501,7 +501,9 @@ impl Bucket for ProcessBucket {
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
         Box::pin(async move {
             let prefix = request.prefix.clone();
-            self.request(Kind::Reads("list"), &prefix, move |store, _| Ok(store.list(&request))).await
+            let page = self.request(Kind::Reads("list"), &prefix, move |store, _| Ok(store.list(&request))).await?;
+            self.carry(&self.bucket.shared.downlink, page.entries.len() as u64 * LISTED_BYTES, Duration::MAX).await;
+            Ok(page)
         })
     }
 
@@ -611,5 +613,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A body that takes longer than this and than a slow line would is given up.
 const BODY_PATIENCE: Duration = Duration::from_secs(35);
+/// What an entry of a listing takes of it, about as with S3.
+const LISTED_BYTES: u64 = 256;
+
 /// A body shares the line anew after so much of it.
 const LINE_PIECE_BYTES: u64 = 16 << 10;

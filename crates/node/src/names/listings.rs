@@ -130,7 +130,7 @@ impl Node {
         let is_awaited = Rc::new(Cell::new(false));
         let parts = Parts { coming, is_awaited: is_awaited.clone() };
         let Some(bucket) = self.bucket.clone() else { return parts };
-        let mut questions = Questions::new(bucket, self.ports.spawn.clone(), plan.prefix.clone(), is_awaited);
+        let mut questions = Questions::new(bucket, self.ports.clone(), plan.prefix.clone(), is_awaited);
         let mut after = behind(plan.after.as_ref(), left.as_ref());
         self.ports.spawn.spawn(Box::pin(async move {
             while let Some(key) = after.take()

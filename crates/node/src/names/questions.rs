@@ -4,18 +4,27 @@
 
 use crate::names::listings::{LIST_LIMIT, listed};
 use ebb_core::backing::{Listed, Pace};
-use ebb_ports::{Bucket, BucketError, ListRequest, Spawn};
+use ebb_ports::{Bucket, BucketError, ListRequest, Ports};
 use futures_channel::oneshot;
+use futures_util::future::{Either, select};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Open questions behind keys that nobody has seen.
 const MOST_AHEAD: usize = 8;
 
+/// Over a line that takes longer for one answer, several at one time would make each of them late.
+const MOST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What was asked for longer ago is asked for again: others may have changed the bucket.
+const MOST_AGE: Duration = Duration::from_secs(5);
+
 pub(crate) struct Questions {
     bucket: Rc<dyn Bucket>,
-    spawn: Rc<dyn Spawn>,
+    ports: Ports,
     prefix: String,
     /// Whether somebody waits for the next page.
     is_awaited: Rc<Cell<bool>>,
@@ -26,13 +35,14 @@ pub(crate) struct Questions {
     is_steady: bool,
     /// How many of them are to be behind keys that nobody has seen: twice as many each time that somebody waits.
     depth: usize,
-    /// How many may be: half as many where one was in vain, and one more where it was not.
+    /// How many may be: half as many where one was in vain, and one more where it was of use.
     most: usize,
 }
 
 struct Question {
     after: String,
-    answer: oneshot::Receiver<Result<Page, BucketError>>,
+    asked: Duration,
+    answer: oneshot::Receiver<(Result<Page, BucketError>, Duration)>,
 }
 
 pub(crate) struct Page {
@@ -41,27 +51,24 @@ pub(crate) struct Page {
 }
 
 impl Questions {
-    pub fn new(bucket: Rc<dyn Bucket>, spawn: Rc<dyn Spawn>, prefix: String, is_awaited: Rc<Cell<bool>>) -> Questions {
+    pub fn new(bucket: Rc<dyn Bucket>, ports: Ports, prefix: String, is_awaited: Rc<Cell<bool>>) -> Questions {
         let most = if bucket.capabilities().lists_from_anywhere { MOST_AHEAD } else { 0 };
-        Questions { bucket, spawn, prefix, is_awaited, open: VecDeque::new(), pace: None, is_steady: false, depth: 0, most }
+        Questions { bucket, ports, prefix, is_awaited, open: VecDeque::new(), pace: None, is_steady: false, depth: 0, most }
     }
 
     /// Entries that follow `after`, with none left out between them.
     pub async fn page_behind(&mut self, after: &str) -> Result<Page, BucketError> {
         loop {
-            let question = self.question_at(after);
-            let (from, answer) = (question.after, question.answer);
-            let never = || Err(BucketError::Unavailable { what: "nobody asks any more".into(), retry_after: None });
-            let mut page = answer.await.unwrap_or_else(|_| never())?;
+            let Question { after: from, answer, .. } = self.question_at(after);
+            let never = || (Err(BucketError::Unavailable { what: "nobody asks any more".into(), retry_after: None }), Duration::ZERO);
+            let (page, took) = answer.await.unwrap_or_else(|_| never());
+            let mut page = page?;
             let pace = Pace::of(&self.prefix, &from, &page.entries);
             self.is_steady = pace.as_ref().zip(self.pace.as_ref()).is_some_and(|(now, before)| now.is_like(before));
             self.pace = pace;
             let found = page.entries.len();
             page.entries.retain(|entry| entry.key() > after);
-            if from != after {
-                let was_of_use = page.entries.len() > found / 2;
-                self.most = if was_of_use { MOST_AHEAD.min(self.most + 1) } else { self.most / 2 };
-            }
+            self.judge(from == after, &page, found, took);
             if !page.more {
                 return Ok(page);
             }
@@ -72,9 +79,25 @@ impl Questions {
         }
     }
 
+    /// Whether it is of use to ask behind keys that nobody has seen, by what a page brought that had `found` entries.
+    fn judge(&mut self, was_known: bool, page: &Page, found: usize, took: Duration) {
+        let was_near = !was_known && page.entries.len() <= found / 2;
+        // A page ends before the first of them, which was to begin there.
+        let was_far = was_known && page.entries.last().zip(self.open.front()).is_some_and(|(last, next)| next.after.as_str() > last.key());
+        if was_far {
+            self.open.clear();
+        }
+        self.most = match self.most {
+            _ if took > MOST_PATIENCE => 0,
+            most if was_near || was_far => most / 2,
+            most if !was_known => MOST_AHEAD.min(most + 1),
+            most => most,
+        };
+    }
+
     /// What is to follow this key is asked for, and more if somebody waits for it.
     fn go_on(&mut self, after: &str) {
-        let deeper = if self.is_awaited.get() { (2 * self.depth).max(1) } else { self.depth };
+        let deeper = if self.is_awaited.replace(false) { (2 * self.depth).max(1) } else { self.depth };
         self.depth = deeper.min(self.most);
         let question = self.question_at(after);
         self.open.push_front(question);
@@ -89,6 +112,8 @@ impl Questions {
 
     /// The last one that begins at `after` or before it. Where there is none, what stands there is asked for.
     fn question_at(&mut self, after: &str) -> Question {
+        let now = self.ports.clock.monotonic();
+        self.open.retain(|question| now < question.asked + MOST_AGE);
         while self.open.get(1).is_some_and(|next| next.after.as_str() <= after) {
             self.open.pop_front();
         }
@@ -96,14 +121,18 @@ impl Questions {
     }
 
     fn ask(&self, after: String) -> Question {
-        let (sender, answer) = oneshot::channel();
-        let (bucket, prefix, behind) = (self.bucket.clone(), self.prefix.clone(), after.clone());
-        self.spawn.spawn(Box::pin(async move {
-            let page = list(&*bucket, &prefix, Some(behind)).await;
+        let (mut sender, answer) = oneshot::channel();
+        let (bucket, clock, prefix, behind) = (self.bucket.clone(), self.ports.clock.clone(), self.prefix.clone(), after.clone());
+        let asked = clock.monotonic();
+        self.ports.spawn.spawn(Box::pin(async move {
+            let asking = pin!(list(&*bucket, &prefix, Some(behind)));
             // Nobody may want it any more.
-            sender.send(page).ok();
+            if let Either::Left((page, _)) = select(asking, sender.cancellation()).await {
+                let took = clock.monotonic().saturating_sub(asked);
+                sender.send((page, took)).ok();
+            }
         }));
-        Question { after, answer }
+        Question { after, asked, answer }
     }
 }
 
