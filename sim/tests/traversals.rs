@@ -399,6 +399,47 @@ fn parts_asked_for_at_one_time_leave_nothing_out() {
     }
 }
 
+/// Situation: a path of 20 directories that ebb has made, after the loss of its cache. Danger: of each the page and then the listing is waited
+/// for. Expectation: both come at one time, and are asked for once.
+#[test]
+fn page_and_listing_are_asked_for_at_one_time() {
+    const DEPTH: u32 = 20;
+    let world = World::new(1);
+    let bucket = world.bucket();
+    let (took, asked) = world
+        .run(async {
+            let options = Options { volume: "ebb".into(), embedded: true, ..Options::default() };
+            let maker = world.machine("a").process_on("maker", "data");
+            let node = rig::open(&maker, &bucket, &options).await.unwrap().unwrap();
+            let client = rig::attach_embedded(&maker, &node).await.unwrap().unwrap();
+            let (name, mut dir) = (Name::new(&b"d"[..]).unwrap(), Ino::ROOT);
+            for _ in 0..DEPTH {
+                dir = client.make(&Caller::ROOT, dir, &name, 0o755, Make::Directory, false).await.unwrap().ino;
+                client.make(&Caller::ROOT, dir, &Name::new(&b"f"[..]).unwrap(), 0o644, Make::Regular, false).await.unwrap();
+            }
+            client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+            client.detach(Duration::from_secs(5)).await.unwrap();
+            node.stop(true).await.unwrap();
+            let process = world.machine("a").process_on("node", "another");
+            let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
+            let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
+            world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+            let asked = || ["get", "list"].map(|what| bucket.requests().get(what).copied().unwrap_or(0));
+            let (began, before) = (world.now(), asked());
+            let mut dir = Ino::ROOT;
+            for _ in 0..DEPTH {
+                dir = client.lookup(dir, &name).await.unwrap().ino;
+            }
+            let asked = asked();
+            (world.now() - began, [asked[0] - before[0], asked[1] - before[1]])
+        })
+        .unwrap();
+    // One after the other: twice as long.
+    assert!(took < Duration::from_millis(200) * DEPTH, "{took:?}");
+    assert!(asked.into_iter().all(|asked| asked <= u64::from(DEPTH) + 1), "{asked:?}");
+}
+
 /// Situation: cp(1) of what only the bucket has. Danger: each of 300 files waits for the one before it, for none of their directories has
 /// many. Expectation: they come several at one time, each once, and nothing that is elsewhere.
 #[test]

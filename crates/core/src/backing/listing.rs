@@ -125,6 +125,26 @@ fn pieces_within<'a>(
     within.map(|(piece, _)| piece)
 }
 
+/// Whether page and listing, which were asked for at one time, speak of the very same files and directories: then it does not matter which
+/// is older. Of some that are not easily compared it says no.
+pub fn are_agreed(head: &PageHead, prefix: &str, entries: &[Listed], more: bool) -> bool {
+    let recorded = head.page.entries.iter().filter_map(|entry| match &entry.what {
+        InstalledKind::Object { key: None, etag, .. } => Some((keys::segment_of(&entry.name), Some(etag))),
+        InstalledKind::Directory { prefix: None, .. } => Some((keys::segment_of(&entry.name), None)),
+        _ => None,
+    });
+    let listed = entries.iter().filter_map(|entry| {
+        let segment = entry.key().strip_prefix(prefix)?;
+        match entry {
+            Listed::Object { etag, .. } => Some((segment.to_owned(), Some(etag))),
+            Listed::Prefix { .. } => Some((segment.strip_suffix('/')?.to_owned(), None)),
+        }
+    });
+    let is_reserved = |segment: &str| segment.is_empty() || prefix.is_empty() && segment == keys::RESERVED;
+    let listed: BTreeSet<_> = listed.filter(|(segment, _)| !is_reserved(segment)).collect();
+    !more && head.pieces.is_empty() && listed == recorded.collect()
+}
+
 /// Up to which key what was listed is to be taken, so that it is about so many pieces: there may be far more of them than
 /// the listing has keys. `None`: up to its end.
 pub fn end_of_part(head: &PageHead, prefix: &str, after: Option<&str>, last: Option<&str>, most: usize) -> Option<String> {

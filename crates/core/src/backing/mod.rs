@@ -44,7 +44,7 @@ mod unseen;
 
 pub use forget::Forgettable;
 pub use keys::{page_key, piece_key};
-pub use listing::{Interpreted, Listed, Listing, Part, Scope, end_of_part, pieces_of_listing, pieces_of_name};
+pub use listing::{Interpreted, Listed, Listing, Part, Scope, are_agreed, end_of_part, pieces_of_listing, pieces_of_name};
 pub use pace::Pace;
 pub use page::{Drafted, PageDraft, PageParts};
 pub use pieces::found_pieces;

@@ -81,11 +81,12 @@ impl Listings {
 }
 
 impl Node {
-    /// The next part of a directory's listing, which ends at a key that `end` may say.
+    /// The next part of a directory's listing, which ends at a key that `end` may say. `early`: it has come already.
     pub(crate) async fn list_part(
         &self,
         dir: Ino,
         plan: &LoadPlan,
+        early: Option<Page>,
         whom: For,
         end: impl FnOnce(&Part) -> Option<String>,
     ) -> Result<Part, RpcError> {
@@ -94,9 +95,13 @@ impl Node {
         let is_slow = begun.as_ref().is_some_and(|begun| now >= begun.taken + MOST_PAUSE);
         let (left, ahead) = begun.map_or((None, None), |begun| (begun.left, begun.ahead));
         let ahead = RefCell::new(ahead.filter(|_| !is_slow));
+        let early = Cell::new(early);
         let ask = || -> PortFuture<'_, Result<Part, BucketError>> {
-            let (parts, left) = (ahead.take(), left.clone());
+            let (parts, left, early) = (ahead.take(), left.clone(), early.take());
             Box::pin(async {
+                if let Some(page) = early {
+                    return Ok(part_of(left, page));
+                }
                 // What did not come is asked for anew.
                 if let Some(mut parts) = parts
                     && let Some(Ok(part)) = parts.next().await

@@ -8,8 +8,10 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::latches::Mode;
 use crate::names::pages::LOAD_PIECES;
+use crate::names::questions::{Page, list};
 use crate::readahead::traversals::Look;
-use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope, end_of_part, page_key, pieces_of_listing, pieces_of_name};
+use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope};
+use ebb_core::backing::{are_agreed, end_of_part, page_key, pieces_of_listing, pieces_of_name};
 use ebb_format::page::Head;
 use ebb_model::*;
 use futures_util::future::{try_join, try_join_all};
@@ -121,18 +123,23 @@ impl Node {
     }
 
     pub(crate) async fn load_page(&self, dir: Ino, whom: For) -> Result<(), RpcError> {
-        let Some(LoadPlan { page_key: asked, .. }) = self.load_plan(dir) else { return Ok(()) };
-        self.patiently(whom, self.see_head(dir, asked.as_deref())).await?;
-        let head = self.head_of(dir, asked.as_deref()).await?;
+        let Some(asked) = self.load_plan(dir) else { return Ok(()) };
+        let began = self.ports.clock.monotonic();
+        let page_key = asked.page_key.clone();
+        let (_, early) =
+            self.patiently(whom, try_join(self.see_head(dir, page_key.as_deref()), self.list_beside_page(dir, &asked))).await?;
+        let head = self.head_of(dir, page_key.as_deref()).await?;
         // A head that has come to be known is of an epoch of its own.
-        let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == asked) else { return Ok(()) };
+        let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == page_key) else { return Ok(()) };
+        let agree = |page: &Page| head.as_ref().is_none_or(|(head, _)| are_agreed(head, &plan.prefix, &page.entries, page.more));
+        let early = early.filter(|page| plan == asked && agree(page));
         let LoadPlan { prefix, after, epoch, .. } = plan.clone();
         let first = after.is_none();
         if first && self.revalidates().is_some() {
-            self.revalidation.asked_for(dir, self.ports.clock.monotonic());
+            self.revalidation.asked_for(dir, began);
         }
         let end = |part: &Part| end_of_part(&head.as_ref()?.0, &prefix, after.as_deref(), part.last.as_deref(), LOAD_PIECES);
-        let Part { entries, last, to_probe, .. } = self.patiently(whom, self.list_part(dir, &plan, whom, end)).await?;
+        let Part { entries, last, to_probe, .. } = self.patiently(whom, self.list_part(dir, &plan, early, whom, end)).await?;
         let mut entries = self.patiently(whom, self.believed(entries)).await?;
         entries.extend(self.patiently(whom, self.probe(to_probe)).await?);
         let page = match &head {
@@ -156,6 +163,12 @@ impl Node {
         }
         self.trouble(Subject::Listing(dir), None);
         Ok(())
+    }
+
+    /// What a directory's listing begins with is asked for while its page is on the way. Who cannot use it asks again.
+    async fn list_beside_page(&self, dir: Ino, plan: &LoadPlan) -> Result<Option<Page>, RpcError> {
+        let is_first = plan.after.is_none() && plan.page_key.is_some() && self.pages.head(dir).is_none();
+        Ok(if is_first { list(self.bucket(), &plan.prefix, None).await.ok() } else { None })
     }
 
     /// Waits for the bucket as long as is stated to who asks.

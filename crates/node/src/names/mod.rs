@@ -7,7 +7,7 @@ pub(crate) mod load;
 pub(crate) mod metadata;
 pub(crate) mod outside;
 pub(crate) mod pages;
-mod questions;
+pub(crate) mod questions;
 pub(crate) mod quota;
 pub(crate) mod revalidate;
 pub(crate) mod trash;

@@ -51,7 +51,7 @@ impl Pages {
         self.take(dir);
     }
 
-    fn head(&self, dir: Ino) -> Option<(Rc<Head>, ETag)> {
+    pub fn head(&self, dir: Ino) -> Option<(Rc<Head>, ETag)> {
         let read = self.take(dir)?;
         let head = (read.head.clone(), read.etag.clone());
         self.read.borrow_mut().push_back(read);

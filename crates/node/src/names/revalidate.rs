@@ -173,7 +173,7 @@ impl Node {
         let mut agreed = BTreeSet::new();
         let mut plan = LoadPlan { prefix, after: None, page_key: None, epoch };
         loop {
-            let Part { entries, last, to_probe, .. } = self.in_time(self.list_part(dir, &plan, For::Listing, |_| None)).await?;
+            let Part { entries, last, to_probe, .. } = self.in_time(self.list_part(dir, &plan, None, For::Listing, |_| None)).await?;
             plan.after = last;
             let mut entries = self.in_time(self.believed(entries)).await?;
             entries.extend(self.in_time(self.probe(to_probe)).await?);
