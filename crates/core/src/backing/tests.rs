@@ -1,6 +1,6 @@
 use super::keys::*;
-use super::{Listed, Part};
-use ebb_model::{Ino, Name, Time};
+use super::{Listed, Part, are_agreed};
+use ebb_model::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -84,6 +84,41 @@ fn object(key: &str) -> Listed {
 
 fn prefix(key: &str) -> Listed {
     Listed::Prefix { key: key.into() }
+}
+
+/// A page and a listing that were asked for at one time are taken together only where neither knows more than the other one.
+#[test]
+fn page_and_listing_agree_where_neither_knows_more() {
+    let time = Time::default();
+    let (atime, mtime, ctime, btime) = (time, time, time, time);
+    let record = InstalledRecord { mode: 0o755, nlink: 1, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
+    let entry = |name: &str, what| Installed { name: Name::new(name.as_bytes()).unwrap(), ino: Ino(9), what, record: Some(record.clone()) };
+    let file = |key: Option<&str>| InstalledKind::Object { key: key.map(String::from), etag: "e".into(), len_bytes: 1, modified: time };
+    let dir = |prefix: Option<&str>| InstalledKind::Directory { prefix: prefix.map(String::from), page: true };
+    let link = InstalledKind::Recorded(Make::Symlink { target: "t".into() });
+    let entries =
+        vec![entry("a", file(None)), entry("d", dir(None)), entry("l", link), entry("m", file(Some("p/was"))), entry("r", dir(Some("q/")))];
+    let page = DirectoryPage { dir: Ino(5), parent: None, record: record.clone(), hidden: vec![], entries };
+    let head = PageHead::from(page);
+    let agreed = |prefix: &str, listed: &[Listed]| are_agreed(&head, prefix, listed, false);
+    assert!(agreed("p/", &[object("p/a"), prefix("p/d/")]));
+    assert!(agreed("p/", &[object("p/"), object("p/a"), prefix("p/d/")]), "with the marker");
+    assert!(agreed("", &[prefix(".ebb/"), object("a"), prefix("d/")]));
+    for (why, listed) in [
+        ("a file that the bucket has not", vec![prefix("p/d/")]),
+        ("a directory that it has not", vec![object("p/a")]),
+        ("a file that nothing is recorded of", vec![object("p/a"), object("p/b"), prefix("p/d/")]),
+        ("a directory that nothing is recorded of", vec![object("p/a"), prefix("p/c/"), prefix("p/d/")]),
+        ("an object and a prefix of one name", vec![object("p/a"), prefix("p/a/"), prefix("p/d/")]),
+        (
+            "what has been replaced",
+            vec![Listed::Object { key: "p/a".into(), etag: "f".into(), len_bytes: 1, modified: time }, prefix("p/d/")],
+        ),
+        ("what has moved", vec![object("p/a"), prefix("p/d/"), object("p/was")]),
+    ] {
+        assert!(!agreed("p/", &listed), "{why}");
+    }
+    assert!(!are_agreed(&head, "p/", &[object("p/a"), prefix("p/d/")], true), "there is more");
 }
 
 /// What says whether an object has the name of a directory may come with the next part, and then behind other objects.

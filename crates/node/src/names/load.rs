@@ -8,12 +8,13 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::latches::Mode;
 use crate::names::pages::LOAD_PIECES;
-use crate::names::questions::{Page, list};
+use crate::names::questions::{MOST_AGE, Page, list};
 use crate::readahead::traversals::Look;
 use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope};
 use ebb_core::backing::{are_agreed, end_of_part, page_key, pieces_of_listing, pieces_of_name};
 use ebb_format::page::Head;
 use ebb_model::*;
+use ebb_ports::{BucketError, PortFuture};
 use futures_util::future::{try_join, try_join_all};
 use std::future::Future;
 use std::rc::Rc;
@@ -131,8 +132,9 @@ impl Node {
         let head = self.head_of(dir, page_key.as_deref()).await?;
         // A head that has come to be known is of an epoch of its own.
         let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == page_key) else { return Ok(()) };
-        let agree = |page: &Page| head.as_ref().is_none_or(|(head, _)| are_agreed(head, &plan.prefix, &page.entries, page.more));
-        let early = early.filter(|page| plan == asked && agree(page));
+        let agree = |page: &Page| head.as_ref().is_some_and(|(head, _)| are_agreed(head, &plan.prefix, &page.entries, page.more));
+        let is_new = self.ports.clock.monotonic() < began + MOST_AGE;
+        let early = early.filter(|page| is_new && plan == asked && agree(page));
         let LoadPlan { prefix, after, epoch, .. } = plan.clone();
         let first = after.is_none();
         if first && self.revalidates().is_some() {
@@ -168,7 +170,11 @@ impl Node {
     /// What a directory's listing begins with is asked for while its page is on the way. Who cannot use it asks again.
     async fn list_beside_page(&self, dir: Ino, plan: &LoadPlan) -> Result<Option<Page>, RpcError> {
         let is_first = plan.after.is_none() && plan.page_key.is_some() && self.pages.head(dir).is_none();
-        Ok(if is_first { list(self.bucket(), &plan.prefix, None).await.ok() } else { None })
+        if !is_first {
+            return Ok(None);
+        }
+        let ask = || -> PortFuture<'_, Result<Page, BucketError>> { Box::pin(list(self.bucket(), &plan.prefix, None)) };
+        self.bucket_read("list", &plan.prefix, 0, ask).await.map(Some)
     }
 
     /// Waits for the bucket as long as is stated to who asks.

@@ -20,7 +20,7 @@ const MOST_AHEAD: usize = 8;
 const MOST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What was asked for longer ago is asked for again: others may have changed the bucket.
-const MOST_AGE: Duration = Duration::from_secs(5);
+pub(crate) const MOST_AGE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Questions {
     bucket: Rc<dyn Bucket>,
