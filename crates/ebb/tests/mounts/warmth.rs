@@ -3,6 +3,7 @@
 use crate::place::Place;
 use crate::switch::Switch;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -204,4 +205,30 @@ fn rates_are_kept() {
 
 fn read_all(path: &Path) {
     std::io::copy(&mut fs::File::open(path).unwrap(), &mut std::io::sink()).unwrap();
+}
+
+/// What programs say with posix_fadvise(2) reaches the node by what the kernel then asks for, at most a MiB with each call. Expectation: what
+/// will be needed comes though nobody reads.
+#[test]
+fn what_programs_say_they_will_need_comes() {
+    let switch = Switch::default();
+    let place = Place::behind(&switch);
+    put(&place, &[("needed", 8 * MIB)]);
+    place.mount_with(&["--revalidate", "0s"]);
+    let file = fs::File::open(place.path("mnt/needed")).unwrap();
+    for at in 0..8 {
+        let from = (at * MIB) as i64;
+        // SAFETY: posix_fadvise takes no memory, and the descriptor is open.
+        assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), from, MIB as i64, libc::POSIX_FADV_WILLNEED) }, 0);
+    }
+    let began = Instant::now();
+    while cached(&place) < 8 * MIB as u64 {
+        assert!(began.elapsed() < Duration::from_secs(30), "{} bytes have come", cached(&place));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    switch.close();
+    assert!(fs::read(place.path("mnt/needed")).unwrap() == vec![1; 8 * MIB]);
+    switch.open();
+    drop(file);
+    place.umount();
 }
