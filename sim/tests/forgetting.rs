@@ -501,7 +501,7 @@ async fn write_while_asked(world: Rc<World>, len: usize) {
     }
     let open = async || {
         let process = world.machine("node").process_on("node", "data");
-        let options = Options { commit_interval: Duration::from_secs(3600), ..options(true, LIMIT / 3) };
+        let options = Options { commit_interval: Duration::from_secs(3600), ..options(true, LIMIT * 2 / 5) };
         let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
         rig::attach_embedded(&process, &node).await.unwrap().unwrap()
     };
