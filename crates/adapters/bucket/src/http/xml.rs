@@ -24,17 +24,16 @@ impl<'a> Element<'a> {
         let mut open: Vec<Element> = Vec::new();
         let mut parts_left = MAX_PARTS;
         loop {
-            // Of a start that is its `<`.
             let begin = reader.buffer_position() as usize;
             let finished = match reader.read_event().ok()? {
                 Event::Start(start) => {
                     if open.len() == MAX_DEPTH {
                         return None;
                     }
-                    open.push(Element::opened(&start, &text[begin + 1..], &mut parts_left)?);
+                    open.push(Element::opened(&start, text.get(begin..)?, &mut parts_left)?);
                     None
                 }
-                Event::Empty(start) => Some(Element::opened(&start, &text[begin + 1..], &mut parts_left)?),
+                Event::Empty(start) => Some(Element::opened(&start, text.get(begin..)?, &mut parts_left)?),
                 Event::End(_) => Some(open.pop()?),
                 Event::Text(piece) => {
                     add_text(&mut open, piece.into_inner());
@@ -63,7 +62,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// `text` begins with its name.
+    /// `text` begins with it.
     fn opened(start: &BytesStart<'_>, text: &'a str, parts_left: &mut usize) -> Option<Element<'a>> {
         *parts_left = parts_left.checked_sub(1)?;
         let mut attributes = Vec::new();
@@ -75,7 +74,8 @@ impl<'a> Element<'a> {
         }
         let (name, local) = (start.name(), start.local_name());
         let before = name.as_ref().len() - local.as_ref().len();
-        Some(Element { name: &text[before..name.as_ref().len()], attributes, ..Element::default() })
+        let name = text.strip_prefix('<')?.get(before..name.as_ref().len())?;
+        Some(Element { name, attributes, ..Element::default() })
     }
 
     pub fn attribute(&self, name: &str) -> Option<&str> {
@@ -133,6 +133,8 @@ mod tests {
             "<a>&unknown;</a>",
             "<a>&#xD800;</a>",
             "plain",
+            // One of them is allowed for.
+            "\u{feff}\u{feff}<a></a>",
             "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>",
             &deep,
         ] {
