@@ -127,12 +127,12 @@ impl Node {
         let Some(asked) = self.load_plan(dir) else { return Ok(()) };
         let began = self.ports.clock.monotonic();
         let page_key = asked.page_key.clone();
-        let (_, early) =
+        let (has_page, early) =
             self.patiently(whom, try_join(self.see_head(dir, page_key.as_deref()), self.list_beside_page(dir, &asked))).await?;
-        let head = self.head_of(dir, page_key.as_deref()).await?;
+        let head = if has_page { self.head_of(dir, page_key.as_deref()).await? } else { None };
         // A head that has come to be known is of an epoch of its own.
         let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == page_key) else { return Ok(()) };
-        let agree = |page: &Page| head.as_ref().is_some_and(|(head, _)| are_agreed(head, &plan.prefix, &page.entries, page.more));
+        let agree = |page: &Page| head.as_ref().is_none_or(|(head, _)| are_agreed(head, &plan.prefix, &page.entries, page.more));
         let is_new = self.ports.clock.monotonic() < began + MOST_AGE;
         let early = early.filter(|page| is_new && plan == asked && agree(page));
         let LoadPlan { prefix, after, epoch, .. } = plan.clone();

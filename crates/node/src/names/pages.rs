@@ -104,11 +104,11 @@ impl Node {
         Ok(Some((head, etag)))
     }
 
-    /// What [`Node::head_of`] will find. Can be given up at any time.
-    pub(crate) async fn see_head(&self, dir: Ino, key: Option<&str>) -> Result<(), RpcError> {
-        let Some(key) = key else { return Ok(()) };
+    /// Whether [`Node::head_of`] will find one. Can be given up at any time.
+    pub(crate) async fn see_head(&self, dir: Ino, key: Option<&str>) -> Result<bool, RpcError> {
+        let Some(key) = key else { return Ok(false) };
         let _guard = self.pages.heads.hold(dir, Mode::Exclusive).await;
-        self.seen_head(dir, key).await.map(drop)
+        Ok(self.seen_head(dir, key).await?.is_some())
     }
 
     async fn seen_head(&self, dir: Ino, key: &str) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
