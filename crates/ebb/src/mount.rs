@@ -19,6 +19,7 @@ use ebb_fuse::{Consistency, Ids, Mount, MountError, MountOptions, Session, Volum
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -47,6 +48,8 @@ struct Plan {
     node: args::Node,
     bucket: args::Bucket,
     run_dir: RunDir,
+    /// Once it listens, which may fail, until it answers.
+    metrics: Cell<Option<Listener>>,
     /// Where this process is one that another one watches.
     ward: Option<Ward>,
 }
@@ -159,7 +162,8 @@ impl Plan {
         let passthrough = args.passthrough == args::Passthrough::Auto;
         let consistency = args.consistency;
         let text = args.source;
-        Ok(Plan { text, source, mountpoint, options, data_dir, listen, passthrough, consistency, node, bucket, run_dir, ward })
+        let metrics = Cell::new(None);
+        Ok(Plan { text, source, mountpoint, options, data_dir, listen, passthrough, consistency, node, bucket, run_dir, metrics, ward })
     }
 
     async fn mount(self, report: &mut Report) -> Result<(), Failure> {
@@ -169,6 +173,9 @@ impl Plan {
             ward.hears();
         }
         self.run_dir.sweep().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        if let Some(address) = &self.node.metrics {
+            self.metrics.set(Some(Listener::at_address(&address.0).await?));
+        }
         match &self.source {
             Source::Storage { url } => self.embedded(url, report, &mut signals).await,
             Source::Served { address, volume, subdirectory } => self.detached(address, volume, subdirectory, report, &mut signals).await,
@@ -437,10 +444,6 @@ impl Plan {
             args::Consistency::CloseToOpen => Consistency::CloseToOpen,
         };
         let options = MountOptions { read_only, shared_locks, passthrough, consistency, ..self.options.clone() };
-        let metrics = match &self.node.metrics {
-            Some(address) => Some(Listener::at_address(&address.0).await?),
-            None => None,
-        };
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.shown(), error);
         let mut session = match self.ward.as_ref().and_then(|ward| ward.left(self.mountpoint.clone())) {
             Some((left, as_agreed)) => {
@@ -467,7 +470,7 @@ impl Plan {
         let told = Told { mount: Some(counters), node: node.clone() };
         let socket =
             Listener::at_path(self.run_dir.counters_socket()).map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        [Some(socket), metrics].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
+        [Some(socket), self.metrics.take()].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
         let (notifier, agreed) = (session.notifier(), session.negotiated());
         let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough())
             .mapping(options.ids)

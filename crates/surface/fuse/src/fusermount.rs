@@ -10,6 +10,10 @@ use std::process::{Command, Stdio};
 
 const HELPER: &str = "fusermount3";
 
+pub(crate) fn find() -> Result<(), MountError> {
+    Command::new(HELPER).arg("--version").output().map(drop).map_err(MountError::NoHelper)
+}
+
 /// Mounts, and gives the device that the helper opened.
 pub(crate) fn mount(point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Refused)?;

@@ -116,10 +116,16 @@ impl Mount {
         &self.point.place.path
     }
 
-    /// The mount point's path, free of symbolic links, once a mount can be put there: what
-    /// [`Mount::new`] finds out first, for whoever has much to do before it.
+    /// The mount point's path, free of symbolic links, if this process may mount and a mount can be put there: what
+    /// [`Mount::new`] would find out, for whoever has much to do before it.
     pub fn prepare(point: &Path) -> Result<PathBuf, MountError> {
-        clear(point)
+        let path = clear(point)?;
+        match is_root() {
+            true if !has_sys_admin() => return Err(MountError::Refused(io::Error::from_raw_os_error(libc::EPERM))),
+            true => drop(open_device()?),
+            false => fusermount::find()?,
+        }
+        Ok(path)
     }
 
     /// Whether a mount of ours is there, dead or alive. `point` is free of symbolic links.
@@ -346,8 +352,12 @@ fn beside_dead(point: &Path) -> io::Result<PathBuf> {
     }
 }
 
+fn open_device() -> Result<File, MountError> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse").map_err(MountError::NoDevice)
+}
+
 fn mount_directly(point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse").map_err(MountError::NoDevice)?;
+    let device = open_device()?;
     // SAFETY: getuid and getgid cannot fail and touch no memory.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},max_read={}", device.as_raw_fd(), options.max_read_bytes);
@@ -395,6 +405,14 @@ fn detach(point: &Path, flags: i32) -> io::Result<()> {
 fn is_root() -> bool {
     // SAFETY: geteuid cannot fail and touches no memory.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// What mount(2) wants. Where the system does not say, it will.
+fn has_sys_admin() -> bool {
+    const SYS_ADMIN: u64 = 1 << 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    effective.is_none_or(|effective| effective & SYS_ADMIN != 0)
 }
 
 fn umount(point: &Path, flags: i32) -> io::Result<()> {
