@@ -35,6 +35,32 @@ fn a_forced_hole_stays_under_a_write_that_is_lost() {
     }
 }
 
+/// Situation: the power fails right after an fsync, before the log says that the bytes are forced. Danger: they count as what may be
+/// anything: what rots of them is not found, and what the bucket has, too, is fetched again. Expectation: they are what they were.
+#[test]
+fn what_was_just_forced_is_known() {
+    for (seed, is_sent) in (0..SEEDS).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::new(&world).await;
+            volume.fill(OLD).await;
+            if is_sent {
+                volume.client.admin(AdminRequest::Flush { path: Vec::new() }).await.unwrap();
+            }
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.cut_power().await;
+            if is_sent {
+                volume.bucket.vanish_for(Duration::from_secs(3600));
+                volume.expect_beginning(OLD, seed).await;
+            } else {
+                assert_eq!(volume.machine.disk("data").flip("packs/0000000000000001", 100, 1), Ok(true));
+                assert_eq!(volume.client.read(volume.file, 0, 10).await, Err(FsError::Io), "seed {seed}");
+            }
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
 /// Danger: a first power cut keeps the hole from the file, a second one the write that came after.
 #[test]
 fn a_hole_that_a_power_cut_undid_is_made_again() {

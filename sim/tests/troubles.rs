@@ -269,7 +269,8 @@ fn what_cannot_be_forced_is_told_until_it_is_gone() {
         let mount = Mount::new(&world, &bucket, by_hand()).await;
         let ino = mount.make("file").await;
         mount.write(ino, 1).await.unwrap();
-        world.machine("a").disk("node").fail_nth(DiskOperation::Sync, 2);
+        // Before its bytes its name is forced, and the log meanwhile.
+        world.machine("a").disk("node").fail_nth(DiskOperation::Sync, 3);
         assert_eq!(mount.client.fsync(ino).await, Err(FsError::Io));
         world.sleep(REST).await;
         mount.trouble(&format!("inode {ino} has could not be forced")).await;

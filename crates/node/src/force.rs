@@ -1,7 +1,7 @@
 //! Making what was acknowledged survive a power cut.
 //!
-//! Order: bytes of store files, then the record that says so, then the log. What was
-//! acknowledged is forced once every commit interval, by fsync and by syncfs. While clients
+//! Order: bytes of store files, then the record that says so, then the log; for who waits for
+//! one file the log at the same time. What was acknowledged is forced once every commit interval, by fsync and by syncfs. While clients
 //! are still to come back, bytes are forced all the same, and no record says so: `repeat`.
 
 use crate::admin::troubles::Subject;
@@ -9,6 +9,7 @@ use crate::replica::refusal;
 use crate::{Node, Planted};
 use ebb_model::*;
 use ebb_ports::{DiskError, PortFuture};
+use futures_util::future::join;
 
 impl Node {
     /// Forces everything that was answered so far, and tells clients that they need not keep
@@ -24,7 +25,12 @@ impl Node {
             Ok(any) => {
                 self.trouble("unforced", None);
                 if (any || scope == SyncScope::All) && all_back {
-                    self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await?;
+                    let told = self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await;
+                    if let Err(error) = told {
+                        // What a full disk has no room for may have it once something is removed.
+                        self.force_log().await?;
+                        return Err(error);
+                    }
                 }
             }
             Err(error) => {
@@ -50,36 +56,57 @@ impl Node {
         self.doubt_exposed(Some(ino));
         let upto = self.replica.log().written();
         let all_back = !self.attachments.awaits_any();
-        let synced = self.waiting("the node's disk", self.store.sync(SyncScope::File(ino))).await.map_err(|error| {
-            self.tell_of_unforced(&error);
-            RpcError::Refused(FsError::Io)
-        })?;
-        if synced && all_back {
-            self.commit(Command::Extent(ExtentCommand::Synced { scope: SyncScope::File(ino), upto })).await?;
+        let sync = async {
+            let synced = self.waiting("the node's disk", self.store.sync(SyncScope::File(ino))).await.map_err(|error| {
+                self.tell_of_unforced(&error);
+                RpcError::Refused(FsError::Io)
+            })?;
+            if synced && all_back {
+                self.commit(Command::Extent(ExtentCommand::Synced { scope: SyncScope::File(ino), upto })).await?;
+            }
+            Ok(())
+        };
+        // The log may speak of bytes that are not forced, as it does of other files' bytes. What says that these are comes before all that
+        // follows, and may be forced with that: after a power cut before it they are compared.
+        let (synced, forced) = match self.store.has_cuts() {
+            true => (sync.await, self.force_commands().await),
+            false => join(sync, self.force_commands()).await,
+        };
+        synced.and(forced.map(drop))?;
+        // What is small goes with the next force.
+        if self.store.has_doomed_files() {
+            self.remove_doomed().await;
         }
-        self.force_log().await?;
         Ok(self.safe.get())
     }
 
-    /// Forces every command so far, which says nothing of the bytes that commands speak of.
+    /// Forces every command so far, which says nothing of the bytes that commands speak of, and removes what is of no use any more.
     pub(crate) fn force_log(&self) -> PortFuture<'_, Result<LogIndex, RpcError>> {
         // In a box, or the future of every command would be as large.
         Box::pin(async {
-            // Or what was cut off could come back under what is logged by now. Of a file of which that
-            // fails nothing is forced any more.
-            if let Err(error) = self.waiting("the node's disk", self.store.sync_cuts()).await {
-                self.tell_of_unforced(&error);
-            }
-            let durable = self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)?;
-            let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
-            match self.waiting("the node's disk", self.store.drop_doomed(durable, has_files)).await {
-                Ok(true) => self.trouble("removal", None),
-                Ok(false) => {}
-                // The space comes back with the next start, which removes what nobody knows.
-                Err(error) => self.trouble("removal", Some(format!("a file of the cache could not be removed: {error}"))),
-            }
+            let durable = self.force_commands().await?;
+            self.remove_doomed().await;
             Ok(durable)
         })
+    }
+
+    async fn remove_doomed(&self) {
+        let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
+        match self.waiting("the node's disk", self.store.drop_doomed(self.replica.log().durable(), has_files)).await {
+            Ok(true) => self.trouble("removal", None),
+            Ok(false) => {}
+            // The space comes back with the next start, which removes what nobody knows.
+            Err(error) => self.trouble("removal", Some(format!("a file of the cache could not be removed: {error}"))),
+        }
+    }
+
+    async fn force_commands(&self) -> Result<LogIndex, RpcError> {
+        // Or what was cut off could come back under what is logged by now. Of a file of which that
+        // fails nothing is forced any more.
+        if let Err(error) = self.waiting("the node's disk", self.store.sync_cuts()).await {
+            self.tell_of_unforced(&error);
+        }
+        self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)
     }
 
     /// Of which files it is remembered until they are gone or the node starts anew.

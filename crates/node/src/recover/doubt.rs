@@ -3,42 +3,77 @@
 use super::replay::Blocks;
 use crate::Node;
 use crate::data::packs;
+use ebb_core::extent::{self, Block};
 use ebb_model::*;
 use ebb_ports::DiskError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Blocks that a start writes once more before others have their turn.
-const WRITTEN_IN_A_ROW: u64 = 256;
+/// Blocks that a start reads, or writes once more, before others have their turn.
+const BLOCKS_IN_A_ROW: u64 = 256;
+
+/// Where what is as it was written lies in more pieces than this, all of it is doubted: each gap takes a record.
+const MOST_RUNS: usize = 64;
 
 impl Node {
-    /// Bytes that were written and not forced may be anything since a power cut. What an upload is found to have made
-    /// clean is among them and is fetched again. Where nothing of them is left there are zeros: what is missing
-    /// later was taken from here by something else.
+    /// Bytes of which the log does not say that they were forced may be anything since a power cut, but for those that are what was written
+    /// here. What else an upload is found to have made clean is fetched again. Where nothing of them is left there are zeros: what is
+    /// missing later was taken from here by something else.
     pub(super) async fn doubt(&self, doubtful: Blocks) -> Result<(), RpcError> {
+        let mut passed = 0;
         for (ino, ranges) in doubtful {
             for blocks in ranges {
                 self.store.fill_up(&self.place(ino), &blocks).await.map_err(|error| self.disk_failed(ino, error))?;
-                let Range { start, end } = blocks;
-                self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: start, count: end - start })).await?;
+                let mut first = blocks.start;
+                let as_written = self.as_written(ino, blocks.clone(), &mut passed).await;
+                for Range { start, end } in as_written.into_iter().chain([blocks.end..blocks.end]) {
+                    if first < start {
+                        self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first, count: start - first })).await?;
+                    }
+                    first = end;
+                }
             }
         }
         Ok(())
     }
 
+    /// Runs of those blocks that were written here, and are what their checksums say.
+    async fn as_written(&self, ino: Ino, blocks: Range<u64>, passed: &mut u64) -> Vec<Range<u64>> {
+        let written: Vec<(u64, u32)> = {
+            let state = self.replica.view();
+            let is_written = |known: &Block| known.dirty || known.version != Version(0);
+            let sum_of = |block| state.extents().block(ino, block).filter(is_written)?.sum;
+            let resident = state.extents().resident_runs(ino, blocks).into_iter().flatten();
+            resident.filter_map(|block| Some((block, sum_of(block)?))).collect()
+        };
+        let mut found = Vec::new();
+        for (block, sum) in written {
+            self.pass(passed).await;
+            let read = self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+            if read.is_ok_and(|bytes| ebb_format::crc32c(&bytes) == sum) {
+                found.push(block);
+            }
+        }
+        Some(extent::runs(found.into_iter())).filter(|runs| runs.len() <= MOST_RUNS).unwrap_or_default()
+    }
+
+    /// Whoever keeps the volume meanwhile has his turn.
+    async fn pass(&self, passed: &mut u64) {
+        *passed += 1;
+        if passed.is_multiple_of(BLOCKS_IN_A_ROW) {
+            self.ports.clock.sleep(Duration::from_micros(1)).await;
+        }
+    }
+
     /// A sync of what the process before has written may have failed, of which this one hears nothing. Of an exposed file
     /// nobody but who stores into it may write anything.
     pub(super) async fn dirty_again(&self, kept: Blocks) -> Result<(), RpcError> {
-        let mut written = 0u64;
+        let mut passed = 0;
         for (ino, ranges) in kept.into_iter().filter(|(ino, _)| !self.replica.view().extents().is_exposed(*ino)) {
             let dirty = |blocks: Range<u64>| self.replica.view().extents().dirty_runs(ino, blocks);
             for block in ranges.into_iter().flat_map(dirty).flatten() {
-                written += 1;
-                if written.is_multiple_of(WRITTEN_IN_A_ROW) {
-                    // Whoever keeps the volume meanwhile has his turn.
-                    self.ports.clock.sleep(Duration::from_micros(1)).await;
-                }
+                self.pass(&mut passed).await;
                 match self.store.dirty_again(&self.place(ino), block).await {
                     // A full disk is no reason not to start.
                     Err(DiskError::NoSpace) => tracing::warn!(%ino, block, "no room to write once more what is not forced"),

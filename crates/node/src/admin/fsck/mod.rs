@@ -145,7 +145,7 @@ pub async fn fsck(ports: Ports, bucket: Option<Rc<dyn Bucket>>, progress: impl F
     let store = Store::found(ports.disk.clone()).await?;
     for (ino, _) in partition.extents().files() {
         let mut blocks = known_blocks(&partition, ino);
-        // What was not forced need not be what was written: the next start takes it as it is.
+        // What was not forced need not be what was written.
         let doubted = doubtful.get(&ino).map_or(&[][..], |runs| runs);
         blocks.retain(|(block, _)| !doubted.iter().any(|run| run.contains(block)));
         compare(&store, (&store::place(&partition, ino), &named(&partition, ino)), blocks, &mut report).await;

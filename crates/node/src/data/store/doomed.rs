@@ -43,6 +43,11 @@ impl Store {
         !self.state.borrow().doomed.is_empty()
     }
 
+    /// Files of their own do, which can be large.
+    pub fn has_doomed_files(&self) -> bool {
+        self.state.borrow().doomed.iter().any(|(_, doomed)| matches!(doomed, Doomed::File(_)))
+    }
+
     /// Removes what is doomed by commands up to `durable`; says whether there was any. `has_files` says of a pack file
     /// whether any file is in it.
     pub async fn drop_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Result<bool, DiskError> {

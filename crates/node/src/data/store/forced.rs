@@ -71,13 +71,19 @@ impl Store {
         Ok(())
     }
 
+    /// Whether any file was cut that has not been forced since, nor has failed.
+    pub fn has_cuts(&self) -> bool {
+        self.a_cut().is_some()
+    }
+
+    fn a_cut(&self) -> Option<Ino> {
+        let state = self.state.borrow();
+        state.cut.iter().find(|ino| !state.failed.contains_key(ino)).copied()
+    }
+
     /// Forces the length of files that were cut.
     pub async fn sync_cuts(&self) -> Result<(), DiskError> {
-        let cut = {
-            let state = self.state.borrow();
-            state.cut.iter().find(|ino| !state.failed.contains_key(ino)).copied()
-        };
-        match cut {
+        match self.a_cut() {
             Some(ino) => self.sync(SyncScope::File(ino)).await.map(drop),
             None => Ok(()),
         }
