@@ -19,7 +19,6 @@ use ebb_fuse::{Consistency, Ids, Mount, MountError, MountOptions, Session, Volum
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -48,8 +47,6 @@ struct Plan {
     node: args::Node,
     bucket: args::Bucket,
     run_dir: RunDir,
-    /// Once it listens, which may fail, until it answers.
-    metrics: Cell<Option<Listener>>,
     /// Where this process is one that another one watches.
     ward: Option<Ward>,
 }
@@ -61,6 +58,9 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     // A configuration file may say something else by the time that a daemon takes over.
     let foreground = if is_ward { supervisor::is_in_foreground()? } else { args.foreground };
     let plan = Plan::new(args, ward)?;
+    if plan.heir().is_none() {
+        Mount::expect_allowed().map_err(|error| Failure::Failed(error.to_string()))?;
+    }
     let log_path = plan.data_dir.join("ebb.log");
     let level = plan.node.log;
     if is_ward {
@@ -162,8 +162,7 @@ impl Plan {
         let passthrough = args.passthrough == args::Passthrough::Auto;
         let consistency = args.consistency;
         let text = args.source;
-        let metrics = Cell::new(None);
-        Ok(Plan { text, source, mountpoint, options, data_dir, listen, passthrough, consistency, node, bucket, run_dir, metrics, ward })
+        Ok(Plan { text, source, mountpoint, options, data_dir, listen, passthrough, consistency, node, bucket, run_dir, ward })
     }
 
     async fn mount(self, report: &mut Report) -> Result<(), Failure> {
@@ -173,9 +172,6 @@ impl Plan {
             ward.hears();
         }
         self.run_dir.sweep().map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        if let Some(address) = &self.node.metrics {
-            self.metrics.set(Some(Listener::at_address(&address.0).await?));
-        }
         match &self.source {
             Source::Storage { url } => self.embedded(url, report, &mut signals).await,
             Source::Served { address, volume, subdirectory } => self.detached(address, volume, subdirectory, report, &mut signals).await,
@@ -444,6 +440,10 @@ impl Plan {
             args::Consistency::CloseToOpen => Consistency::CloseToOpen,
         };
         let options = MountOptions { read_only, shared_locks, passthrough, consistency, ..self.options.clone() };
+        let metrics = match &self.node.metrics {
+            Some(address) => Some(Listener::at_address(&address.0).await?),
+            None => None,
+        };
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.shown(), error);
         let mut session = match self.ward.as_ref().and_then(|ward| ward.left(self.mountpoint.clone())) {
             Some((left, as_agreed)) => {
@@ -470,7 +470,7 @@ impl Plan {
         let told = Told { mount: Some(counters), node: node.clone() };
         let socket =
             Listener::at_path(self.run_dir.counters_socket()).map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        [Some(socket), self.metrics.take()].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
+        [Some(socket), metrics].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
         let (notifier, agreed) = (session.notifier(), session.negotiated());
         let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough())
             .mapping(options.ids)

@@ -116,16 +116,23 @@ impl Mount {
         &self.point.place.path
     }
 
-    /// The mount point's path, free of symbolic links, if this process may mount and a mount can be put there: what
-    /// [`Mount::new`] would find out, for whoever has much to do before it.
+    /// The mount point's path, free of symbolic links, once a mount can be put there: what
+    /// [`Mount::new`] finds out first, for whoever has much to do before it.
     pub fn prepare(point: &Path) -> Result<PathBuf, MountError> {
-        let path = clear(point)?;
-        match is_root() {
-            true if !has_sys_admin() => return Err(MountError::Refused(io::Error::from_raw_os_error(libc::EPERM))),
-            true => drop(open_device()?),
-            false => fusermount::find()?,
+        clear(point)
+    }
+
+    /// Refuses what [`Mount::new`] would certainly refuse to this process, wherever it is to mount.
+    pub fn expect_allowed() -> Result<(), MountError> {
+        match (is_root(), open_device()) {
+            (true, _) if !has_sys_admin() => Err(MountError::Refused(io::Error::from_raw_os_error(libc::EPERM))),
+            (true, device) => device.map(drop),
+            // The helper opens it as who asks for it, or has it from elsewhere.
+            (false, Err(MountError::NoDevice(error))) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(MountError::NoDevice(error))
+            }
+            (false, _) => fusermount::expect_there(),
         }
-        Ok(path)
     }
 
     /// Whether a mount of ours is there, dead or alive. `point` is free of symbolic links.
