@@ -132,8 +132,12 @@ impl Node {
         let head = if has_page { self.head_of(dir, page_key.as_deref()).await? } else { None };
         // A head that has come to be known is of an epoch of its own.
         let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == page_key) else { return Ok(()) };
-        let agree = |page: &Page| head.as_ref().is_none_or(|(head, _)| are_agreed(head, &plan.prefix, &page.entries, page.more));
-        let is_new = self.ports.clock.monotonic() < began + MOST_AGE;
+        let agree = |page: &Page| match &head {
+            Some((head, _)) => are_agreed(head, &plan.prefix, &page.entries, page.more),
+            None => !has_page,
+        };
+        let most_age = self.revalidates().map_or(MOST_AGE, |interval| interval.min(MOST_AGE));
+        let is_new = self.ports.clock.monotonic() < began + most_age;
         let early = early.filter(|page| is_new && plan == asked && agree(page));
         let LoadPlan { prefix, after, epoch, .. } = plan.clone();
         let first = after.is_none();
