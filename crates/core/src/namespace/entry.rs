@@ -53,6 +53,12 @@ impl Namespace {
         self.dentries.range(range).map(|((_, cookie), entry)| (cookie, entry))
     }
 
+    /// The directory stream before a position, the last one first.
+    pub(super) fn stream_back(&self, dir: Ino, before: Cookie) -> impl Iterator<Item = (Cookie, Entry)> {
+        let below = self.dentries.below((dir, before));
+        below.take_while(move |((parent, _), _)| *parent == dir).map(|((_, cookie), entry)| (cookie, entry))
+    }
+
     /// The names in a directory as far as they are loaded, oldest first.
     pub(crate) fn children(&self, dir: Ino) -> impl Iterator<Item = (Name, Dentry)> {
         self.children_after(dir, Cookie::START)

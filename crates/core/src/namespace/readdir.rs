@@ -29,7 +29,15 @@ impl Namespace {
 
     /// What a directory stream has after a position, as far as it is loaded.
     pub fn entries_after(&self, dir: Ino, after: Cookie) -> impl Iterator<Item = (Cookie, Ino, FileKind)> {
-        let shown = |(cookie, Entry { name, ino, kind })| (name.as_bytes() != TRASH).then_some((cookie, ino, kind));
         self.stream(dir, after).filter_map(shown)
     }
+
+    /// What it has before a position, the last one first.
+    pub fn entries_before(&self, dir: Ino, before: Cookie) -> impl Iterator<Item = (Cookie, Ino, FileKind)> {
+        self.stream_back(dir, before).filter_map(shown)
+    }
+}
+
+fn shown((cookie, Entry { name, ino, kind }): (Cookie, Entry)) -> Option<(Cookie, Ino, FileKind)> {
+    (name.as_bytes() != TRASH).then_some((cookie, ino, kind))
 }

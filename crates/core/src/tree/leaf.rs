@@ -7,6 +7,7 @@
 
 use super::Run;
 use std::cmp::Ordering;
+use std::iter::from_fn;
 use std::ops::Range;
 
 /// More entries than this make a leaf too large, since a search reads half of their keys.
@@ -93,6 +94,13 @@ impl Leaf {
 
     pub fn is_too_large(&self) -> bool {
         self.len as usize > MAX_ENTRIES || self.len > 1 && self.bytes.len() > MAX_BYTES
+    }
+
+    /// Keys and values below `end`, in order.
+    pub fn below(&self, end: &[u8]) -> Vec<(Vec<u8>, &[u8])> {
+        let mut cursor = Cursor::default();
+        let entries = from_fn(|| cursor.advance(self).map(|value| (cursor.key.clone(), value)));
+        entries.take_while(|(key, _)| key[..] < *end).collect()
     }
 
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {

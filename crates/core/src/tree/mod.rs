@@ -25,6 +25,7 @@ use leaf::{Cursor, Leaf};
 use recent::Recent;
 use separators::Separators;
 use std::cell::RefCell;
+use std::iter::from_fn;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::slice::Iter;
@@ -233,6 +234,18 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         range.descend(&self.root, bounds.start_bound().map(packed));
         range
     }
+
+    /// Those below `end`, the last one first.
+    pub fn below(&self, end: K) -> impl Iterator<Item = (K, V)> {
+        let (mut end, mut left) = (packed(&end).to_vec(), Vec::new());
+        from_fn(move || {
+            if left.is_empty() {
+                left = self.root.below(&end);
+                end.clone_from(&left.first()?.0);
+            }
+            left.pop().map(|(key, value)| entry(&key, value))
+        })
+    }
 }
 
 fn entry<K: Key, V: Value<K>>(key: &[u8], value: &[u8]) -> (K, V) {
@@ -256,6 +269,17 @@ impl Node {
             Node::Branch(branch) => size_of::<Branch>() + branch.keys.bytes() + branch.children.capacity() * size_of::<Arc<Node>>(),
         };
         counts + size_of::<Node>() + beside
+    }
+
+    /// The last leaf's keys and values below `end` of those that have any.
+    fn below(&self, end: &[u8]) -> Vec<(Vec<u8>, &[u8])> {
+        match self {
+            Node::Leaf(leaf) => leaf.below(end),
+            Node::Branch(branch) => {
+                let children = branch.children[..=branch.child_of(end)].iter().rev();
+                children.map(|child| child.below(end)).find(|found| !found.is_empty()).unwrap_or_default()
+            }
+        }
     }
 
     /// How many of the keys are new, and what has to be put beside the node. `bytes` are those of all nodes.

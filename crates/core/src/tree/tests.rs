@@ -78,6 +78,7 @@ enum Op {
     Get(u16),
     Clone,
     Range(Bound<u16>, Bound<u16>),
+    Below(u16),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -95,6 +96,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => key.clone().prop_map(Op::Get),
         1 => Just(Op::Clone),
         2 => (bound.clone(), bound).prop_map(|(from, to)| Op::Range(from, to)),
+        2 => key.prop_map(Op::Below),
     ]
 }
 
@@ -156,6 +158,11 @@ proptest! {
                     let bounds = (from.map(key), to.map(key));
                     let found: Vec<_> = tree.range(bounds.clone()).collect();
                     prop_assert_eq!(found, range(&map, bounds));
+                }
+                Op::Below(end) => {
+                    let mut below = range(&map, (Bound::Unbounded, Bound::Excluded(key(end))));
+                    below.reverse();
+                    prop_assert_eq!(tree.below(key(end)).collect::<Vec<_>>(), below);
                 }
             }
             tree.check_recent();

@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::latches::Mode;
 use crate::names::load::For;
-use crate::readahead::tree::{Step, Tree};
+use crate::readahead::tree::{Step, Tree, Way};
 use ebb_core::namespace::Link;
 use ebb_model::*;
 use std::collections::BTreeSet;
@@ -49,6 +49,7 @@ struct Traversal {
     /// It has not been outside of this directory so far.
     top: Ino,
     last: Ino,
+    way: Way,
     /// It has listed any.
     lists: bool,
     run: usize,
@@ -74,11 +75,11 @@ impl Traversals {
     /// No more than `most` are listed at one time.
     fn look_into(&mut self, dir: Ino, look: Look, directories: &Directories, most: usize) -> Vec<Ino> {
         self.looks += 1;
-        let ahead = self.traversals.iter().position(|traversal| traversal.ahead.contains(&dir));
-        let at = ahead.or_else(|| self.traversals.iter().position(|traversal| traversal.leads_to(dir, directories)));
+        let ahead = self.traversals.iter_mut().position(|traversal| traversal.ahead.contains(&dir));
+        let at = ahead.or_else(|| self.traversals.iter_mut().position(|traversal| traversal.leads_to(dir, directories)));
         let Some(at) = at else {
-            let lists = look == Look::Through;
-            self.add(Traversal { top: dir, last: dir, lists, run: 1, ahead: BTreeSet::new(), used: self.looks });
+            let (lists, ahead) = (look == Look::Through, BTreeSet::new());
+            self.add(Traversal { top: dir, last: dir, way: Way::Forth, lists, run: 1, ahead, used: self.looks });
             return Vec::new();
         };
         self.traversals[at].used = self.looks;
@@ -97,9 +98,19 @@ impl Traversals {
 }
 
 impl Traversal {
-    /// Whether a directory that is due is one of its next ones, at most one level above all before.
-    fn leads_to(&self, dir: Ino, directories: &Directories) -> bool {
-        directories.next_after(self.last, directories.tree.above(self.top), SLACK).contains(&dir)
+    /// Whether a directory that is due is one of its next ones, at most one level above all before. As long as it is none yet it can
+    /// turn round.
+    fn leads_to(&mut self, dir: Ino, directories: &Directories) -> bool {
+        let top = directories.tree.above(self.top);
+        let leads = |way| directories.next_beyond(self.last, way, top, SLACK).contains(&dir);
+        if leads(self.way) {
+            return true;
+        }
+        let turns = self.run < LEAST_RUN && leads(self.way.other());
+        if turns {
+            (self.way, self.run) = (self.way.other(), 1);
+        }
+        turns
     }
 
     fn go_on(&mut self, dir: Ino, look: Look, directories: &Directories, room: usize) -> Vec<Ino> {
@@ -122,7 +133,7 @@ impl Traversal {
         if room == 0 || self.run < LEAST_RUN || self.ahead.len() > window / 2 {
             return Vec::new();
         }
-        let mut wanted = directories.next_after(dir, self.top, window);
+        let mut wanted = directories.next_beyond(dir, self.way, self.top, window);
         wanted.retain(|dir| !self.ahead.contains(dir));
         wanted.truncate(room.min(window - self.ahead.len()));
         self.ahead.extend(&wanted);
@@ -132,10 +143,10 @@ impl Traversal {
 
 impl Directories<'_> {
     /// Those due that who is at one comes to next within `top`: first what is in a directory, then what is behind it.
-    fn next_after(&self, dir: Ino, top: Ino, most: usize) -> Vec<Ino> {
-        let within = self.has_directories(dir).then_some(Link { parent: dir, cookie: Cookie::START });
+    fn next_beyond(&self, dir: Ino, way: Way, top: Ino, most: usize) -> Vec<Ino> {
+        let within = self.has_directories(dir).then_some(Link { parent: dir, cookie: way.start() });
         let Some(from) = within.or_else(|| self.tree.link(dir).filter(|_| dir != top)) else { return Vec::new() };
-        let steps = self.tree.after(from, top, |dir| !(self.is_due)(dir) && self.has_directories(dir));
+        let steps = self.tree.beyond(from, way, top, |dir| !(self.is_due)(dir) && self.has_directories(dir));
         let found = steps.take(MOST_STEPS).filter_map(|step| match step {
             Step::Entry(_, ino, FileKind::Directory) if (self.is_due)(ino) => Some(ino),
             _ => None,

@@ -2,7 +2,7 @@
 
 use crate::Node;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
-use crate::readahead::tree::{Step, Tree};
+use crate::readahead::tree::{Step, Tree, Way};
 use ebb_core::namespace::Link;
 use ebb_model::*;
 use std::collections::VecDeque;
@@ -34,10 +34,11 @@ struct Walk {
     /// The furthest file that was begun, and where it is.
     file: Ino,
     at: Link,
+    way: Way,
     /// Once it has gone from one directory to the next: it has not been outside of this one so far.
     top: Option<Ino>,
-    /// The file after it, where that is in another directory.
-    across: Option<Ino>,
+    /// The file that comes next, where that is in another directory: either way, as long as it is no walk yet.
+    across: Vec<(Ino, Way)>,
     run: u32,
     /// How far that file has been read so far, and how far the ones before it were.
     read_bytes: u64,
@@ -89,19 +90,54 @@ impl Walks {
 
 impl Walk {
     fn new(file: Ino, at: Link, tree: &Tree, used: u64) -> Walk {
-        let across = across(at, tree.above(at.parent), tree);
-        Walk { file, at, top: None, across, run: 1, read_bytes: 0, reach_bytes: 0, ahead: VecDeque::new(), upto: at, used }
+        let mut walk = Walk {
+            file,
+            at,
+            way: Way::Forth,
+            top: None,
+            across: Vec::new(),
+            run: 1,
+            read_bytes: 0,
+            reach_bytes: 0,
+            ahead: VecDeque::new(),
+            upto: at,
+            used,
+        };
+        walk.look_across(tree);
+        walk
+    }
+
+    fn look_across(&mut self, tree: &Tree) {
+        let (at, top) = (self.at, tree.above(self.top.unwrap_or(self.at.parent)));
+        let either = (self.run < LEAST_RUN).then_some(self.way.other());
+        let ways = [self.way].into_iter().chain(either);
+        self.across = ways.filter_map(|way| Some((across(at, way, top, tree)?, way))).collect();
     }
 
     fn leads_to(&self, file: Ino, at: Link) -> bool {
         let is_near = at.parent == self.at.parent && at.cookie.0.abs_diff(self.at.cookie.0) <= SLACK_ENTRIES;
-        is_near || self.across == Some(file) || self.ahead.iter().any(|asked| asked.file == file)
+        is_near || self.across.iter().any(|(across, _)| *across == file) || self.ahead.iter().any(|asked| asked.file == file)
+    }
+
+    /// Which way leads to a file that it leads to, if that is not the one that it is at.
+    fn way_to(&self, file: Ino, at: Link) -> Option<Way> {
+        if at.parent == self.at.parent {
+            return [Way::Forth, Way::Back].into_iter().find(|way| way.leads(self.at.cookie, at.cookie));
+        }
+        let across = self.across.iter().find(|(across, _)| *across == file);
+        Some(across.map_or(self.way, |(_, way)| *way))
     }
 
     fn go_on(&mut self, file: Ino, at: Link, tree: &Tree, most_bytes: u64) -> Vec<(Ino, u64)> {
-        let is_passed = |other: Link| other.parent == at.parent && other.cookie.0.saturating_add(SLACK_ENTRIES) < at.cookie.0;
+        let way = self.way_to(file, at);
+        if let Some(way) = way.filter(|way| *way != self.way && self.run < LEAST_RUN) {
+            (self.way, self.run) = (way, 1);
+        }
+        let is_passed = |other: Link| {
+            other.parent == at.parent && self.way.leads(other.cookie, at.cookie) && other.cookie.0.abs_diff(at.cookie.0) > SLACK_ENTRIES
+        };
         self.ahead.retain(|asked| asked.file != file && !is_passed(asked.at));
-        if at.parent == self.at.parent && at.cookie <= self.at.cookie {
+        if way != Some(self.way) {
             return Vec::new();
         }
         // Of one that is read past the node nothing is known.
@@ -114,7 +150,7 @@ impl Walk {
             self.top = Some(if tree.is_below(at.parent, within) { within } else { tree.above(within) });
         }
         (self.file, self.at, self.read_bytes, self.run) = (file, at, 0, self.run.saturating_add(1));
-        self.across = across(at, tree.above(self.top.unwrap_or(at.parent)), tree);
+        self.look_across(tree);
         if self.ahead.is_empty() {
             self.upto = at;
         }
@@ -125,7 +161,7 @@ impl Walk {
         }
         let mut room_bytes = most_bytes.saturating_sub(self.ahead.iter().map(|asked| asked.bytes).sum());
         let mut wanted = Vec::new();
-        for (at, file) in files_after(self.upto, self.top, tree, MAX_STEPS).take(window - self.ahead.len()) {
+        for (at, file) in files_beyond(self.upto, self.way, self.top, tree, MAX_STEPS).take(window - self.ahead.len()) {
             let bytes = stored_bytes(file, tree).min(self.reach_bytes);
             let Some(left) = room_bytes.checked_sub(bytes) else { break };
             (room_bytes, self.upto) = (left, at);
@@ -136,17 +172,20 @@ impl Walk {
     }
 }
 
-/// The file after an entry within `top`, if it is in another directory.
-fn across(at: Link, top: Ino, tree: &Tree) -> Option<Ino> {
-    files_after(at, Some(top), tree, MAX_STEPS_ACROSS).next().filter(|(next, _)| next.parent != at.parent).map(|(_, file)| file)
+/// The file that comes next within `top`, if it is in another directory.
+fn across(at: Link, way: Way, top: Ino, tree: &Tree) -> Option<Ino> {
+    files_beyond(at, way, Some(top), tree, MAX_STEPS_ACROSS).next().filter(|(next, _)| next.parent != at.parent).map(|(_, file)| file)
 }
 
-/// The files after an entry, as far as is certain that there are no others: those within `top`, or those of its directory.
-fn files_after(at: Link, top: Option<Ino>, tree: &Tree, most_steps: usize) -> impl Iterator<Item = (Link, Ino)> {
-    let steps = tree.after(at, top.unwrap_or(at.parent), move |_| top.is_some());
-    let certain = steps.take(most_steps).map_while(|step| match step {
-        Step::Entry(at, ino, FileKind::Regular) => Some(Some((at, ino))),
-        Step::End(dir) if !tree.state.backing().is_complete(dir) => None,
+/// The files beyond an entry, as far as is certain that there are no others: those within `top`, or those of its directory.
+fn files_beyond(at: Link, way: Way, top: Option<Ino>, tree: &Tree, most_steps: usize) -> impl Iterator<Item = (Link, Ino)> {
+    let steps = tree.beyond(at, way, top.unwrap_or(at.parent), move |_| top.is_some());
+    let is_complete = |dir| tree.state.backing().is_complete(dir);
+    let certain = steps.take(most_steps).map_while(move |step| match (step, way) {
+        (Step::Entry(at, ino, FileKind::Regular), _) => Some(Some((at, ino))),
+        // Its last entries come first.
+        (Step::Entry(_, dir, FileKind::Directory), Way::Back) if top.is_some() && !is_complete(dir) => None,
+        (Step::End(dir), Way::Forth) if !is_complete(dir) => None,
         _ => Some(None),
     });
     certain.flatten()
@@ -239,8 +278,18 @@ mod tests {
     }
 
     #[test]
+    fn who_goes_backwards_is_run_ahead_of_likewise() {
+        let mut volume = Volume::new();
+        let (_, mut files) = volume.dir(Ino::ROOT, 200);
+        files.reverse();
+        assert_eq!(volume.read(files[..2].iter().copied()), []);
+        assert_eq!(volume.read([files[2]]), files[3..5]);
+        assert_eq!(volume.read(files[3..].iter().copied()), files[5..]);
+    }
+
+    #[test]
     fn who_reads_all_files_is_run_ahead_of_from_directory_to_directory() {
-        for each in [1, 2, 5] {
+        for (each, is_back) in [(1, false), (2, false), (5, false), (1, true), (2, true), (5, true)] {
             let mut volume = Volume::new();
             let (top, _) = volume.dir(Ino::ROOT, 0);
             volume.dir(Ino::ROOT, 5);
@@ -250,8 +299,14 @@ mod tests {
                 files.extend(in_it);
                 files.extend((0..10).flat_map(|_| volume.dir(above, each).1));
             }
-            let asked = volume.read(files.iter().copied());
-            assert!(asked.is_sorted() && asked.windows(2).all(|pair| pair[0] < pair[1]), "each once: {asked:?}");
+            let mut asked = match is_back {
+                false => volume.read(files.iter().copied()),
+                true => volume.read(files.iter().rev().copied()),
+            };
+            if is_back {
+                asked.reverse();
+            }
+            assert!(asked.windows(2).all(|pair| pair[0] < pair[1]), "each once, in order: {asked:?}");
             let elsewhere = asked.iter().filter(|file| !files.contains(file)).count();
             assert!(elsewhere == 0 && asked.len() + 10 >= files.len(), "{} of {}, {elsewhere} elsewhere", asked.len(), files.len());
         }
@@ -281,7 +336,6 @@ mod tests {
         let mut volume = Volume::new();
         let (_, files) = volume.dir(Ino::ROOT, 2000);
         assert_eq!(volume.read((0..2000).map(|at| files[at * 787 % 2000])), []);
-        assert_eq!(volume.read(files[..200].iter().rev().copied()), []);
     }
 
     #[test]
