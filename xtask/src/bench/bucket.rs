@@ -8,9 +8,13 @@ use crate::{Outcome, tool};
 use ebb_bench::Rng;
 use ebb_bench::work::{self, Durability, READ_BYTES, Stop, WRITE_BYTES};
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Files of which the beginning is read.
 const FILES: usize = 200;
@@ -83,9 +87,8 @@ pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
         std::thread::scope(|scope| {
             let readers: Vec<_> = lists.iter().map(|list| scope.spawn(|| read(list))).collect();
             // All are waited for, whichever fails.
-            let ends: Vec<std::io::Result<()>> =
-                readers.into_iter().map(|reader| reader.join().expect("a reader does not panic")).collect();
-            Ok(ends.into_iter().collect::<std::io::Result<()>>()?)
+            let ends: Vec<io::Result<()>> = readers.into_iter().map(|reader| reader.join().expect("a reader does not panic")).collect();
+            Ok(ends.into_iter().collect::<io::Result<()>>()?)
         })
     })?;
     Ok(READS as f64 / took)
@@ -131,6 +134,39 @@ pub fn read_tree(places: &mut Places, column: Column) -> Outcome<f64> {
         let read = tool::output(Command::new("tar").args(["--create", "--file=-"]).arg(&tree))?.matches(CONTENT).count();
         let expected = DIRECTORIES * FILES_EACH;
         if read == expected { Ok(()) } else { Err(format!("{read} of {expected} files").into()) }
+    })
+}
+
+/// All files of it by two threads that take what is to be looked into from one stack, as ripgrep does: seconds.
+pub fn read_last_first(places: &mut Places, column: Column) -> Outcome<f64> {
+    let tree = tree(places, column)?;
+    cold(places, column, &[], vec![], || {
+        let (stack, files) = (Mutex::new(vec![(tree.clone(), true)]), AtomicUsize::new(DIRECTORIES * FILES_EACH));
+        let look_into = |path: &Path, is_directory: bool| -> io::Result<()> {
+            if !is_directory {
+                let is_as_made = fs::read(path)? == CONTENT.as_bytes();
+                files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).ok();
+                return if is_as_made { Ok(()) } else { Err(io::Error::other(format!("{} has other bytes", path.display()))) };
+            }
+            let entries = fs::read_dir(path)?.map(|entry| entry.and_then(|entry| Ok((entry.path(), entry.file_type()?.is_dir()))));
+            let entries = entries.collect::<io::Result<Vec<_>>>()?;
+            stack.lock().expect("no reader panics").extend(entries);
+            Ok(())
+        };
+        let read_all = || -> io::Result<()> {
+            while files.load(Ordering::Relaxed) > 0 {
+                let next = stack.lock().expect("no reader panics").pop();
+                match next {
+                    // Whoever fails keeps nobody waiting.
+                    Some((path, is_directory)) => look_into(&path, is_directory).inspect_err(|_| files.store(0, Ordering::Relaxed))?,
+                    None => std::thread::sleep(Duration::from_micros(100)),
+                }
+            }
+            Ok(())
+        };
+        let ends =
+            std::thread::scope(|scope| [(); 2].map(|()| scope.spawn(read_all)).map(|reader| reader.join().expect("no reader panics")));
+        Ok(ends.into_iter().collect::<io::Result<()>>()?)
     })
 }
 

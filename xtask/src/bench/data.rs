@@ -6,6 +6,7 @@ use crate::Outcome;
 use ebb_bench::Rng;
 use ebb_bench::work::{self, Durability, PAGE_BYTES, READ_BYTES, SMALL_BYTES, Stop, WRITE_BYTES};
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ pub const LARGE_BYTES: u64 = 512 << 20;
 pub const SMALL_FILES: usize = 1000;
 /// Files that each thread creates.
 pub const CREATES: usize = 4000;
+const APPENDS: usize = 4000;
+const RECORD_BYTES: usize = 300;
 /// What is repeated is repeated for at least this long.
 const SPAN: Duration = Duration::from_secs(1);
 
@@ -61,6 +64,21 @@ pub fn write_stream(places: &mut Places, column: Column) -> Outcome<f64> {
     let began = Instant::now();
     write_large(&path)?;
     let rate = LARGE_BYTES as f64 / 1e6 / began.elapsed().as_secs_f64();
+    fs::remove_file(&path)?;
+    Ok(rate)
+}
+
+/// Records behind all others, each forced before the next one, as a log is written: thousands a second.
+pub fn append(places: &mut Places, column: Column) -> Outcome<f64> {
+    let (path, records) = (places.root(column)?.join("log"), column.share(APPENDS));
+    let mut file = File::options().create(true).append(true).open(&path)?;
+    let began = Instant::now();
+    for _ in 0..records {
+        file.write_all(&[b'r'; RECORD_BYTES])?;
+        file.sync_data()?;
+    }
+    let rate = records as f64 / 1e3 / began.elapsed().as_secs_f64();
+    drop(file);
     fs::remove_file(&path)?;
     Ok(rate)
 }

@@ -114,6 +114,7 @@ macro_rules! row {
 
 const WITH_PASSTHROUGH: &[Column] = &[Native, Passthrough, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
 const WITH_NOOP: &[Column] = &[Native, Noop, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
+const WITH_NATIVE: &[Column] = &[Native, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
 const WITH_CURL: &[Column] = &[Ebb, Curl, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
 const WITH_PEERS: &[Column] = &[Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
 const WITH_COPIES: &[Column] = &[Serial, Parallel, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
@@ -138,6 +139,7 @@ const FILES: &[Row] = &[
     row!("read cached, random 4 KiB", "k/s", WITH_PASSTHROUGH, [at_least(0.97, &[Passthrough])], data::read_random),
     row!("read mapped, cached", "M pages/s", WITH_PASSTHROUGH, [at_least(0.97, &[Passthrough])], data::read_mapped),
     row!("write new file, 1 MiB, and fsync", "MB/s", WITH_PASSTHROUGH, [at_least(0.85, &[Native])], data::write_stream),
+    row!("append 300 bytes, fdatasync", "k/s", WITH_NATIVE, [], data::append),
     row!(
         "create, write 4 KiB, close, 1 thread",
         "k/s",
@@ -196,6 +198,7 @@ const FAR: &[Row] = &[
     LIST,
     row!("find in 200 directories", "s", WITH_PEERS, [at_most(1.0, BUCKET_PEERS)], bucket::find),
     row!("tar of the 1,000 small files in them", "s", WITH_PEERS, [at_most(1.0, BUCKET_PEERS)], bucket::read_tree),
+    row!("the same by two threads, the last ones first", "s", WITH_PEERS, [at_most(1.0, BUCKET_PEERS)], bucket::read_last_first),
     DRAIN,
     WRITE_BACK,
     row!("a model of 464 files, first", "s", WITH_COPIES, [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])], model::first),
