@@ -62,7 +62,9 @@ impl Node {
                 RpcError::Refused(FsError::Io)
             })?;
             if synced && all_back {
-                self.commit(Command::Extent(ExtentCommand::Synced { scope: SyncScope::File(ino), upto })).await?;
+                let index = self.commit(Command::Extent(ExtentCommand::Synced { scope: SyncScope::File(ino), upto })).await?;
+                let first = Some(self.synced.get()).filter(|(_, last)| last.0 + 1 == index.0).map_or(index, |(first, _)| first);
+                self.synced.set((first, index));
             }
             Ok(())
         };
@@ -78,6 +80,13 @@ impl Node {
             self.remove_doomed().await;
         }
         Ok(self.safe.get())
+    }
+
+    /// Up to where a power cut takes nothing that anybody could miss: beyond what is forced there may be commands that only say of files
+    /// that they are.
+    pub(crate) fn durable(&self) -> LogIndex {
+        let (log, (first, last)) = (self.replica.log(), self.synced.get());
+        if last == log.written() && first.0 <= log.durable().0 + 1 { last } else { log.durable() }
     }
 
     /// Forces every command so far, which says nothing of the bytes that commands speak of, and removes what is of no use any more.

@@ -122,6 +122,8 @@ pub struct Node {
     unforced: RefCell<Unforced>,
     /// What was answered up to here survives a power cut with all its bytes.
     safe: Cell<LogIndex>,
+    /// The first and the last of the last commands in a row that say of one file that it is forced.
+    synced: Cell<(LogIndex, LogIndex)>,
     /// The last command that gave ids to what was found in the bucket.
     found: Cell<LogIndex>,
     /// Index of the last snapshot.

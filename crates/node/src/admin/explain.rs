@@ -50,7 +50,7 @@ impl Node {
             log: LOG_DIR.into(),
             forced: self.store.is_forced(ino) && !extents.is_exposed(ino),
             force_failed: self.store.failure_of(ino).map(|error| error.to_string()),
-            unforced_operations: log.written().0.saturating_sub(log.durable().0),
+            unforced_operations: log.written().0.saturating_sub(self.durable().0),
             bucket: self.bucket.is_some().then(|| self.describe(self.side_of(ino))),
             object: backing.home(namespace, ino).filter(|_| missing != Some(MissingObject::Lost)).map(|(key, home)| ExplainedObject {
                 key,

@@ -72,7 +72,7 @@ impl Node {
             false if self.options.embedded => LogIndex(0),
             false => self.found.get(),
         };
-        if tells && self.replica.log().durable() < told {
+        if tells && self.durable() < told {
             self.force_log().await.map_err(|error| self.unless_failed(error))?;
         }
         answer

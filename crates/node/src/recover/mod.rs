@@ -270,6 +270,7 @@ impl Node {
             recovered,
             unforced: RefCell::new(unforced),
             safe: Cell::new(LogIndex(0)),
+            synced: Cell::default(),
             found: Cell::new(LogIndex(0)),
             snapshot_at: Cell::new(snapshot_at),
             stopping: Default::default(),
