@@ -94,6 +94,24 @@ fn who_looks_into_all_directories_does_not_wait_for_each() {
     }
 }
 
+/// The same for who comes to them out of order, forwards and backwards.
+#[test]
+fn who_looks_into_all_directories_out_of_order_does_not_wait_for_each() {
+    for order in [|at: usize| at ^ 1, |at| 199 - (at ^ 1)] {
+        let (found, took, listings) = with_keys((0..200).map(|at| format!("{at:03}/file")), async |_, client| {
+            let Page { entries: dirs, .. } = client.readdir(Ino::ROOT, Cookie::START, 1000).await.unwrap();
+            let mut found = 0;
+            for at in (0..200).map(order) {
+                found += client.readdir(dirs[at].0.ino, Cookie::START, 100).await.unwrap().entries.len();
+            }
+            found
+        });
+        assert_eq!(found, 200);
+        assert!(took < IN_TURN / 5 * 2, "{took:?}");
+        assert!(listings <= 210, "{listings}");
+    }
+}
+
 /// The same where what others have changed is to be seen: all are listed again.
 #[test]
 fn who_looks_into_all_directories_again_does_not_wait_for_each() {

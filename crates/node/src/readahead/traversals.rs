@@ -13,6 +13,9 @@ use std::rc::Rc;
 /// So many directories in a row are a traversal, those not counted that are gone down into.
 const LEAST_RUN: usize = 3;
 
+/// As long as it has so many it can turn round, if more steps lead the other way.
+const YOUNG_RUN: usize = 8;
+
 /// Several who share a traversal among them do not look into its directories quite in order.
 const SLACK: usize = 8;
 
@@ -25,8 +28,9 @@ const MOST_UNDER_WAY: usize = 64;
 /// Traversals. The one that was not used for longest makes way.
 const MOST_TRAVERSALS: usize = 16;
 
-/// Entries that are looked through for the next directories.
+/// Entries that are looked through for the next directories, and for those the other way.
 const MOST_STEPS: usize = 1024;
+const MOST_STEPS_BACK: usize = 64;
 
 /// What somebody does with a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +54,9 @@ struct Traversal {
     top: Ino,
     last: Ino,
     way: Way,
+    /// The furthest one the other way, and how many steps led there: who comes to directories out of order may begin with some of these.
+    back_last: Ino,
+    back_run: usize,
     /// It has listed any.
     lists: bool,
     run: usize,
@@ -75,14 +82,17 @@ impl Traversals {
     /// No more than `most` are listed at one time.
     fn look_into(&mut self, dir: Ino, look: Look, directories: &Directories, most: usize) -> Vec<Ino> {
         self.looks += 1;
-        let ahead = self.traversals.iter_mut().position(|traversal| traversal.ahead.contains(&dir));
-        let at = ahead.or_else(|| self.traversals.iter_mut().position(|traversal| traversal.leads_to(dir, directories)));
-        let Some(at) = at else {
-            let (lists, ahead) = (look == Look::Through, BTreeSet::new());
-            self.add(Traversal { top: dir, last: dir, way: Way::Forth, lists, run: 1, ahead, used: self.looks });
+        let ahead = self.traversals.iter().position(|traversal| traversal.ahead.contains(&dir));
+        let at = ahead.or_else(|| self.traversals.iter().position(|traversal| traversal.leads_to(dir, directories)));
+        let back = || self.traversals.iter_mut().enumerate().find_map(|(at, traversal)| Some((at, traversal.back_to(dir, directories)?)));
+        let Some((at, is_step)) = at.map(|at| (at, true)).or_else(back) else {
+            self.add(Traversal::new(dir, look, self.looks));
             return Vec::new();
         };
         self.traversals[at].used = self.looks;
+        if !is_step {
+            return Vec::new();
+        }
         let wanted = self.traversals[at].go_on(dir, look, directories, most.saturating_sub(self.under_way));
         self.under_way += wanted.len();
         wanted
@@ -98,19 +108,33 @@ impl Traversals {
 }
 
 impl Traversal {
-    /// Whether a directory that is due is one of its next ones, at most one level above all before. As long as it is none yet it can
-    /// turn round.
-    fn leads_to(&mut self, dir: Ino, directories: &Directories) -> bool {
-        let top = directories.tree.above(self.top);
-        let leads = |way| directories.next_beyond(self.last, way, top, SLACK).contains(&dir);
-        if leads(self.way) {
-            return true;
+    fn new(dir: Ino, look: Look, used: u64) -> Traversal {
+        let (way, lists, ahead) = (Way::Forth, look == Look::Through, BTreeSet::new());
+        Traversal { top: dir, last: dir, way, back_last: dir, back_run: 1, lists, run: 1, ahead, used }
+    }
+
+    /// Whether a directory that is due is one of its next ones, at most one level above all before.
+    fn leads_to(&self, dir: Ino, directories: &Directories) -> bool {
+        directories.next_beyond(self.last, self.way, directories.tree.above(self.top), SLACK, MOST_STEPS).contains(&dir)
+    }
+
+    /// The same the other way, as long as it is young: whether it turns round there, because more steps have led that way by now.
+    fn back_to(&mut self, dir: Ino, directories: &Directories) -> Option<bool> {
+        let (back, top) = (self.way.other(), directories.tree.above(self.top));
+        if self.run >= YOUNG_RUN || !directories.next_beyond(self.back_last, back, top, SLACK, MOST_STEPS_BACK).contains(&dir) {
+            return None;
         }
-        let turns = self.run < LEAST_RUN && leads(self.way.other());
+        self.back_run += usize::from(directories.tree.parent_of(dir) != Some(self.back_last));
+        self.back_last = dir;
+        let turns = self.back_run > self.run;
         if turns {
-            (self.way, self.run) = (self.way.other(), 1);
+            (self.last, self.back_last) = (self.back_last, self.last);
+            // This step counts as any other.
+            (self.run, self.back_run) = (self.back_run - 1, self.run);
+            self.way = back;
+            self.ahead.clear();
         }
-        turns
+        Some(turns)
     }
 
     fn go_on(&mut self, dir: Ino, look: Look, directories: &Directories, room: usize) -> Vec<Ino> {
@@ -133,7 +157,7 @@ impl Traversal {
         if room == 0 || self.run < LEAST_RUN || self.ahead.len() > window / 2 {
             return Vec::new();
         }
-        let mut wanted = directories.next_beyond(dir, self.way, self.top, window);
+        let mut wanted = directories.next_beyond(dir, self.way, self.top, window, MOST_STEPS);
         wanted.retain(|dir| !self.ahead.contains(dir));
         wanted.truncate(room.min(window - self.ahead.len()));
         self.ahead.extend(&wanted);
@@ -143,11 +167,11 @@ impl Traversal {
 
 impl Directories<'_> {
     /// Those due that who is at one comes to next within `top`: first what is in a directory, then what is behind it.
-    fn next_beyond(&self, dir: Ino, way: Way, top: Ino, most: usize) -> Vec<Ino> {
+    fn next_beyond(&self, dir: Ino, way: Way, top: Ino, most: usize, most_steps: usize) -> Vec<Ino> {
         let within = self.has_directories(dir).then_some(Link { parent: dir, cookie: way.start() });
         let Some(from) = within.or_else(|| self.tree.link(dir).filter(|_| dir != top)) else { return Vec::new() };
         let steps = self.tree.beyond(from, way, top, |dir| !(self.is_due)(dir) && self.has_directories(dir));
-        let found = steps.take(MOST_STEPS).filter_map(|step| match step {
+        let found = steps.take(most_steps).filter_map(|step| match step {
             Step::Entry(_, ino, FileKind::Directory) if (self.is_due)(ino) => Some(ino),
             _ => None,
         });
