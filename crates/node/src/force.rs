@@ -62,9 +62,15 @@ impl Node {
                 RpcError::Refused(FsError::Io)
             })?;
             if synced && all_back {
-                let index = self.commit(Command::Extent(ExtentCommand::Synced { scope: SyncScope::File(ino), upto })).await?;
-                let first = Some(self.synced.get()).filter(|(_, last)| last.0 + 1 == index.0).map_or(index, |(first, _)| first);
-                self.synced.set((first, index));
+                match self.commit(Command::Extent(ExtentCommand::Synced { scope: SyncScope::File(ino), upto })).await {
+                    Ok(index) => {
+                        let (first, last) = self.synced.get();
+                        self.synced.set((if last.0 + 1 == index.0 { first } else { index }, index));
+                    }
+                    // They are forced all the same.
+                    Err(RpcError::Refused(FsError::NoSpace)) => {}
+                    Err(error) => return Err(error),
+                }
             }
             Ok(())
         };
