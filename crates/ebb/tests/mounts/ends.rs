@@ -222,7 +222,7 @@ fn mounting_follows_the_daemon_of_before() {
     let mount = ["mount", place.url(), "mnt", "--data", "data"];
     let told = place.ebb(&mount).refused(1, "cannot be reached");
     assert!(told.err.contains(&format!("process {} leaves to this mount", daemon.pid)), "{told:?}");
-    assert!(!daemon.is_alive());
+    until("it has ended", || !daemon.is_alive());
     switch.open();
     place.mount();
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "last");
