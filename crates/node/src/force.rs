@@ -1,8 +1,9 @@
 //! Making what was acknowledged survive a power cut.
 //!
-//! Order: bytes of store files, then the record that says so, then the log; for who waits for
-//! one file the log at the same time. What was acknowledged is forced once every commit interval, by fsync and by syncfs. While clients
-//! are still to come back, bytes are forced all the same, and no record says so: `repeat`.
+//! Order: bytes of store files, then the record that says so, then the log; for who waits for one
+//! file the log at the same time. What was acknowledged is forced once every commit interval, by
+//! fsync and by syncfs. While clients are still to come back, bytes are forced all the same, and no
+//! record says so: `repeat`.
 
 use crate::admin::troubles::Subject;
 use crate::replica::refusal;

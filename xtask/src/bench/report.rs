@@ -41,7 +41,7 @@ impl Taken {
     /// What it had measured before says nothing any more.
     pub fn fail(&mut self, column: Column, why: String) {
         self.cells.retain(|(there, _)| *there != column);
-        self.failures.push((column, why));
+        self.failures.push((column, brief(&why)));
     }
 
     fn spread(&self, column: Column) -> Option<Spread> {
@@ -269,9 +269,28 @@ fn bound(bound: Bound) -> String {
     }
 }
 
+/// What directories of a run begin with.
+const SCRATCH: &str = "/ebb-bench-";
+
+/// Why something failed, as it can stand in a page: its first line, with paths as they are below the places of the run.
+fn brief(why: &str) -> String {
+    let line = why.lines().next().unwrap_or_default();
+    let words = line.split(' ').map(|word| match word.split_once(SCRATCH).and_then(|(_, rest)| rest.split_once('/')) {
+        Some((_, below)) => below.replace('"', ""),
+        None => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_is_one_line_without_paths_of_the_machine() {
+        let why = "\"tar\" \"--file=-\" \"/var/x/ebb-bench-17/GeeseFS/mnt/tree\": exit status: 1\nmany bytes";
+        assert_eq!(brief(why), "\"tar\" \"--file=-\" GeeseFS/mnt/tree: exit status: 1");
+    }
 
     #[test]
     fn the_median_is_in_the_middle() {

@@ -114,7 +114,8 @@ macro_rules! row {
 
 const WITH_PASSTHROUGH: &[Column] = &[Native, Passthrough, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
 const WITH_NOOP: &[Column] = &[Native, Noop, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
-const WITH_NATIVE: &[Column] = &[Native, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
+/// Not rclone, whose mount waits for ever for one of these in some runs.
+const WITH_LOGS: &[Column] = &[Native, Ebb, S3fs, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
 const WITH_CURL: &[Column] = &[Ebb, Curl, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
 const WITH_PEERS: &[Column] = &[Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
 const WITH_COPIES: &[Column] = &[Serial, Parallel, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
@@ -139,7 +140,7 @@ const FILES: &[Row] = &[
     row!("read cached, random 4 KiB", "k/s", WITH_PASSTHROUGH, [at_least(0.97, &[Passthrough])], data::read_random),
     row!("read mapped, cached", "M pages/s", WITH_PASSTHROUGH, [at_least(0.97, &[Passthrough])], data::read_mapped),
     row!("write new file, 1 MiB, and fsync", "MB/s", WITH_PASSTHROUGH, [at_least(0.85, &[Native])], data::write_stream),
-    row!("append 300 bytes, fdatasync", "k/s", WITH_NATIVE, [], data::append),
+    row!("append 300 bytes, fdatasync", "k/s", WITH_LOGS, [], data::append),
     row!(
         "create, write 4 KiB, close, 1 thread",
         "k/s",
@@ -256,5 +257,6 @@ mod tests {
             let found = ["bench", "end"].map(|mark| page.contains(&format!("<!-- {mark} {name} -->")));
             assert_eq!(found, [true; 2], "{name}");
         }
+        assert!(page.chars().all(|char| char == '\n' || !char.is_control()), "somebody's output has come into the page");
     }
 }
