@@ -468,8 +468,8 @@ fn who_takes_the_last_entries_first_does_not_wait_for_each() {
         let keys = (0..3).flat_map(|top| (0..100).flat_map(move |dir| (0..3).map(move |file| format!("{top}/{dir:02}/{file}"))));
         let (gets, took, listings) = with_keys(keys, async |world, client| {
             let gets = || world.bucket().requests().get("get").copied().unwrap_or(0);
-            let stacks = vec![RefCell::new(Vec::new()); stacks];
-            stacks[0].borrow_mut().push((dir(client, "1").await, FileKind::Directory));
+            let (stacks, top) = (vec![RefCell::new(Vec::new()); stacks], dir(client, "1").await);
+            stacks[0].borrow_mut().push((top, FileKind::Directory));
             let (before, read) = (gets(), Cell::new(0));
             let worker = async |at: usize| {
                 while read.get() < 300 {

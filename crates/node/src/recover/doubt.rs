@@ -7,6 +7,7 @@ use ebb_core::extent::{self, Block};
 use ebb_model::*;
 use ebb_ports::DiskError;
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::once;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ impl Node {
                 self.store.fill_up(&self.place(ino), &blocks).await.map_err(|error| self.disk_failed(ino, error))?;
                 let mut first = blocks.start;
                 let as_written = self.as_written(ino, blocks.clone(), &mut passed).await;
-                for Range { start, end } in as_written.into_iter().chain([blocks.end..blocks.end]) {
+                for Range { start, end } in as_written.into_iter().chain(once(blocks.end..blocks.end)) {
                     if first < start {
                         self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first, count: start - first })).await?;
                     }
