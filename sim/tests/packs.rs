@@ -216,6 +216,22 @@ fn space_is_given_back() {
     world.run(scenario).unwrap();
 }
 
+/// Situation: a large file is removed, and that is forced, because there is no room. Danger: the room comes a commit interval later.
+#[test]
+fn room_of_a_large_file_comes_with_the_next_fsync() {
+    let world = World::new(1);
+    let scenario = async {
+        let volume = Volume::new(&world).await;
+        let large = volume.file("large", 1_000_000).await;
+        volume.force(large).await;
+        let used = volume.machine.disk("data").used_bytes();
+        volume.unlink("large").await;
+        volume.force_log().await;
+        assert!(volume.machine.disk("data").used_bytes() + 900_000 < used);
+    };
+    world.run(scenario).unwrap();
+}
+
 /// What was the last in the pack file at work goes before another one is begun: nobody else comes who
 /// would take the empty one along.
 #[test]
