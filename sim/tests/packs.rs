@@ -72,6 +72,15 @@ impl Volume {
         self.client.sync_fs().await.unwrap();
     }
 
+    /// As far as a full disk lets it.
+    async fn fill_log(&self) {
+        for len in [50_000, 100, 1] {
+            let (name, value) = (Bytes::from_static(b"user.a"), Bytes::from(vec![1; len]));
+            let set = async || self.client.setxattr(&Caller::ROOT, self.other, name.clone(), value.clone(), XattrMode::Set).await;
+            while set().await.is_ok() {}
+        }
+    }
+
     async fn restart(&mut self) {
         self.process.kill();
         (self.process, self.client) = mount(&self.machine, &self.bucket).await;
@@ -451,11 +460,7 @@ fn a_move_that_a_full_disk_refuses_takes_no_room() {
             volume.force(moved[0]).await;
             let disk = volume.machine.disk("data");
             disk.set_capacity(disk.used_bytes());
-            for len in [50_000, 100, 1] {
-                let (name, value) = (Bytes::from_static(b"user.a"), Bytes::from(vec![1; len]));
-                let set = async || volume.client.setxattr(&Caller::ROOT, volume.other, name.clone(), value.clone(), XattrMode::Set).await;
-                while set().await.is_ok() {}
-            }
+            volume.fill_log().await;
             // The log has room again at the end, and goes on in a segment that is made then.
             let log_bytes = || volume.paths("log/").len() as u64 * Options::default().segment_bytes;
             let before = disk.used_bytes() - log_bytes();
@@ -476,6 +481,31 @@ fn a_move_that_a_full_disk_refuses_takes_no_room() {
         };
         world.run(scenario).unwrap_or_else(|failure| panic!("{grown_bytes}: {failure}"));
     }
+}
+
+/// Situation: the disk is so full that the log has no room for what says that bytes are forced. Danger: an fsync fails whose bytes are safe.
+#[test]
+fn a_full_disk_fails_no_fsync() {
+    let world = World::new(1);
+    let scenario = async {
+        let mut volume = Volume::new(&world).await;
+        let mut files = Vec::new();
+        for at in 0..40 {
+            files.push(volume.file(&format!("file {at}"), 100).await);
+        }
+        let disk = volume.machine.disk("data");
+        disk.set_capacity(disk.used_bytes());
+        volume.fill_log().await;
+        for ino in &files {
+            assert_eq!(volume.client.fsync(*ino).await, Ok(()));
+        }
+        disk.set_capacity(64 << 30);
+        volume.cut_power().await;
+        for ino in files {
+            assert!(is_all(&volume.read(ino).await, OLD));
+        }
+    };
+    world.run(scenario).unwrap();
 }
 
 /// Situation: of the first write of a small file a part is in the pack file when the disk is full. Danger: nobody ever gives back the room of
