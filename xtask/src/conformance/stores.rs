@@ -61,7 +61,9 @@ impl Server {
                     println!("installing azurite {AZURITE}");
                     let package = format!("azurite@{AZURITE}");
                     let mut command = Command::new("npm");
-                    command.args(["install", "--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts", &package, "--prefix"]).arg(&place);
+                    command
+                        .args(["install", "--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts", &package, "--prefix"])
+                        .arg(&place);
                     tool::run(command.current_dir(tool::target()))?;
                 }
                 Ok(program)
