@@ -1,12 +1,13 @@
 //! Files that somebody only writes: past the kernel's pages, which nobody can tell by what they read (decision 18).
 
 use crate::native::{LEN, content, is_native, open, open_direct, read, store};
-use crate::place::Place;
+use crate::place::{Ending, Held, Place, until};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 fn write_only(place: &Place, name: &str) -> File {
     OpenOptions::new().write(true).create(true).truncate(false).open(place.path("mnt").join(name)).unwrap()
@@ -27,7 +28,7 @@ fn a_file_that_is_written_costs_four_requests() {
         if counts[2] == 1 {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(counts, [1, 1, 1, 0, 0]);
     place.umount();
@@ -67,9 +68,10 @@ fn by_sendfile(file: &File, at: u64, bytes: &mut [u8]) -> usize {
 }
 
 /// Follows a file that grows, as `tail -f` does: what was acknowledged is there, and each byte is as it was written.
-fn follow(file: &File, way: Way, acknowledged: &AtomicU64) {
+fn follow(file: &File, way: Way, acknowledged: &AtomicU64, over: &AtomicBool) {
     let (mut at, mut bytes) = (0, vec![0; 10_000]);
     while at < RECORDS * RECORD as u64 {
+        let all_written = over.load(Ordering::Acquire);
         let least = acknowledged.load(Ordering::Acquire) * RECORD as u64;
         let len = way(file, at, &mut bytes);
         for (index, &byte) in bytes[..len].iter().enumerate() {
@@ -77,6 +79,7 @@ fn follow(file: &File, way: Way, acknowledged: &AtomicU64) {
             assert_eq!(byte, record((place / RECORD) as u64)[place % RECORD], "byte {place}");
         }
         assert!(at + len as u64 >= least.min(at + bytes.len() as u64), "{at} and {len} bytes, of {least}");
+        assert!(len > 0 || !all_written, "nothing after {at} bytes");
         at += len as u64;
     }
 }
@@ -92,13 +95,14 @@ fn followed(path: &Path, writer_first: bool, appends: bool) {
     }
     let readers: [(File, Way); 2] = [by_read as Way, by_sendfile].map(|way| (File::open(path).unwrap(), way));
     let writer = before.unwrap_or_else(writer);
-    let acknowledged = AtomicU64::new(0);
+    let (acknowledged, over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let _ending = Ending(&over);
         for (reader, way) in &readers {
-            scope.spawn(|| follow(reader, *way, &acknowledged));
+            scope.spawn(|| follow(reader, *way, &acknowledged, &over));
         }
         // Who asks how long the file is has the kernel learn of it before the writer has.
-        scope.spawn(|| while readers[0].0.metadata().unwrap().len() < RECORDS * RECORD as u64 {});
+        scope.spawn(|| while !over.load(Ordering::Acquire) && readers[0].0.metadata().unwrap().len() < RECORDS * RECORD as u64 {});
         for number in 0..RECORDS {
             std::io::Write::write_all(&mut &writer, &record(number)).unwrap();
             acknowledged.store(number + 1, Ordering::Release);
@@ -131,7 +135,7 @@ fn what_is_written_over_is_seen_at_once() {
         let map = unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ, libc::MAP_SHARED, reader.as_raw_fd(), 0) };
         assert_ne!(map, libc::MAP_FAILED);
         let writer = writer.unwrap_or_else(|| write_only(&place, "counter"));
-        let written = AtomicU64::new(0);
+        let (written, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let map = map as usize;
         let mapped = |at: u64| {
             // SAFETY: within the mapping, which lives until the threads are done.
@@ -146,15 +150,17 @@ fn what_is_written_over_is_seen_at_once() {
             let mut at = 0;
             loop {
                 at = 4096 - at;
+                let all_written = over.load(Ordering::Acquire);
                 let least = written.load(Ordering::Acquire);
                 let seen = value(at);
                 assert!(seen >= least, "{seen} after {least} was written");
-                if least == OVERWRITES {
+                if all_written {
                     break;
                 }
             }
         };
         std::thread::scope(|scope| {
+            let _ending = Ending(&over);
             scope.spawn(|| watch(&mapped));
             scope.spawn(|| watch(&|at| asked(&reader, by_read, at)));
             scope.spawn(|| watch(&|at| asked(&sender, by_sendfile, at)));
@@ -215,6 +221,78 @@ fn who_reads_what_is_being_written_reads_natively() {
     place.umount();
 }
 
+/// Has this thread alone run on one of two processors, and before everybody else there where it is asked to and may.
+fn pin(thread: u32, processor: usize, before_all: bool) {
+    // SAFETY: both calls read what lives in this frame.
+    unsafe {
+        let mut processors: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut processors);
+        assert_eq!(libc::sched_setaffinity(thread as i32, size_of::<libc::cpu_set_t>(), &processors), 0);
+        if before_all {
+            libc::sched_setscheduler(thread as i32, libc::SCHED_FIFO, &libc::sched_param { sched_priority: 1 });
+        }
+    }
+}
+
+const LATE: Duration = Duration::from_millis(500);
+
+fn this_thread() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// Situation: while somebody writes a file that he has made, another one opens it to write, has his answer, and does not come to run for half a
+/// second; others open it to read. Danger: they are lent it, and the kernel, which does not have it open for the second writer yet, refuses him
+/// (EIO). Expectation: he has it, and they read what he writes.
+#[test]
+fn who_opens_a_file_to_write_has_it_however_late_he_runs() {
+    let place = Place::new();
+    place.mount();
+    let daemon = place.record("mnt").daemon.pid;
+    for thread in fs::read_dir(format!("/proc/{daemon}/task")).unwrap() {
+        pin(thread.unwrap().file_name().to_str().unwrap().parse().unwrap(), 0, false);
+    }
+    let place = &place;
+    let maker = write_only(place, "file");
+    maker.write_all_at(b"made", 0).unwrap();
+    // The kernel knows their attributes, and asks for nothing but the open.
+    for name in ["mnt", "mnt/file"] {
+        fs::metadata(place.path(name)).unwrap();
+    }
+    let (asks, told) = std::sync::mpsc::channel();
+    let (occupied, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let held = Held::stop(daemon);
+        let writer = scope.spawn(move || {
+            pin(this_thread(), 1, false);
+            asks.send(this_thread()).unwrap();
+            let file = OpenOptions::new().write(true).open(place.path("mnt/file"))?;
+            file.write_all_at(b"written", 0)?;
+            Ok::<_, std::io::Error>(file)
+        });
+        let waits = format!("/proc/{}/wchan", told.recv().unwrap());
+        until("the writer waits for its answer", || fs::read_to_string(&waits).unwrap() == "request_wait_answer");
+        scope.spawn(|| {
+            let _ending = Ending(&over);
+            pin(this_thread(), 1, true);
+            occupied.store(true, Ordering::Release);
+            let began = Instant::now();
+            while began.elapsed() < LATE {}
+        });
+        until("the writer's processor is occupied", || occupied.load(Ordering::Acquire));
+        drop(held);
+        let mut readers = Vec::new();
+        while !over.load(Ordering::Acquire) {
+            readers.push(open(place, "file"));
+            std::thread::sleep(LATE / 20);
+        }
+        let written = writer.join().unwrap().expect("the writer has the file");
+        assert!(readers.iter().all(|reader| read(reader) == b"written"));
+        drop((maker, written));
+    });
+    place.umount();
+}
+
 /// Whoever opens a file that is made and written, and however: the kernel refuses nobody for the modes of the others, and nothing that is
 /// written or stored is lost.
 #[test]
@@ -224,14 +302,18 @@ fn opens_that_overlap_lose_nothing() {
     for round in 0..60_usize {
         let path = place.path("mnt").join(round.to_string());
         let len = if round % 2 == 0 { LEN } else { 1000 };
+        let made = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             let opened = |how: &mut OpenOptions| loop {
+                let is_made = made.load(Ordering::Acquire);
                 match how.open(&path) {
                     Ok(file) => break file,
-                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+                    Err(error) => assert!(error.kind() == std::io::ErrorKind::NotFound && !is_made, "{error}"),
                 }
             };
+            let whole = |file: &File| while !made.load(Ordering::Acquire) && file.metadata().unwrap().len() < len as u64 {};
             scope.spawn(|| {
+                let _ending = Ending(made);
                 let maker = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
                 maker.write_all_at(&vec![0; len], 0).unwrap();
                 (1..=200_u8).for_each(|number| maker.write_all_at(&[number], 0).unwrap());
@@ -239,13 +321,13 @@ fn opens_that_overlap_lose_nothing() {
             scope.spawn(move || {
                 let writer = opened(OpenOptions::new().write(true));
                 // A hole of whole blocks would have the file lent to nobody.
-                while writer.metadata().unwrap().len() < len as u64 {}
+                whole(&writer);
                 (1..=200_u8).for_each(|number| writer.write_all_at(&[number], len as u64 + 10).unwrap());
             });
             for at in [20, 30] {
                 scope.spawn(move || {
                     let both = opened(OpenOptions::new().read(true).write(true));
-                    while both.metadata().unwrap().len() < len as u64 {}
+                    whole(&both);
                     // SAFETY: a new mapping of a page of a file that nobody cuts, given back at the end.
                     unsafe {
                         let map = libc::mmap(
@@ -263,7 +345,7 @@ fn opens_that_overlap_lose_nothing() {
                             let seen = map.cast::<u8>().read_volatile();
                             assert!(seen >= last, "round {round}: {seen} after {last}");
                             last = seen;
-                            std::thread::sleep(std::time::Duration::from_micros(20));
+                            std::thread::sleep(Duration::from_micros(20));
                         }
                         assert_eq!(libc::munmap(map, 4096), 0);
                     }

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// No command of a test takes longer.
@@ -314,6 +314,32 @@ impl Drop for Place {
 pub fn kill(pid: u32, signal: i32) {
     // SAFETY: kill takes plain integers.
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is gone");
+}
+
+/// Says of something that it is over when this is dropped: also where it fails, or who goes on until then would do so for ever.
+pub struct Ending<'a>(pub &'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// A process that does not run meanwhile. It does again where a test fails, or its mount would keep that from ending.
+pub struct Held(u32);
+
+impl Held {
+    pub fn stop(pid: u32) -> Held {
+        kill(pid, libc::SIGSTOP);
+        Held(pid)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: takes plain integers. It may have been killed.
+        unsafe { libc::kill(self.0 as i32, libc::SIGCONT) };
+    }
 }
 
 #[track_caller]

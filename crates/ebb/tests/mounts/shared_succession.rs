@@ -3,7 +3,7 @@
 
 use crate::detached::{serve, serve_with};
 use crate::joining::free_address;
-use crate::place::{Place, kill, until};
+use crate::place::{Held, Place, kill, until};
 use std::fs::{self, File};
 use std::io::Read;
 use std::time::Duration;
@@ -61,23 +61,6 @@ fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
             }
         }
         assert_eq!(place.signal(node, libc::SIGTERM), 0);
-    }
-}
-
-/// A process that does not run meanwhile. It does again where a test fails, or its mount would keep that from ending.
-struct Held(u32);
-
-impl Held {
-    fn stop(pid: u32) -> Held {
-        kill(pid, libc::SIGSTOP);
-        Held(pid)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // SAFETY: takes plain integers. It may have been killed.
-        unsafe { libc::kill(self.0 as i32, libc::SIGCONT) };
     }
 }
 

@@ -15,8 +15,10 @@ use crate::{Negotiated, OpenFlags, Passthrough, PassthroughId, Registered};
 use ebb_client::{Held, Loan};
 use ebb_model::Ino;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::time::Duration;
+use tokio::time::Instant;
 
 pub(crate) struct IoModes {
     passthrough: Option<Passthrough>,
@@ -49,6 +51,8 @@ pub(crate) struct Opener {
     pub cacheable: bool,
     /// It has made the file, of which no other mount can know.
     pub made: bool,
+    /// Which thread opens it, if that is known.
+    pub thread: Option<u32>,
 }
 
 /// How a file is open, as its handle says.
@@ -69,8 +73,14 @@ struct Open {
     direct: u64,
     writers: u64,
     /// Writers that the kernel may still have to open.
-    unheard: BTreeSet<u64>,
+    unheard: BTreeMap<u64, Unheard>,
     native: Option<Native>,
+}
+
+/// A writer that has its answer, or is about to, and may not have come to run since.
+struct Unheard {
+    thread: Option<u32>,
+    since: Instant,
 }
 
 struct Native {
@@ -85,7 +95,7 @@ struct Native {
 pub(crate) struct Left {
     undirected: u64,
     direct: u64,
-    writers: BTreeSet<u64>,
+    writers: Vec<u64>,
     pub registration: Option<i32>,
 }
 
@@ -94,7 +104,7 @@ impl Left {
         match way {
             Way::Undirected => self.undirected += 1,
             Way::Direct => self.direct += 1,
-            Way::Writer => drop(self.writers.insert(number)),
+            Way::Writer => self.writers.push(number),
         }
     }
 }
@@ -109,8 +119,9 @@ impl IoModes {
     /// An inode that is open since before. Whether or not it is lent once more, the node takes nothing away
     /// that the kernel has.
     pub fn left(&self, ino: Ino, left: Left, loan: Option<Loan>) {
-        let Left { undirected, direct, writers: unheard, registration } = left;
-        let writers = unheard.len() as u64;
+        let Left { undirected, direct, writers, registration } = left;
+        let unheard = writers.iter().map(|&number| (number, Unheard { thread: None, since: Instant::now() })).collect();
+        let writers = writers.len() as u64;
         let registered = registration.zip(self.passthrough.as_ref()).map(|(id, passthrough)| passthrough.left(id));
         let open = match registered {
             Some(registered) => {
@@ -181,23 +192,20 @@ impl IoModes {
         }
         if only_writes {
             open.writers += 1;
-            open.unheard.insert(by.number);
+            open.unheard.insert(by.number, Unheard { thread: by.thread, since: Instant::now() });
         } else {
             open.direct += 1;
         }
         IoMode::Direct
     }
 
-    /// The kernel may still have to open it for somebody who writes by requests alone.
-    pub fn is_unheard(&self, ino: Ino) -> bool {
-        self.files.borrow().get(&ino).is_some_and(|open| !open.unheard.is_empty())
-    }
-
-    /// It has had the time.
-    pub fn all_heard(&self, ino: Ino) {
-        if let Some(open) = self.files.borrow_mut().get_mut(&ino) {
-            open.unheard.clear();
-        }
+    /// The kernel may still have to open it for somebody who writes by requests alone, and is worth waiting for. `is_past` says of a
+    /// thread that it has come to run since it was answered.
+    pub fn is_awaited(&self, ino: Ino, is_past: impl Fn(u32) -> bool) -> bool {
+        let mut files = self.files.borrow_mut();
+        let Some(open) = files.get_mut(&ino) else { return false };
+        open.unheard.retain(|_, unheard| unheard.since.elapsed() < LONGEST_OPEN && !unheard.thread.is_some_and(&is_past));
+        open.unheard.values().any(|unheard| unheard.since.elapsed() < LONGEST_WAIT)
     }
 
     /// The kernel has the file open that it was told to write to by requests alone.
@@ -245,6 +253,11 @@ impl Open {
         self.native.is_none() && self.cached + self.direct == 0 && self.unheard.is_empty() && (exclusive || self.writers == 0)
     }
 }
+
+/// Most who have their answer to an open have come to run by then, and are heard of.
+const LONGEST_WAIT: Duration = Duration::from_millis(200);
+/// All have, also those of whom nothing is known.
+const LONGEST_OPEN: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests;

@@ -30,6 +30,7 @@ mod left;
 mod opening;
 mod recall;
 mod squash;
+mod thread;
 
 /// Entries asked of the node at one time.
 const DIRECTORY_BATCH: u32 = 512;
@@ -348,7 +349,7 @@ impl Filesystem for Volume {
             }
         }
         self.on_known(self.client.open(ino).await)?;
-        match self.made_ready(ino, flags).await {
+        match self.made_ready(cx, ino, flags).await {
             Ok((found, loan)) => {
                 let opened = self.opened(cx, ino, flags, found, loan)?;
                 if matches!(opened.caching, Caching::Passthrough(_)) && opened.handle.0 & UNNOTED == 0 {

@@ -18,7 +18,7 @@ fn modes(kernel: Negotiated) -> IoModes {
 }
 
 fn by(number: u64, flags: OpenFlags) -> Opener {
-    Opener { number, flags, cacheable: true, made: true }
+    Opener { number, flags, cacheable: true, made: true, thread: Some(number as u32) }
 }
 
 fn opened(modes: &IoModes, number: u64, flags: OpenFlags) -> IoMode {
@@ -86,27 +86,33 @@ fn where_nothing_is_lent_writers_write_into_the_pages() {
 }
 
 /// Situation: a writer has its answer, and has not come to run. Danger: the kernel is told to read the file
-/// natively, and refuses the writer's open.
+/// natively, and refuses the writer's open. Expectation: nobody is lent the file before the writer is known to have run, however long that takes,
+/// and nobody waits for it for long.
 #[test]
 fn nobody_is_lent_a_file_before_the_kernel_has_it_open() {
+    let (nobody, everybody) = (|_| false, |_| true);
     let modes = modes(NEW);
     opened(&modes, 1, WRITES);
     assert!(modes.is_written_past(INO) && !modes.wants(INO));
-    assert!(modes.is_unheard(INO));
+    assert!(modes.is_awaited(INO, nobody));
     modes.heard(INO, 1);
-    assert!(modes.wants(INO) && !modes.is_unheard(INO));
+    assert!(modes.wants(INO) && !modes.is_awaited(INO, nobody));
+    // One that is past its open, and one that is not.
     opened(&modes, 2, WRITES);
-    assert!(!modes.wants(INO));
-    modes.all_heard(INO);
-    assert!(modes.wants(INO));
     opened(&modes, 3, WRITES);
-    assert!(!modes.wants(INO));
-    modes.release(INO, 3, Way::Writer);
+    assert!(modes.is_awaited(INO, |thread| thread == 2) && !modes.wants(INO));
+    assert!(!modes.is_awaited(INO, everybody) && modes.wants(INO));
+    // Which thread it is may not be known.
+    modes.open(INO, Opener { thread: None, ..by(4, WRITES) }, None);
+    assert!(modes.is_awaited(INO, everybody) && !modes.wants(INO));
+    std::thread::sleep(LONGEST_WAIT);
+    assert!(!modes.is_awaited(INO, nobody) && !modes.wants(INO));
+    modes.release(INO, 4, Way::Writer);
     assert!(modes.wants(INO));
     // Who reads otherwise may have it mapped, until that is over.
-    opened(&modes, 4, READS);
+    opened(&modes, 5, READS);
     assert!(!modes.wants(INO));
-    modes.release(INO, 4, Way::Direct);
+    modes.release(INO, 5, Way::Direct);
     assert!(modes.wants(INO));
 }
 

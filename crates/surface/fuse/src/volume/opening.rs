@@ -1,13 +1,12 @@
 //! Files that are opened and closed.
 
-use super::{DIRECT, FLAG_BITS, UNNOTED, Volume, WRITES};
+use super::{DIRECT, FLAG_BITS, UNNOTED, Volume, WRITES, thread};
 use crate::io_modes::{IoMode, Opener, Way};
 use crate::pages::Found;
 use crate::{Caching, Context, Errno, Handle, OpenFlags, OpenReply};
 use ebb_client::Loan;
 use ebb_model::{Borrow, FsError, Ino};
 use std::time::Duration;
-use tokio::time::Instant;
 
 impl Volume {
     /// What a file that is being opened is now, where the kernel may have pages of what it was:
@@ -51,9 +50,9 @@ impl Volume {
     }
 
     /// What it takes to open a file that is open at the node.
-    pub(super) async fn made_ready(&self, ino: Ino, flags: OpenFlags) -> Result<(Option<Found>, Option<Loan>), FsError> {
+    pub(super) async fn made_ready(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<(Option<Found>, Option<Loan>), FsError> {
         if flags.reads() {
-            self.wait_until_heard(ino).await;
+            self.wait_until_heard(cx, ino).await;
         }
         // Others can begin to read it natively meanwhile, or end: who can store into it is to be known as such.
         let mut found = None;
@@ -70,13 +69,11 @@ impl Volume {
     }
 
     /// Of a file that others write past the kernel's pages these are not to be filled, and less so stored into: the writers would not see that. Who
-    /// could do that is to be lent the file, for which the kernel is to have it open for the writers.
-    async fn wait_until_heard(&self, ino: Ino) {
-        let until = Instant::now() + LONGEST_OPEN;
-        while self.client.is_exclusive() && self.io_modes.is_unheard(ino) {
-            if Instant::now() >= until {
-                self.io_modes.all_heard(ino);
-            }
+    /// could do that is to be lent the file, for which the kernel is to have it open for the writers. Of one that is not heard of in time it is
+    /// not lent.
+    async fn wait_until_heard(&self, cx: &Context, ino: Ino) {
+        let is_past = |thread| thread == cx.pid || thread::is_past_its_requests(thread);
+        while self.client.is_exclusive() && self.io_modes.is_awaited(ino, is_past) {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
@@ -114,7 +111,8 @@ impl Volume {
         let number = self.next_number();
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
-        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), made: is_new };
+        let thread = (cx.pid != 0).then_some(cx.pid);
+        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), made: is_new, thread };
         let mode = self.io_modes.open(ino, by, loan);
         let direct = if mode == IoMode::Direct { DIRECT } else { 0 };
         let writes = if flags.writes() { WRITES } else { 0 };
@@ -171,8 +169,6 @@ pub(super) fn way(handle: Handle, mappable: bool) -> Way {
     }
 }
 
-/// Whoever has its answer to an open has come to run by then, and the kernel has the file open.
-const LONGEST_OPEN: Duration = Duration::from_millis(200);
 /// What cannot be lent by then cannot be.
 const MOST_LOANS: u32 = 10;
 
