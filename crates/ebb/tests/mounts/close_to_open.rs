@@ -3,7 +3,7 @@
 
 use crate::detached::serve;
 use crate::locks::{NONE, WRITE, open, record, set};
-use crate::place::Place;
+use crate::place::{Ending, Place};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
@@ -197,6 +197,7 @@ fn who_has_a_file_open_sees_nothing_that_never_was() {
                 }
             });
         }
+        let _ending = Ending(&done);
         let writer = open(&place.path("mnt/file"));
         let mut pages = 1;
         for round in 0..2000usize {
@@ -204,7 +205,6 @@ fn who_has_a_file_open_sees_nothing_that_never_was() {
             pages = pages.max(page + 1);
             writer.write_all_at(&[round as u8 | 1; PAGE_BYTES], (page * PAGE_BYTES) as u64).unwrap();
         }
-        done.store(true, Ordering::Relaxed);
     });
 }
 
@@ -243,8 +243,10 @@ fn a_log_is_read_while_it_is_written() {
                 }
             })
         });
-        writers.collect::<Vec<_>>().into_iter().for_each(|writer| writer.join().unwrap());
-        done.store(true, Ordering::Relaxed);
+        {
+            let _ending = Ending(&done);
+            writers.collect::<Vec<_>>().into_iter().for_each(|writer| writer.join().unwrap());
+        }
         readers.into_iter().map(|reader| reader.join().unwrap()).collect()
     });
     let whole = fs::read(&paths[1]).unwrap();

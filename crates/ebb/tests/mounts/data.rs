@@ -2,7 +2,7 @@
 
 use crate::holes::{create, fallocate};
 use crate::joining::free_address;
-use crate::place::Place;
+use crate::place::{Ending, Place};
 use crate::quota::room;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -131,6 +131,7 @@ fn readers_see_what_was_written_asynchronously() {
                 reader.read_at(&mut content, 0).unwrap();
             }
         });
+        let _ending = Ending(&over);
         let stale = (0..200u32).find(|round| {
             let written = vec![*round as u8; 4 * BLOCK as usize];
             write_asynchronously(&direct, &written);
@@ -138,7 +139,6 @@ fn readers_see_what_was_written_asynchronously() {
             reader.read_exact_at(&mut seen, 0).unwrap();
             seen != written
         });
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(stale, None);
     });
     drop((direct, reader));

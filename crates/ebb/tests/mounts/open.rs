@@ -1,6 +1,6 @@
 //! What happens to names while what they refer to is opened or open.
 
-use crate::place::Place;
+use crate::place::{Ending, Place};
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -80,13 +80,13 @@ fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
                 }
             });
         }
+        let _ending = Ending(&done);
         while began.elapsed() < Duration::from_secs(3) {
             fs::write(&new, "content").unwrap();
             fs::rename(&new, &name).unwrap();
             symlink("target", &new).unwrap();
             fs::rename(&new, &name).unwrap();
         }
-        done.store(true, Ordering::Relaxed);
     });
     place.ebb(&["fsck", "mnt"]).good();
 }
