@@ -199,13 +199,17 @@ impl IoModes {
         IoMode::Direct
     }
 
-    /// The kernel may still have to open it for somebody who writes by requests alone, and is worth waiting for. `is_past` says of a
-    /// thread that it has come to run since it was answered.
-    pub fn is_awaited(&self, ino: Ino, is_past: impl Fn(u32) -> bool) -> bool {
+    /// Whether it is worth waiting until the kernel has it open for all who write by requests alone, for a thread that wants to be lent it.
+    /// `is_elsewhere` says of another one that it sleeps for something else.
+    pub fn is_awaited(&self, ino: Ino, by: u32, is_elsewhere: impl Fn(u32) -> bool) -> bool {
         let mut files = self.files.borrow_mut();
         let Some(open) = files.get_mut(&ino) else { return false };
-        open.unheard.retain(|_, unheard| unheard.since.elapsed() < LONGEST_OPEN && !unheard.thread.is_some_and(&is_past));
-        open.unheard.values().any(|unheard| unheard.since.elapsed() < LONGEST_WAIT)
+        open.unheard.retain(|_, &mut Unheard { thread, since }| {
+            let age = since.elapsed();
+            let has_run = thread == Some(by) || age >= LONGEST_WAIT && thread.is_some_and(&is_elsewhere);
+            !has_run && age < LONGEST_OPEN
+        });
+        !open.unheard.is_empty() && open.unheard.values().all(|unheard| unheard.since.elapsed() < LONGEST_WAIT)
     }
 
     /// The kernel has the file open that it was told to write to by requests alone.
@@ -255,7 +259,7 @@ impl Open {
 }
 
 /// Most who have their answer to an open have come to run by then, and are heard of.
-const LONGEST_WAIT: Duration = Duration::from_millis(200);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(200);
 /// All have, also those of whom nothing is known.
 const LONGEST_OPEN: Duration = Duration::from_secs(10);
 

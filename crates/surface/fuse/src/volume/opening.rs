@@ -1,12 +1,13 @@
 //! Files that are opened and closed.
 
 use super::{DIRECT, FLAG_BITS, UNNOTED, Volume, WRITES, thread};
-use crate::io_modes::{IoMode, Opener, Way};
+use crate::io_modes::{IoMode, LONGEST_WAIT, Opener, Way};
 use crate::pages::Found;
 use crate::{Caching, Context, Errno, Handle, OpenFlags, OpenReply};
 use ebb_client::Loan;
 use ebb_model::{Borrow, FsError, Ino};
 use std::time::Duration;
+use tokio::time::Instant;
 
 impl Volume {
     /// What a file that is being opened is now, where the kernel may have pages of what it was:
@@ -72,8 +73,8 @@ impl Volume {
     /// could do that is to be lent the file, for which the kernel is to have it open for the writers. Of one that is not heard of in time it is
     /// not lent.
     async fn wait_until_heard(&self, cx: &Context, ino: Ino) {
-        let is_past = |thread| thread == cx.pid || thread::is_past_its_requests(thread);
-        while self.client.is_exclusive() && self.io_modes.is_awaited(ino, is_past) {
+        let until = Instant::now() + LONGEST_WAIT;
+        while self.client.is_exclusive() && self.io_modes.is_awaited(ino, cx.pid, thread::is_elsewhere) && Instant::now() < until {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
