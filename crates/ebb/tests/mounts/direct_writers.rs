@@ -102,7 +102,11 @@ fn followed(path: &Path, writer_first: bool, appends: bool) {
             scope.spawn(|| follow(reader, *way, &acknowledged, &over));
         }
         // Who asks how long the file is has the kernel learn of it before the writer has.
-        scope.spawn(|| while !over.load(Ordering::Acquire) && readers[0].0.metadata().unwrap().len() < RECORDS * RECORD as u64 {});
+        scope.spawn(|| {
+            while !over.load(Ordering::Acquire) && readers[0].0.metadata().unwrap().len() < RECORDS * RECORD as u64 {
+                std::hint::spin_loop();
+            }
+        });
         for number in 0..RECORDS {
             std::io::Write::write_all(&mut &writer, &record(number)).unwrap();
             acknowledged.store(number + 1, Ordering::Release);
