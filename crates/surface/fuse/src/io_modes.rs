@@ -53,6 +53,7 @@ pub(crate) struct Opener {
     pub made: bool,
     /// Which thread opens it, if that is known.
     pub thread: Option<u32>,
+    pub at: Instant,
 }
 
 /// How a file is open, as its handle says.
@@ -192,7 +193,7 @@ impl IoModes {
         }
         if only_writes {
             open.writers += 1;
-            open.unheard.insert(by.number, Unheard { thread: by.thread, since: Instant::now() });
+            open.unheard.insert(by.number, Unheard { thread: by.thread, since: by.at });
         } else {
             open.direct += 1;
         }
@@ -201,15 +202,15 @@ impl IoModes {
 
     /// Whether it is worth waiting until the kernel has it open for all who write by requests alone, for a thread that wants to be lent it.
     /// `is_elsewhere` says of another one that it sleeps for something else.
-    pub fn is_awaited(&self, ino: Ino, by: u32, is_elsewhere: impl Fn(u32) -> bool) -> bool {
+    pub fn is_awaited(&self, ino: Ino, by: u32, now: Instant, is_elsewhere: impl Fn(u32) -> bool) -> bool {
         let mut files = self.files.borrow_mut();
         let Some(open) = files.get_mut(&ino) else { return false };
         open.unheard.retain(|_, &mut Unheard { thread, since }| {
-            let age = since.elapsed();
+            let age = now.saturating_duration_since(since);
             let has_run = thread == Some(by) || age >= LONGEST_WAIT && thread.is_some_and(&is_elsewhere);
             !has_run && age < LONGEST_OPEN
         });
-        !open.unheard.is_empty() && open.unheard.values().all(|unheard| unheard.since.elapsed() < LONGEST_WAIT)
+        !open.unheard.is_empty() && open.unheard.values().all(|unheard| now < unheard.since + LONGEST_WAIT)
     }
 
     /// The kernel has the file open that it was told to write to by requests alone.

@@ -18,7 +18,7 @@ fn modes(kernel: Negotiated) -> IoModes {
 }
 
 fn by(number: u64, flags: OpenFlags) -> Opener {
-    Opener { number, flags, cacheable: true, made: true, thread: Some(number as u32) }
+    Opener { number, flags, cacheable: true, made: true, thread: Some(number as u32), at: Instant::now() }
 }
 
 fn opened(modes: &IoModes, number: u64, flags: OpenFlags) -> IoMode {
@@ -91,26 +91,25 @@ fn where_nothing_is_lent_writers_write_into_the_pages() {
 #[test]
 fn nobody_is_lent_a_file_before_the_kernel_has_it_open() {
     let (nobody, everybody) = (|_| false, |_| true);
-    let modes = modes(NEW);
+    let (modes, soon) = (modes(NEW), Instant::now());
     opened(&modes, 1, WRITES);
     assert!(modes.is_written_past(INO) && !modes.wants(INO));
     // For this little time one that sleeps may do so in the open itself.
-    assert!(modes.is_awaited(INO, 9, everybody));
+    assert!(modes.is_awaited(INO, 9, soon, everybody));
     modes.heard(INO, 1);
-    assert!(modes.wants(INO) && !modes.is_awaited(INO, 9, nobody));
+    assert!(modes.wants(INO) && !modes.is_awaited(INO, 9, soon, nobody));
     opened(&modes, 2, WRITES);
-    assert!(!modes.is_awaited(INO, 2, nobody) && modes.wants(INO), "who asks again has run");
+    assert!(!modes.is_awaited(INO, 2, soon, nobody) && modes.wants(INO), "who asks again has run");
     // Which thread it is may not be known.
     opened(&modes, 3, WRITES);
     modes.open(INO, Opener { thread: None, ..by(4, WRITES) }, None);
-    assert!(modes.is_awaited(INO, 0, everybody) && !modes.wants(INO));
-    std::thread::sleep(LONGEST_WAIT);
-    opened(&modes, 5, WRITES);
-    assert!(!modes.is_awaited(INO, 9, |thread| thread == 3) && !modes.wants(INO), "in vain");
+    assert!(modes.is_awaited(INO, 0, soon, everybody) && !modes.wants(INO));
+    let late = Instant::now() + LONGEST_WAIT;
+    modes.open(INO, Opener { at: late, ..by(5, WRITES) }, None);
+    assert!(!modes.is_awaited(INO, 9, late, |thread| thread == 3) && !modes.wants(INO), "in vain");
     modes.heard(INO, 5);
-    assert!(!modes.is_awaited(INO, 9, nobody) && !modes.wants(INO));
-    modes.release(INO, 4, Way::Writer);
-    assert!(modes.wants(INO));
+    assert!(!modes.is_awaited(INO, 9, late, nobody) && !modes.wants(INO));
+    assert!(!modes.is_awaited(INO, 9, late + LONGEST_OPEN, nobody) && modes.wants(INO));
     // Who reads otherwise may have it mapped, until that is over.
     opened(&modes, 6, READS);
     assert!(!modes.wants(INO));

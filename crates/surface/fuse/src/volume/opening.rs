@@ -74,7 +74,11 @@ impl Volume {
     /// not lent.
     async fn wait_until_heard(&self, cx: &Context, ino: Ino) {
         let until = Instant::now() + LONGEST_WAIT;
-        while self.client.is_exclusive() && self.io_modes.is_awaited(ino, cx.pid, thread::is_elsewhere) && Instant::now() < until {
+        loop {
+            let now = Instant::now();
+            if now >= until || !self.client.is_exclusive() || !self.io_modes.is_awaited(ino, cx.pid, now, thread::is_elsewhere) {
+                break;
+            }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
@@ -113,7 +117,7 @@ impl Volume {
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
         let thread = (cx.pid != 0).then_some(cx.pid);
-        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), made: is_new, thread };
+        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), made: is_new, thread, at: Instant::now() };
         let mode = self.io_modes.open(ino, by, loan);
         let direct = if mode == IoMode::Direct { DIRECT } else { 0 };
         let writes = if flags.writes() { WRITES } else { 0 };
