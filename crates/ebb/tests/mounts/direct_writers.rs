@@ -225,6 +225,28 @@ fn who_reads_what_is_being_written_reads_natively() {
     place.umount();
 }
 
+/// Situation: somebody has opened a file to write, has not written yet, and waits for something else. Expectation: who opens it to read reads natively.
+#[test]
+fn a_writer_that_sleeps_keeps_nobody_from_reading_natively() {
+    let place = Place::new();
+    place.mount();
+    let (opens, opened) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let file = &place;
+        scope.spawn(move || {
+            opens.send(write_only(file, "file")).unwrap();
+            ended.recv().ok();
+        });
+        let writer = opened.recv().unwrap();
+        let reader = open(&place, "file");
+        writer.write_all_at(b"x", 0).unwrap();
+        assert!(is_native(&place, "file", &reader) && read(&reader) == b"x");
+        drop(end);
+    });
+    place.umount();
+}
+
 /// Has a thread run on one of two processors, and before everybody else there where it is asked to and may. It may have ended.
 fn pin(thread: u32, processor: usize, before_all: bool) {
     // SAFETY: both calls read what lives in this frame.

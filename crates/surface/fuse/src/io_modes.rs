@@ -201,7 +201,7 @@ impl IoModes {
     }
 
     /// Whether it is worth waiting until the kernel has it open for all who write by requests alone, for a thread that wants to be lent it.
-    /// `is_elsewhere` says of another one that it sleeps for something else.
+    /// `is_elsewhere` says of another one that it sleeps for something else. Who has come to run is waited for no more.
     pub fn is_awaited(&self, ino: Ino, by: u32, now: Instant, is_elsewhere: impl Fn(u32) -> bool) -> bool {
         let mut files = self.files.borrow_mut();
         let Some(open) = files.get_mut(&ino) else { return false };

@@ -73,13 +73,12 @@ impl Volume {
     /// could do that is to be lent the file, for which the kernel is to have it open for the writers. Of one that is not heard of in time it is
     /// not lent.
     async fn wait_until_heard(&self, cx: &Context, ino: Ino) {
-        let until = Instant::now() + LONGEST_WAIT;
-        loop {
-            let now = Instant::now();
-            if now >= until || !self.client.is_exclusive() || !self.io_modes.is_awaited(ino, cx.pid, now, thread::is_elsewhere) {
-                break;
-            }
+        let mut now = Instant::now();
+        let until = now + LONGEST_WAIT;
+        // Looked at to the last: who sleeps elsewhere by then is waited for no more.
+        while self.client.is_exclusive() && self.io_modes.is_awaited(ino, cx.pid, now, thread::is_elsewhere) && now < until {
             tokio::time::sleep(LOOK_AGAIN).await;
+            now = Instant::now();
         }
     }
 
