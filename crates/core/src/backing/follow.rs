@@ -28,7 +28,8 @@ impl Backing {
     }
 
     fn linked(&mut self, namespace: &Namespace, parent: Ino, ino: Ino, stamp: Stamp) {
-        match namespace.inode(ino).map(|inode| inode.attr.kind) {
+        let inode = namespace.inode(ino);
+        match inode.as_ref().map(|inode| inode.attr.kind) {
             Some(FileKind::Directory) => self.directory_linked(namespace, ino, stamp),
             Some(FileKind::Regular) if self.files.contains_key(&ino) => {
                 if let Some(key) = self.home_before(ino) {
@@ -39,8 +40,10 @@ impl Backing {
                 }
             }
             Some(FileKind::Regular) => {
-                self.files.insert(&ino, &FileBacking::default());
-                self.content_changed(namespace, ino, stamp);
+                let is_named = inode.is_some_and(|inode| inode.first.is_some());
+                let dirty = is_named.then_some(Dirty { since: stamp.time, content: Some(stamp.version), moving: false });
+                self.requeue(false, ino, None, dirty.as_ref().map(|dirty| dirty.since));
+                self.files.insert(&ino, &FileBacking { home: None, dirty, recorded: true });
             }
             _ => {}
         }
@@ -51,7 +54,7 @@ impl Backing {
     /// An explicit home that may have become the path's own. One that is `None` stays where
     /// the primary name is, which a further name does not change.
     pub(super) fn home_before(&self, ino: Ino) -> Option<String> {
-        self.files.get(&ino)?.home?.key
+        self.files.look(&ino, |file| file?.home.as_ref()?.key.clone())
     }
 
     fn directory_linked(&mut self, namespace: &Namespace, dir: Ino, stamp: Stamp) {
@@ -196,12 +199,16 @@ impl Backing {
 
     /// Attributes or place of the inode changed: the pages that speak of it are no longer true.
     pub(super) fn record(&mut self, namespace: &Namespace, ino: Ino, now: Time) {
-        self.change_file(ino, |file| file.recorded = true);
+        if self.files.look(&ino, |file| file.is_some_and(|file| !file.recorded)) {
+            self.change_file(ino, |file| file.recorded = true);
+        }
         if ino == Ino::ROOT {
             self.page_changed(namespace, ino, now);
         }
         let Some(inode) = namespace.inode(ino) else { return };
-        self.change_dir(ino, |dir| dir.recorded = true);
+        if inode.attr.kind == FileKind::Directory && self.dirs.look(&ino, |dir| dir.is_some_and(|dir| !dir.recorded)) {
+            self.change_dir(ino, |dir| dir.recorded = true);
+        }
         self.entries_changed(namespace, &inode);
         for parent in namespace.parents(&inode) {
             self.page_changed(namespace, parent, now);
@@ -217,24 +224,24 @@ impl Backing {
     pub(super) fn page_changed(&mut self, namespace: &Namespace, dir: Ino, now: Time) {
         let mut at = dir;
         loop {
-            let Some(state) = self.dirs.get(&at) else { return };
-            let known = state.recorded && state.has_page();
-            self.change_dir(at, |dir| {
-                dir.recorded = true;
-                match &mut dir.dirty {
-                    Some(dirty) => dirty.again = true,
-                    None => dir.dirty = Some(PageDirty { since: now, again: true }),
-                }
-            });
-            match namespace.primary_link(at) {
-                Some(link) if !known => {
-                    if let Some(name) = namespace.name_at(link) {
-                        self.entry_changed(link.parent, &name);
+            let is_said = |dir: &DirBacking| dir.recorded && dir.dirty.as_ref().is_some_and(|dirty| dirty.again);
+            let found = self.dirs.look(&at, |dir| dir.map(|dir| (dir.recorded && dir.has_page(), is_said(dir))));
+            let Some((known, is_said)) = found else { return };
+            if !is_said {
+                self.change_dir(at, |dir| {
+                    dir.recorded = true;
+                    match &mut dir.dirty {
+                        Some(dirty) => dirty.again = true,
+                        None => dir.dirty = Some(PageDirty { since: now, again: true }),
                     }
-                    at = link.parent;
-                }
-                _ => return,
+                });
             }
+            let link = if known { None } else { namespace.primary_link(at) };
+            let Some(link) = link else { return };
+            if let Some(name) = namespace.name_at(link) {
+                self.entry_changed(link.parent, &name);
+            }
+            at = link.parent;
         }
     }
 

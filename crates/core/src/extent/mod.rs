@@ -20,6 +20,7 @@
 //!   hole may have bytes. So none of them is let go for what a checksum or a lost sync says.
 //! - A file that nothing is known of has no entry; counters are the sums of what is there.
 
+mod edit;
 mod packs;
 mod plan;
 mod runs;
@@ -27,6 +28,7 @@ mod seek;
 mod snapshot;
 mod unforced;
 
+use edit::Edit;
 use packs::Packs;
 pub(crate) use plan::sums_of_touched;
 pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, runs, touched_blocks, whole_blocks};
@@ -115,6 +117,24 @@ impl Value<(Ino, u64)> for Block {
     }
 }
 
+impl FileMap {
+    /// How many leading bytes of absent blocks are the object's.
+    fn valid_bytes(&self) -> u64 {
+        self.home.as_ref().map_or(0, |home| home.valid_bytes)
+    }
+
+    /// How many blocks the home counts for, if they are absent and no holes.
+    fn home_blocks(&self) -> u64 {
+        self.home.as_ref().map_or(0, Home::blocks)
+    }
+
+    /// What a block takes of the node's disk. In a pack file that is what lies in its range.
+    fn block_bytes(&self, block: u64) -> u64 {
+        let in_range = |range: PackRange| range.len_bytes.saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES);
+        self.packed.map_or(BLOCK_BYTES, in_range)
+    }
+}
+
 /// The object that absent blocks are read from (O-36).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Home {
@@ -147,58 +167,59 @@ impl Extents {
 
     /// The bucket has all bytes of a file of this length, and all that is known of them.
     pub fn is_clean(&self, ino: Ino, len_bytes: u64) -> bool {
-        let is_whole =
-            |file: FileMap| file.dirty == 0 && file.cuts.is_none() && file.home.is_some_and(|home| home.valid_bytes == len_bytes);
-        self.files.get(&ino).is_some_and(is_whole) && !self.is_exposed(ino) && self.holes.next(ino, 0).is_none()
+        let is_whole = |home: &Home| home.valid_bytes == len_bytes;
+        self.look(ino, |file| file.dirty == 0 && file.cuts.is_none() && file.home.as_ref().is_some_and(is_whole))
+            && !self.is_exposed(ino)
+            && self.holes.next(ino, 0).is_none()
     }
 
     /// Something of the file is on the node's disk, or has a place there.
     pub fn is_stored(&self, ino: Ino) -> bool {
-        self.files.get(&ino).is_some_and(|file| file.resident > 0 || file.packed.is_some())
+        self.look(ino, |file| file.resident > 0 || file.packed.is_some())
     }
 
     pub fn apply(&mut self, command: &ExtentCommand) {
         match *command {
-            ExtentCommand::Present { ino, ref etag, first, ref sums } => {
-                if self.home(ino).is_none_or(|home| home.etag != *etag) || first >= MAX_BLOCKS {
+            ExtentCommand::Present { ino, ref etag, first, ref sums } => self.edit(ino, |file| {
+                if file.file.home.as_ref().is_none_or(|home| home.etag != *etag) || first >= MAX_BLOCKS {
                     return;
                 }
                 for (block, sum) in (first..MAX_BLOCKS).zip(sums) {
-                    if !self.blocks.contains_key(&(ino, block)) && !self.holes.contains(ino, block) {
-                        self.put(ino, block, Block { version: Version(0), dirty: false, sum: Some(*sum) });
+                    if file.block(block).is_none() && !file.is_hole(block) {
+                        file.put(block, Block { version: Version(0), dirty: false, sum: Some(*sum) });
                     }
                 }
-            }
+            }),
             ExtentCommand::Absent { ino, .. } | ExtentCommand::Unsynced { ino, .. } if self.is_exposed(ino) => {}
-            ExtentCommand::Absent { ino, first, count } => {
-                for (block, state) in self.list(ino, first..first.saturating_add(count)) {
+            ExtentCommand::Absent { ino, first, count } => self.edit(ino, |file| {
+                for (block, state) in file.list(first..first.saturating_add(count)) {
                     if !state.dirty {
-                        self.take(ino, block);
+                        file.take(block);
                     }
                 }
-            }
+            }),
             // Recovery reads it from the log; the map does not depend on it.
             ExtentCommand::Synced { .. } => {}
-            ExtentCommand::Summed { ino, version, ref sums } => {
+            ExtentCommand::Summed { ino, version, ref sums } => self.edit(ino, |file| {
                 for &(block, sum) in sums {
-                    if let Some(state) = self.blocks.get(&(ino, block))
+                    if let Some(state) = file.block(block)
                         && state.sum.is_none()
                         && state.version <= version
                     {
-                        self.put(ino, block, Block { sum: Some(sum), ..state });
+                        file.put(block, Block { sum: Some(sum), ..state });
                     }
                 }
-            }
-            ExtentCommand::Unsynced { ino, first, count } => {
-                for (block, state) in self.list(ino, first..first.saturating_add(count)) {
+            }),
+            ExtentCommand::Unsynced { ino, first, count } => self.edit(ino, |file| {
+                for (block, state) in file.list(first..first.saturating_add(count)) {
                     if state.dirty {
-                        self.put(ino, block, Block { sum: None, ..state });
+                        file.put(block, Block { sum: None, ..state });
                     } else {
-                        self.take(ino, block);
+                        file.take(block);
                     }
                 }
-            }
-            ExtentCommand::Packed { ino, range } => self.pack(ino, range),
+            }),
+            ExtentCommand::Packed { ino, range } => self.edit(ino, |file| file.pack(range)),
             ExtentCommand::Exposed { ino, exposed: true } => drop(self.exposed.insert(&ino, &())),
             ExtentCommand::Exposed { ino, exposed: false } => drop(self.exposed.remove(&ino)),
         }
@@ -207,26 +228,28 @@ impl Extents {
     /// Follows the namespace.
     pub(crate) fn observe(&mut self, change: &Change) {
         match *change {
-            Change::Written { ino, offset, len_bytes, ref sums, packed, stamp } => {
+            Change::Written { ino, offset, len_bytes, ref sums, packed, stamp } => self.edit(ino, |file| {
                 if packed.is_some() {
-                    self.pack(ino, packed);
+                    file.pack(packed);
                 }
                 for (block, sum) in touched_blocks(offset, len_bytes).zip(sums.iter().copied().chain(repeat(None))) {
                     // A dirty block that has lost its checksum gets one when it is uploaded,
                     // so that its checksum has to be made void only once until then.
-                    let rewritten = self.blocks.get(&(ino, block)).is_some_and(|block| block.dirty && block.sum.is_none());
+                    let rewritten = file.block(block).is_some_and(|block| block.dirty && block.sum.is_none());
                     let sum = sum.filter(|_| !rewritten);
-                    self.put(ino, block, Block { version: stamp.version, dirty: true, sum });
+                    file.put(block, Block { version: stamp.version, dirty: true, sum });
                 }
-            }
+            }),
             Change::Zeroed { ino, ref range, ref edges, stamp } => self.zero(ino, range, edges, stamp.version),
             Change::Resized { ino, old_bytes, new_bytes, stamp } if new_bytes < old_bytes => self.cut(ino, new_bytes, stamp.version),
             Change::Gone { ino, .. } | Change::Forgotten { ino } => {
-                self.drop_blocks(ino, 0);
                 self.holes.remove(ino, 0..u64::MAX);
-                self.pack(ino, None);
+                self.edit(ino, |file| {
+                    file.drop_blocks(0);
+                    file.pack(None);
+                    file.file = FileMap::default();
+                });
                 self.exposed.remove(&ino);
-                self.files.remove(&ino);
             }
             _ => {}
         }
@@ -235,31 +258,31 @@ impl Extents {
     fn zero(&mut self, ino: Ino, range: &Range<u64>, edges: &[u64], version: Version) {
         let len_bytes = range.end.saturating_sub(range.start);
         let whole = whole_blocks(range.start, len_bytes);
-        for block in [range.start / BLOCK_BYTES, range.end / BLOCK_BYTES] {
-            if edges.contains(&block) && !whole.contains(&block) {
-                self.put(ino, block, Block { version, dirty: true, sum: None });
+        self.edit(ino, |file| {
+            for block in [range.start / BLOCK_BYTES, range.end / BLOCK_BYTES] {
+                if edges.contains(&block) && !whole.contains(&block) {
+                    file.put(block, Block { version, dirty: true, sum: None });
+                }
             }
-        }
-        for (block, _) in self.list(ino, whole.clone()) {
-            self.take(ino, block);
-        }
-        self.dig(ino, whole.start..whole.end.min(self.home_blocks(ino)));
+            for (block, _) in file.list(whole.clone()) {
+                file.take(block);
+            }
+            file.dig(whole.start..whole.end.min(file.file.home_blocks()));
+        });
     }
 
     /// What is cut off is absent from here on, and the home does not count for it: no flag is needed (O-83).
     fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
-        self.drop_blocks(ino, len_bytes.div_ceil(BLOCK_BYTES));
-        if !len_bytes.is_multiple_of(BLOCK_BYTES) {
+        self.edit(ino, |file| {
+            file.drop_blocks(len_bytes.div_ceil(BLOCK_BYTES));
             let boundary = len_bytes / BLOCK_BYTES;
-            if self.blocks.contains_key(&(ino, boundary)) {
-                self.put(ino, boundary, Block { version, dirty: true, sum: None });
+            if !len_bytes.is_multiple_of(BLOCK_BYTES) && file.block(boundary).is_some() {
+                file.put(boundary, Block { version, dirty: true, sum: None });
             }
-        }
-        if let Some(home) = self.home(ino).filter(|home| home.valid_bytes > len_bytes) {
-            self.rehome(ino, Some(Home { valid_bytes: len_bytes, ..home }));
-        }
-        self.change(ino, |file| {
-            if let Some(cuts) = &mut file.cuts {
+            if let Some(home) = file.file.home.clone().filter(|home| home.valid_bytes > len_bytes) {
+                file.rehome(Some(Home { valid_bytes: len_bytes, ..home }));
+            }
+            if let Some(cuts) = &mut file.file.cuts {
                 cuts.retain(|&(_, shorter)| shorter < len_bytes);
                 cuts.push((version, len_bytes));
             }
@@ -268,8 +291,10 @@ impl Extents {
 
     /// The file's content is the object's, which has just become known.
     pub(crate) fn set_home(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
-        self.fill(ino, 0..u64::MAX);
-        self.rehome(ino, Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
+        self.edit(ino, |file| {
+            file.fill(0..u64::MAX);
+            file.rehome(Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
+        });
     }
 
     /// As [`Extents::set_home`] of each, of files of which nothing is known: inode, tag and length of the object.
@@ -284,60 +309,50 @@ impl Extents {
     /// content is sent. How far it was cut before counts for content older than that. What
     /// has begun and gets the id of an upload began when it did.
     pub(crate) fn upload_begun(&mut self, ino: Ino, version: Version) {
-        self.change(ino, |file| {
+        self.edit(ino, |Edit { file, .. }| {
             let home = file.home.as_ref();
             file.cuts.get_or_insert_with(|| home.map(|home| (version, home.valid_bytes)).into_iter().collect());
         });
     }
 
     pub(crate) fn upload_aborted(&mut self, ino: Ino) {
-        self.change(ino, |file| file.cuts = None);
+        self.edit(ino, |file| file.file.cuts = None);
     }
 
     /// The object is gone; what was not fetched of it reads as zeros.
     pub(crate) fn forget_home(&mut self, ino: Ino) {
-        self.rehome(ino, None);
+        self.edit(ino, |file| file.rehome(None));
     }
 
     /// The object `etag` holds the `len_bytes` that the file had at `version`. That may be
     /// older than [`Extents::upload_begun`]: a copy of the home, or the home itself, found
     /// by a node that did not get to send anything.
     pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
-        let zeros_from = self.home_blocks(ino);
-        let cuts = self.files.get(&ino).and_then(|file| file.cuts).unwrap_or_default();
-        let since = cuts.into_iter().filter(|(cut, _)| *cut > version).map(|(_, len)| len);
-        let home = Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };
-        self.rehome(ino, Some(home));
-        self.change(ino, |file| file.cuts = None);
-        self.keep_zeros(ino, zeros_from);
-        for (block, state) in self.list(ino, 0..u64::MAX) {
-            match state.sum {
-                _ if !state.dirty || state.version > version => {}
-                Some(_) => self.put(ino, block, Block { dirty: false, ..state }),
-                None if self.is_exposed(ino) => {}
-                // What was sent had one. Since then a write was about to replace it, or the
-                // power failed: nobody knows what is here, but the object has it.
-                None => self.take(ino, block),
+        let is_exposed = self.is_exposed(ino);
+        self.edit(ino, |file| {
+            let zeros_from = file.file.home_blocks();
+            let cuts = file.file.cuts.take().unwrap_or_default();
+            let since = cuts.into_iter().filter(|(cut, _)| *cut > version).map(|(_, len)| len);
+            let home = Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };
+            file.rehome(Some(home));
+            file.keep_zeros(zeros_from);
+            for (block, state) in file.list(0..u64::MAX) {
+                match state.sum {
+                    _ if !state.dirty || state.version > version => {}
+                    Some(_) => file.put(block, Block { dirty: false, ..state }),
+                    None if is_exposed => {}
+                    // What was sent had one. Since then a write was about to replace it, or the
+                    // power failed: nobody knows what is here, but the object has it.
+                    None => file.take(block),
+                }
             }
-        }
-    }
-
-    /// A new home begins to count for what is absent. What it did not count for before, from
-    /// block `from` on, was zeros and stays so, whatever the object has there.
-    fn keep_zeros(&mut self, ino: Ino, from: u64) {
-        let end = self.home_blocks(ino);
-        let mut at = from;
-        for (block, _) in self.list(ino, from..end.max(from)) {
-            self.dig(ino, at..block);
-            at = block + 1;
-        }
-        self.dig(ino, at..end);
+        });
     }
 
     /// The home object was copied: the same bytes under another tag.
     pub fn moved(&mut self, ino: Ino, etag: &str) {
-        self.change(ino, |file| {
-            if let Some(home) = &mut file.home {
+        self.edit(ino, |file| {
+            if let Some(home) = &mut file.file.home {
                 home.etag = etag.into();
             }
         });
@@ -346,51 +361,57 @@ impl Extents {
     /// Somebody else replaced the home object. Dirty blocks stay, and so does what the file
     /// was cut to: `keep_length` says that the file's own length stands.
     pub fn replaced(&mut self, ino: Ino, etag: &str, len_bytes: u64, keep_length: bool) {
-        for (block, state) in self.list(ino, 0..u64::MAX) {
-            if !state.dirty {
-                self.take(ino, block);
+        self.edit(ino, |file| {
+            for (block, state) in file.list(0..u64::MAX) {
+                if !state.dirty {
+                    file.take(block);
+                }
             }
-        }
-        if !keep_length {
-            self.fill(ino, 0..u64::MAX);
-        }
-        let limit = if keep_length { self.valid_bytes(ino) } else { u64::MAX };
-        self.rehome(ino, Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) }));
+            if !keep_length {
+                file.fill(0..u64::MAX);
+            }
+            let limit = if keep_length { file.file.valid_bytes() } else { u64::MAX };
+            file.rehome(Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) }));
+        });
     }
 
     /// The home object is gone, and all of the file is here: it is to be sent whole.
     pub fn send_again(&mut self, ino: Ino, version: Version) {
-        for (block, state) in self.list(ino, 0..u64::MAX) {
-            self.put(ino, block, Block { version, dirty: true, ..state });
-        }
+        self.edit(ino, |file| {
+            for (block, state) in file.list(0..u64::MAX) {
+                file.put(block, Block { version, dirty: true, ..state });
+            }
+        });
     }
 
     /// Nothing counts but the object.
     pub fn rolled_back(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
-        self.drop_blocks(ino, 0);
+        self.edit(ino, |file| file.drop_blocks(0));
         self.set_home(ino, etag, len_bytes);
     }
 
     /// Nothing of the file is on the node any more.
     pub(crate) fn bytes_lost(&mut self, ino: Ino) {
         self.exposed.remove(&ino);
-        self.drop_blocks(ino, 0);
-        self.pack(ino, None);
+        self.edit(ino, |file| {
+            file.drop_blocks(0);
+            file.pack(None);
+        });
     }
 
     /// The node has, or may have, bytes of the file that nobody else has.
     pub(crate) fn has_unsent(&self, ino: Ino) -> bool {
-        self.is_exposed(ino) || self.files.get(&ino).is_some_and(|file| file.dirty > 0)
+        self.is_exposed(ino) || self.look(ino, |file| file.dirty > 0)
     }
 
     /// Nothing but zeros, without a byte of an object or of the node.
     pub(crate) fn is_zero_without_home(&self, ino: Ino, size_bytes: u64) -> bool {
-        let is_zero = !self.is_exposed(ino) && self.files.get(&ino).is_none_or(|file| file.data == 0);
+        let is_zero = !self.is_exposed(ino) && self.look(ino, |file| file.data == 0);
         size_bytes == 0 || is_zero
     }
 
     pub fn home(&self, ino: Ino) -> Option<Home> {
-        self.files.get(&ino).and_then(|file| file.home)
+        self.look(ino, |file| file.home.clone())
     }
 
     pub fn block(&self, ino: Ino, block: u64) -> Option<Block> {
@@ -415,17 +436,13 @@ impl Extents {
     }
 
     pub fn dirty_bytes_of(&self, ino: Ino) -> u64 {
-        match self.files.get(&ino) {
-            Some(file) if file.packed.is_none() => file.dirty * BLOCK_BYTES,
-            _ => self.sum_bytes(ino, |block| block.dirty),
-        }
+        let whole = self.look(ino, |file| file.packed.is_none().then_some(file.dirty * BLOCK_BYTES));
+        whole.unwrap_or_else(|| self.sum_bytes(ino, |block| block.dirty))
     }
 
     pub fn resident_bytes_of(&self, ino: Ino) -> u64 {
-        match self.files.get(&ino) {
-            Some(file) if file.packed.is_none() => file.resident * BLOCK_BYTES,
-            _ => self.sum_bytes(ino, |_| true),
-        }
+        let whole = self.look(ino, |file| file.packed.is_none().then_some(file.resident * BLOCK_BYTES));
+        whole.unwrap_or_else(|| self.sum_bytes(ino, |_| true))
     }
 
     /// Block by block: for small files, whose blocks are not all of one size.
@@ -436,7 +453,10 @@ impl Extents {
 
     /// How many bytes of a file are known to be in holes, in whole blocks up to its end.
     pub fn hole_bytes(&self, ino: Ino, size_bytes: u64) -> u64 {
-        let data = self.files.get(&ino).map_or(0, |file| file.data);
+        if size_bytes == 0 {
+            return 0;
+        }
+        let data = self.look(ino, |file| file.data);
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
         // The last block need not be a whole one.
         match blocks.checked_sub(1) {
@@ -505,41 +525,16 @@ impl Extents {
         problems
     }
 
-    /// How many blocks of a file the home counts for, if they are absent and no holes.
+    /// What is known of a file as a whole, or of one that nothing is known of.
+    fn look<T>(&self, ino: Ino, at: impl FnOnce(&FileMap) -> T) -> T {
+        self.files.look(&ino, |file| match file {
+            Some(file) => at(file),
+            None => at(&FileMap::default()),
+        })
+    }
+
     fn home_blocks(&self, ino: Ino) -> u64 {
-        self.home(ino).map_or(0, |home| home.blocks())
-    }
-
-    /// Another object counts for what is absent, or none.
-    fn rehome(&mut self, ino: Ino, home: Option<Home>) {
-        let (before, after) = (self.home_blocks(ino), home.as_ref().map_or(0, Home::blocks));
-        self.fill(ino, after..u64::MAX);
-        let differs = before.min(after)..before.max(after);
-        let absent = differs.end - differs.start - self.count_present(ino, differs);
-        self.change(ino, |file| {
-            file.home = home;
-            file.data = if before < after { file.data + absent } else { file.data - absent };
-        });
-    }
-
-    /// Makes holes of absent blocks that the home counts for.
-    fn dig(&mut self, ino: Ino, blocks: Range<u64>) {
-        match self.holes.insert(ino, blocks) {
-            0 => {}
-            dug => self.change(ino, |file| file.data -= dug),
-        }
-    }
-
-    /// The home counts for these blocks again.
-    fn fill(&mut self, ino: Ino, blocks: Range<u64>) {
-        match self.holes.remove(ino, blocks) {
-            0 => {}
-            filled => self.change(ino, |file| file.data += filled),
-        }
-    }
-
-    fn count_present(&self, ino: Ino, blocks: Range<u64>) -> u64 {
-        if blocks.is_empty() { 0 } else { self.blocks.range((ino, blocks.start)..(ino, blocks.end)).count() as u64 }
+        self.look(ino, FileMap::home_blocks)
     }
 
     fn list(&self, ino: Ino, blocks: Range<u64>) -> Vec<(u64, Block)> {
@@ -547,51 +542,6 @@ impl Extents {
             return Vec::new();
         }
         self.blocks.range((ino, blocks.start)..(ino, blocks.end)).map(|((_, block), state)| (block, state)).collect()
-    }
-
-    fn drop_blocks(&mut self, ino: Ino, from: u64) {
-        for (block, _) in self.list(ino, from..u64::MAX) {
-            self.take(ino, block);
-        }
-    }
-
-    fn put(&mut self, ino: Ino, block: u64, state: Block) {
-        self.fill(ino, block..block.saturating_add(1));
-        let old = self.blocks.get(&(ino, block));
-        self.blocks.insert(&(ino, block), &state);
-        self.count(ino, block, old, Some(state));
-    }
-
-    fn take(&mut self, ino: Ino, block: u64) {
-        let old = self.blocks.remove(&(ino, block));
-        self.count(ino, block, old, None);
-    }
-
-    fn count(&mut self, ino: Ino, block: u64, old: Option<Block>, new: Option<Block>) {
-        let dirty = |block: Option<Block>| u64::from(block.is_some_and(|block| block.dirty));
-        let (was, is) = (u64::from(old.is_some()), u64::from(new.is_some()));
-        let (was_dirty, is_dirty) = (dirty(old), dirty(new));
-        let bytes = self.block_bytes(ino, block);
-        self.resident_bytes = self.resident_bytes + is * bytes - was * bytes;
-        self.dirty_bytes = self.dirty_bytes + is_dirty * bytes - was_dirty * bytes;
-        if (was, was_dirty) != (is, is_dirty) {
-            let behind_home = u64::from(block >= self.home_blocks(ino));
-            self.change(ino, |file| {
-                file.data = file.data + is * behind_home - was * behind_home;
-                file.resident = file.resident + is - was;
-                file.dirty = file.dirty + is_dirty - was_dirty;
-            });
-        }
-    }
-
-    fn change(&mut self, ino: Ino, change: impl FnOnce(&mut FileMap)) {
-        let mut file = self.files.get(&ino).unwrap_or_default();
-        change(&mut file);
-        if file == FileMap::default() {
-            self.files.remove(&ino);
-        } else {
-            self.files.insert(&ino, &file);
-        }
     }
 }
 

@@ -18,13 +18,13 @@ impl Packs {
         self.ranges.bytes() + self.bytes.bytes()
     }
 
-    fn insert(&mut self, ino: Ino, PackRange { pack, start, len_bytes }: PackRange) {
+    pub fn insert(&mut self, ino: Ino, PackRange { pack, start, len_bytes }: PackRange) {
         self.ranges.insert(&(pack, start), &(len_bytes, ino));
         let before = self.bytes.get(&pack).unwrap_or(0);
         self.bytes.insert(&pack, &before.saturating_add(len_bytes));
     }
 
-    fn remove(&mut self, PackRange { pack, start, len_bytes }: PackRange) {
+    pub fn remove(&mut self, PackRange { pack, start, len_bytes }: PackRange) {
         self.ranges.remove(&(pack, start));
         match self.bytes.get(&pack).map_or(0, |bytes| bytes.saturating_sub(len_bytes)) {
             0 => drop(self.bytes.remove(&pack)),
@@ -36,7 +36,7 @@ impl Packs {
 impl Extents {
     /// Where the bytes of the file are, if not in a store file of its own.
     pub fn packed(&self, ino: Ino) -> Option<PackRange> {
-        self.files.get(&ino).and_then(|file| file.packed)
+        self.look(ino, |file| file.packed)
     }
 
     /// Pack files that are in use, each with how many bytes of it are.
@@ -60,29 +60,7 @@ impl Extents {
 
     /// What a block takes of the node's disk. In a pack file that is what lies in its range.
     pub fn block_bytes(&self, ino: Ino, block: u64) -> u64 {
-        let in_range = |range: PackRange| range.len_bytes.saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES);
-        self.packed(ino).map_or(BLOCK_BYTES, in_range)
-    }
-
-    pub(super) fn pack(&mut self, ino: Ino, range: Option<PackRange>) {
-        let before = self.packed(ino);
-        if before == range {
-            return;
-        }
-        let blocks = self.list(ino, 0..u64::MAX);
-        for (block, state) in &blocks {
-            self.count(ino, *block, Some(*state), None);
-        }
-        if let Some(before) = before {
-            self.packs.remove(before);
-        }
-        if let Some(range) = range {
-            self.packs.insert(ino, range);
-        }
-        self.change(ino, |file| file.packed = range);
-        for (block, state) in blocks {
-            self.count(ino, block, None, Some(state));
-        }
+        self.look(ino, |file| file.block_bytes(block))
     }
 
     /// Takes a range from a snapshot, before the file's blocks.

@@ -1,7 +1,7 @@
 //! Questions of the node: where bytes are to be read from, what a write needs first, what
 //! can be evicted.
 
-use super::{Block, Extents};
+use super::{Block, Extents, FileMap};
 use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino};
 use std::ops::Range;
 
@@ -214,7 +214,7 @@ impl Extents {
     }
 
     pub(super) fn valid_bytes(&self, ino: Ino) -> u64 {
-        self.home(ino).map_or(0, |home| home.valid_bytes)
+        self.look(ino, FileMap::valid_bytes)
     }
 
     /// How many leading bytes of an absent block are the object's.

@@ -85,14 +85,20 @@ impl Namespace {
         self.stream(dir, Cookie::START).next().is_none()
     }
 
-    /// Enters a name at the end of the directory.
+    /// Enters a name at the end of the directory, of which that is not a change.
     pub(super) fn enter(&mut self, parent: Ino, name: &Name, ino: Ino, kind: FileKind) -> Link {
+        let cookie = self.change_inode(parent, Inode::draw_cookie);
+        self.enter_at(name, Link { parent, cookie }, ino, kind)
+    }
+
+    /// Enters a name at the end of the directory, which changes by that.
+    pub(super) fn add(&mut self, parent: Ino, name: &Name, ino: Ino, kind: FileKind, stamp: Stamp) -> Link {
         let cookie = self.change_inode(parent, |dir| {
-            dir.last_cookie.0 += 1;
-            dir.last_cookie
+            dir.attr.nlink += u32::from(kind == FileKind::Directory);
+            dir.modified(stamp);
+            dir.draw_cookie()
         });
-        let link = Link { parent, cookie };
-        self.enter_at(name, link, ino, kind)
+        self.enter_at(name, Link { parent, cookie }, ino, kind)
     }
 
     /// Enters a name at a place that no name has.
@@ -174,6 +180,12 @@ pub(super) fn hash_of(name: &Name) -> u32 {
 }
 
 impl Inode {
+    /// Of a directory: where the next name is.
+    fn draw_cookie(&mut self) -> Cookie {
+        self.last_cookie.0 += 1;
+        self.last_cookie
+    }
+
     /// Something of the inode changed, its content did not. A replayed operation carries
     /// its original stamp, so that the version may be there already.
     pub(super) fn changed(&mut self, stamp: Stamp) {

@@ -27,8 +27,7 @@ impl Namespace {
         let counted_in = self.counts_in(ino);
         self.linkable.remove(&ino);
         self.orphans.remove(&ino);
-        let link = self.enter(parent, name, ino, kind);
-        self.dir_changed(parent, op.stamp, 0);
+        let link = self.add(parent, name, ino, kind, op.stamp);
         self.add_link(&mut inode, link, false);
         inode.attr.nlink += 1;
         inode.changed(op.stamp);

@@ -39,11 +39,10 @@ impl Namespace {
         let kind = what.kind();
         let mut inode = Inode::new(op, &dir, ino, mode, what);
         let attr = inode.attr.clone();
-        let link = self.enter(parent, name, ino, kind);
+        let link = self.add(parent, name, ino, kind, op.stamp);
         self.add_link(&mut inode, link, true);
         self.add_inode(&inode);
         self.count_in(ino);
-        self.dir_changed(parent, op.stamp, i32::from(kind == FileKind::Directory));
         op.linked(parent, name, ino, true);
         Ok(attr)
     }

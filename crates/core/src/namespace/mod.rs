@@ -113,6 +113,7 @@ pub struct Dentry {
 }
 
 /// A dentry at its place in the directory stream.
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub name: Name,
     pub ino: Ino,

@@ -122,8 +122,7 @@ impl Namespace {
         let kept_name = trashed_name(ino);
         self.end_root(ino, counted_in);
         let mut inode = self.inode(ino).expect("a dentry refers to an inode that exists");
-        let kept = self.enter(trash, &kept_name, ino, kind);
-        self.dir_changed(trash, stamp, i32::from(kind == FileKind::Directory));
+        let kept = self.add(trash, &kept_name, ino, kind, stamp);
         inode.xattrs.remove(QUOTA);
         inode.xattrs.insert(Bytes::from_static(TRASHED), trashed_value(&trashed));
         inode.changed(stamp);
@@ -175,11 +174,10 @@ impl Namespace {
         let (trash, kept_name) = self.primary_name(ino).expect("what is in the trash has a name there");
         let from = self.primary_link(ino).expect("what has a name has a link");
         let mut inode = self.inode(ino).expect("it is in the trash");
-        let subdirectory = i32::from(inode.attr.kind == FileKind::Directory);
+        let kind = inode.attr.kind;
         self.strike(trash, &kept_name);
-        self.dir_changed(trash, stamp, -subdirectory);
-        let link = self.enter(to, name, ino, inode.attr.kind);
-        self.dir_changed(to, stamp, subdirectory);
+        self.dir_changed(trash, stamp, -i32::from(kind == FileKind::Directory));
+        let link = self.add(to, name, ino, kind, stamp);
         inode.xattrs.remove(TRASHED);
         inode.changed(stamp);
         let primary = self.move_link(&mut inode, from, link);

@@ -309,15 +309,12 @@ impl Leaf {
     /// In line: a search comes to many.
     #[inline(always)]
     fn entry_of(&self, head: Head, index: usize, start: usize, value: usize) -> Entry {
-        let head = u16::from_le_bytes(head);
+        let (shared, suffix, len) = numbers_of(head);
         let mut at = start;
-        let mut part = |of_head: u16, most: usize| match usize::from(of_head) & most {
-            few if few < most => few,
-            _ => most + get_number(&self.bytes, &mut at),
-        };
-        let shared = part(head, MOST_OF_KEY);
-        let suffix = part(head >> KEY_BITS, MOST_OF_KEY);
-        let value_len = part(head >> (2 * KEY_BITS), MOST_OF_VALUE);
+        let mut whole = |few: usize, most: usize| if few < most { few } else { most + get_number(&self.bytes, &mut at) };
+        let shared = whole(shared, MOST_OF_KEY);
+        let suffix = whole(suffix, MOST_OF_KEY);
+        let value_len = whole(len, MOST_OF_VALUE);
         Entry { index, shared, start, suffix: at..at + suffix, value: value..value + value_len }
     }
 
@@ -327,6 +324,13 @@ impl Leaf {
         let mut next = key.first();
         let (mut at, mut value) = (self.keys_at(), self.border());
         for (index, head) in self.heads().iter().enumerate() {
+            // Most are passed for what their heads say, or for the first byte of their suffix.
+            let (its, suffix, len) = numbers_of(*head);
+            let is_all = its < MOST_OF_KEY && suffix < MOST_OF_KEY && len < MOST_OF_VALUE;
+            if is_all && (its > shared || its == shared && suffix > 0 && next.is_some_and(|next| self.bytes[at] < *next)) {
+                (at, value) = (at + suffix, value + len);
+                continue;
+            }
             let entry = self.entry_of(*head, index, at, value);
             (at, value) = (entry.suffix.end, entry.value.end);
             match entry.shared.cmp(&shared) {
@@ -485,6 +489,14 @@ fn put_numbers(out: &mut Vec<u8>, shared: usize, suffix: usize, value: usize) ->
     };
     let (shared, suffix, value) = (part(shared, MOST_OF_KEY), part(suffix, MOST_OF_KEY), part(value, MOST_OF_VALUE));
     (shared | suffix << KEY_BITS | value << (2 * KEY_BITS)).to_le_bytes()
+}
+
+/// What a head says: how many bytes of its key are shared, how many are not, and how many its value has. The most that there can be
+/// says that more follow.
+#[inline(always)]
+fn numbers_of(head: Head) -> (usize, usize, usize) {
+    let head = usize::from(u16::from_le_bytes(head));
+    (head & MOST_OF_KEY, head >> KEY_BITS & MOST_OF_KEY, head >> (2 * KEY_BITS))
 }
 
 /// Seven bits to a byte, the lowest first; the eighth says that more follow.

@@ -41,7 +41,7 @@ pub struct Tree<K, V> {
     root: Arc<Node>,
     len: usize,
     bytes: usize,
-    recent: RefCell<Recent>,
+    recent: RefCell<Recent<K, V>>,
     entries: PhantomData<fn() -> (K, V)>,
 }
 
@@ -101,21 +101,25 @@ impl<K, V> Tree<K, V> {
 
 impl<K: Key, V: Value<K>> Tree<K, V> {
     pub fn get(&self, key: &K) -> Option<V> {
-        self.look(&packed(key), |value| value.map(|value| V::unpack(key, value)))
+        self.look(key, |value| value.cloned())
     }
 
     pub fn contains_key(&self, key: &K) -> bool {
-        self.look(&packed(key), |value| value.is_some())
+        self.look(key, |value| value.is_some())
     }
 
-    fn look<T>(&self, key: &[u8], at: impl FnOnce(Option<&[u8]>) -> T) -> T {
+    /// As [`Tree::get`], of what one wants to know of it.
+    pub fn look<T>(&self, key: &K, at: impl FnOnce(Option<&V>) -> T) -> T {
         let mut recent = self.recent.borrow_mut();
         if let Some(value) = recent.get(key) {
             return at(value);
         }
-        let value = self.find(key);
-        recent.note(key, value);
-        at(value)
+        let place = packed(key);
+        let found = self.find(&place);
+        let value = found.map(|bytes| V::unpack(key, bytes));
+        let outcome = at(value.as_ref());
+        recent.note(key, value, place.len().max(found.map_or(0, <[u8]>::len)));
+        outcome
     }
 
     fn find(&self, key: &[u8]) -> Option<&[u8]> {
@@ -130,9 +134,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
 
     /// True if the key had no value before.
     pub fn insert(&mut self, key: &K, value: &V) -> bool {
-        let mut bytes = Vec::with_capacity(64);
-        value.pack(key, &mut bytes);
-        self.put(&packed(key), &bytes)
+        self.put(key, value.clone())
     }
 
     /// As [`Tree::insert`] of each, in any order, but at a fraction of its cost where many of them are neighbours. No key is there twice.
@@ -155,9 +157,12 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         self.put_all(&run);
     }
 
-    fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
-        self.recent.get_mut().note(key, Some(value));
-        self.put_all(&[(key, value)]) > 0
+    fn put(&mut self, key: &K, value: V) -> bool {
+        let (place, mut bytes) = (packed(key), Vec::with_capacity(64));
+        value.pack(key, &mut bytes);
+        debug_assert!(V::unpack(key, &bytes) == value, "a value is all that it is packed as");
+        self.recent.get_mut().note(key, Some(value), place.len().max(bytes.len()));
+        self.put_all(&[(&place, &bytes)]) > 0
     }
 
     /// How many keys had no value before.
@@ -176,25 +181,21 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
 
     /// Lets `change` loose on the value of the key, if there is one.
     pub fn change<T>(&mut self, key: &K, change: impl FnOnce(&mut V) -> T) -> Option<T> {
-        let place = packed(key);
-        let (outcome, changed) = self.look(&place, |found| {
+        let (outcome, changed) = self.look(key, |found| {
             let found = found?;
-            let mut value = V::unpack(key, found);
+            let mut value = found.clone();
             let outcome = change(&mut value);
-            let mut bytes = Vec::with_capacity(found.len() + 8);
-            value.pack(key, &mut bytes);
-            let changed = bytes != found;
-            Some((outcome, changed.then_some(bytes)))
+            Some((outcome, (value != *found).then_some(value)))
         })?;
-        if let Some(bytes) = changed {
-            self.put(&place, &bytes);
+        if let Some(value) = changed {
+            self.put(key, value);
         }
         Some(outcome)
     }
 
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let place = packed(key);
-        self.recent.get_mut().note(&place, None);
+        self.recent.get_mut().note(key, None, place.len());
         let old = Node::remove(&mut self.root, &place, |value| V::unpack(key, value), &mut self.bytes)?;
         self.len -= 1;
         if let Node::Branch(branch) = &*self.root
@@ -311,9 +312,12 @@ impl Branch {
         // The last ones first: those before stay where they are.
         while let Some((key, _)) = run.last() {
             let at = self.child_of(key);
-            let first = at.checked_sub(1).map_or(0, |before| run.partition_point(|(key, _)| *key < self.keys.get(before)));
+            let others = &run[..run.len() - 1];
+            let first = at.checked_sub(1).map_or(0, |before| others.partition_point(|(key, _)| *key < self.keys.get(before)));
             let (of_child, splits) = Node::insert(&mut self.children[at], &run[first..], bytes);
-            self.add(at, splits);
+            if !splits.is_empty() {
+                self.add(at, splits);
+            }
             (new, run) = (new + of_child, &run[..first]);
         }
         new
@@ -330,6 +334,9 @@ impl Branch {
 
     /// Gives away what is too much for one node, in parts of about the same size.
     fn split(&mut self) -> Vec<Split> {
+        if self.children.len() <= FANOUT {
+            return Vec::new();
+        }
         let kept = (1..self.children.len().div_ceil(FANOUT)).rev();
         let mut splits: Vec<Split> = kept.map(|kept| self.split_at(self.children.len() * kept / (kept + 1))).collect();
         splits.reverse();

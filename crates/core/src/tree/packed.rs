@@ -1,6 +1,7 @@
 //! Keys and values as the bytes that leaves hold.
 
 use ebb_model::{Cookie, Ino, Name, PackId, Time};
+use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
@@ -11,7 +12,7 @@ const PACKED_HERE: &str = "a tree reads what it has written itself";
 pub type KeyBytes = SmallVec<[u8; 36]>;
 
 /// What entries are ordered by: the bytes are ordered as the keys are.
-pub trait Key: Sized {
+pub trait Key: Clone + PartialEq {
     fn pack(&self, out: &mut KeyBytes);
     fn unpack(bytes: &[u8]) -> Self;
 }
@@ -22,14 +23,35 @@ pub trait FixedKey: Key {
 }
 
 /// What a key leads to. It need not say again what the key says.
-pub trait Value<K>: Sized {
+pub trait Value<K>: Clone + PartialEq {
     fn pack(&self, key: &K, out: &mut Vec<u8>);
     fn unpack(key: &K, bytes: &[u8]) -> Self;
 }
 
 /// Appends `what` as serde sees it.
 pub fn pack<T: Serialize>(what: &T, out: &mut Vec<u8>) {
-    *out = postcard::to_extend(what, std::mem::take(out)).expect("what trees hold can be written to memory");
+    postcard::serialize_with_flavor(what, Behind(out)).expect("what trees hold can be written to memory");
+}
+
+/// What postcard writes comes behind what is there, many bytes at a time.
+struct Behind<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Behind<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 /// What [`pack`] has written.

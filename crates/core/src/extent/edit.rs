@@ -1,0 +1,129 @@
+//! Changes of one file, with what is known of it as a whole in hand: that is stored once, however many of its blocks change.
+
+use super::{Block, Extents, FileMap, Home};
+use ebb_model::{Ino, PackRange};
+use std::ops::Range;
+
+pub(super) struct Edit<'a> {
+    all: &'a mut Extents,
+    ino: Ino,
+    pub file: FileMap,
+}
+
+impl Extents {
+    /// Lets `change` loose on the file.
+    pub(super) fn edit<T>(&mut self, ino: Ino, change: impl FnOnce(&mut Edit) -> T) -> T {
+        let file = self.files.get(&ino).unwrap_or_default();
+        let mut edit = Edit { all: self, ino, file };
+        let outcome = change(&mut edit);
+        let file = edit.file;
+        if self.look(ino, |before| *before == file) {
+            return outcome;
+        }
+        if file == FileMap::default() {
+            self.files.remove(&ino);
+        } else {
+            self.files.insert(&ino, &file);
+        }
+        outcome
+    }
+}
+
+impl Edit<'_> {
+    pub fn block(&self, block: u64) -> Option<Block> {
+        self.all.blocks.get(&(self.ino, block))
+    }
+
+    pub fn is_hole(&self, block: u64) -> bool {
+        self.all.holes.contains(self.ino, block)
+    }
+
+    pub fn list(&self, blocks: Range<u64>) -> Vec<(u64, Block)> {
+        if self.file.resident == 0 { Vec::new() } else { self.all.list(self.ino, blocks) }
+    }
+
+    pub fn put(&mut self, block: u64, state: Block) {
+        self.fill(block..block.saturating_add(1));
+        let old = self.block(block);
+        self.all.blocks.insert(&(self.ino, block), &state);
+        self.count(block, old, Some(state));
+    }
+
+    pub fn take(&mut self, block: u64) {
+        let old = self.all.blocks.remove(&(self.ino, block));
+        self.count(block, old, None);
+    }
+
+    pub fn drop_blocks(&mut self, from: u64) {
+        for (block, _) in self.list(from..u64::MAX) {
+            self.take(block);
+        }
+    }
+
+    /// Another object counts for what is absent, or none.
+    pub fn rehome(&mut self, home: Option<Home>) {
+        let (before, after) = (self.file.home_blocks(), home.as_ref().map_or(0, Home::blocks));
+        self.fill(after..u64::MAX);
+        let differs = before.min(after)..before.max(after);
+        let absent = differs.end - differs.start - self.list(differs).len() as u64;
+        self.file.home = home;
+        self.file.data = if before < after { self.file.data + absent } else { self.file.data - absent };
+    }
+
+    /// A new home begins to count for what is absent. What it did not count for before, from
+    /// block `from` on, was zeros and stays so, whatever the object has there.
+    pub fn keep_zeros(&mut self, from: u64) {
+        let end = self.file.home_blocks();
+        let mut at = from;
+        for (block, _) in self.list(from..end.max(from)) {
+            self.dig(at..block);
+            at = block + 1;
+        }
+        self.dig(at..end);
+    }
+
+    /// Makes holes of absent blocks that the home counts for.
+    pub fn dig(&mut self, blocks: Range<u64>) {
+        self.file.data -= self.all.holes.insert(self.ino, blocks);
+    }
+
+    /// The home counts for these blocks again.
+    pub fn fill(&mut self, blocks: Range<u64>) {
+        self.file.data += self.all.holes.remove(self.ino, blocks);
+    }
+
+    pub fn pack(&mut self, range: Option<PackRange>) {
+        let before = self.file.packed;
+        if before == range {
+            return;
+        }
+        let blocks = self.list(0..u64::MAX);
+        for (block, state) in &blocks {
+            self.count(*block, Some(*state), None);
+        }
+        if let Some(before) = before {
+            self.all.packs.remove(before);
+        }
+        if let Some(range) = range {
+            self.all.packs.insert(self.ino, range);
+        }
+        self.file.packed = range;
+        for (block, state) in blocks {
+            self.count(block, None, Some(state));
+        }
+    }
+
+    fn count(&mut self, block: u64, old: Option<Block>, new: Option<Block>) {
+        let dirty = |block: Option<Block>| u64::from(block.is_some_and(|block| block.dirty));
+        let (was, is) = (u64::from(old.is_some()), u64::from(new.is_some()));
+        let (was_dirty, is_dirty) = (dirty(old), dirty(new));
+        let bytes = self.file.block_bytes(block);
+        self.all.resident_bytes = self.all.resident_bytes + is * bytes - was * bytes;
+        self.all.dirty_bytes = self.all.dirty_bytes + is_dirty * bytes - was_dirty * bytes;
+        let behind_home = u64::from(block >= self.file.home_blocks());
+        let file = &mut self.file;
+        file.data = file.data + is * behind_home - was * behind_home;
+        file.resident = file.resident + is - was;
+        file.dirty = file.dirty + is_dirty - was_dirty;
+    }
+}
