@@ -203,9 +203,12 @@ struct Start {
     forced: LogIndex,
 }
 
+/// Hardly a command has more.
+const USUAL_BYTES: usize = 256;
+
 fn write_payload<C: Borrow<Command>>(payload: &Payload<C>) -> Result<(u8, Vec<u8>), FormatError> {
     let format = Format::Record;
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
     let kind = match payload {
         Payload::Command(command) => {
             body::append(format, command.borrow(), &mut bytes)?;

@@ -57,8 +57,8 @@ impl Loans {
     /// The blocks are what their checksums say.
     pub fn verified(&self, ino: Ino, blocks: Range<u64>) {
         let mut verified = self.verified.borrow_mut();
-        let known = verified.next(ino, blocks.start).is_some_and(|run| run.start <= blocks.start && run.end >= blocks.end);
-        if !known {
+        let is_known = || verified.next(ino, blocks.start).is_some_and(|run| run.start <= blocks.start && run.end >= blocks.end);
+        if !blocks.is_empty() && !is_known() {
             verified.insert(ino, blocks);
         }
     }
@@ -213,7 +213,9 @@ impl Node {
     /// A file has become longer: so does what is seen of it past the node, and who stores there may
     /// force it without a word to the node. The inode's latch is held exclusively.
     pub(crate) async fn show_length(&self, ino: Ino) -> Result<(), RpcError> {
-        if !self.is_seen(ino) {
+        // Asked between a command and its answer.
+        let is_exposed = self.replica.ahead().extents().is_exposed(ino);
+        if !is_exposed && !self.loans.is_lent(ino) {
             return Ok(());
         }
         self.store.show_length(&self.place(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
