@@ -3,12 +3,23 @@
 use super::*;
 use crate::extent::Extents;
 use crate::namespace::Link;
+use crate::tree::remembered_wrongly;
 use std::collections::BTreeMap;
 
 impl Backing {
     /// Broken laws, in words.
     pub fn check(&self, namespace: &Namespace, extents: &Extents) -> Vec<String> {
-        let mut problems = Vec::new();
+        let mut problems = remembered_wrongly([
+            ("backed files", self.files.is_recent_so()),
+            ("backed directories", self.dirs.is_recent_so()),
+            ("deletes", self.deletes.is_recent_so()),
+            ("homes", self.homes.is_recent_so()),
+            ("redirects", self.redirects.is_recent_so()),
+            ("hidden", self.hidden.is_recent_so()),
+            ("former", self.former.is_recent_so()),
+            ("removed", self.removed.is_recent_so()),
+            ("queue", self.queue.is_recent_so()),
+        ]);
         if !self.backed {
             if self.items().count() > 1 {
                 problems.push("something is kept of a bucket that there is not".into());

@@ -42,8 +42,8 @@ impl Backing {
             Some(FileKind::Regular) => {
                 let is_named = inode.is_some_and(|inode| inode.first.is_some());
                 let dirty = is_named.then_some(Dirty { since: stamp.time, content: Some(stamp.version), moving: false });
-                self.requeue(false, ino, None, dirty.as_ref().map(|dirty| dirty.since));
-                self.files.insert(&ino, &FileBacking { home: None, dirty, recorded: true });
+                // The page that the file is recorded in is to be written, below.
+                self.new_file(ino, &FileBacking { home: None, dirty, recorded: true });
             }
             _ => {}
         }
@@ -226,16 +226,14 @@ impl Backing {
         loop {
             let is_said = |dir: &DirBacking| dir.recorded && dir.dirty.as_ref().is_some_and(|dirty| dirty.again);
             let found = self.dirs.look(&at, |dir| dir.map(|dir| (dir.recorded && dir.has_page(), is_said(dir))));
-            let Some((known, is_said)) = found else { return };
-            if !is_said {
-                self.change_dir(at, |dir| {
-                    dir.recorded = true;
-                    match &mut dir.dirty {
-                        Some(dirty) => dirty.again = true,
-                        None => dir.dirty = Some(PageDirty { since: now, again: true }),
-                    }
-                });
-            }
+            let Some((known, false)) = found else { return };
+            self.change_dir(at, |dir| {
+                dir.recorded = true;
+                match &mut dir.dirty {
+                    Some(dirty) => dirty.again = true,
+                    None => dir.dirty = Some(PageDirty { since: now, again: true }),
+                }
+            });
             let link = if known { None } else { namespace.primary_link(at) };
             let Some(link) = link else { return };
             if let Some(name) = namespace.name_at(link) {

@@ -393,6 +393,12 @@ impl Backing {
         if self.is_complete(ino) { self.admit_change(ino) } else { Err(FsError::Busy) }
     }
 
+    /// Of one that nothing is known of.
+    fn new_file(&mut self, ino: Ino, file: &FileBacking) {
+        self.requeue(false, ino, None, file.dirty.as_ref().map(|dirty| dirty.since));
+        self.files.insert(&ino, file);
+    }
+
     fn change_file(&mut self, ino: Ino, change: impl FnOnce(&mut FileBacking)) {
         let since = |file: &FileBacking| file.dirty.as_ref().map(|dirty| dirty.since);
         let changed = self.files.change(&ino, |file| {

@@ -50,8 +50,7 @@ impl Backing {
                 if let Some(Home { key: Some(key), .. }) = &state.home {
                     self.homes.insert(key, &ino);
                 }
-                self.requeue(false, ino, None, state.dirty.as_ref().map(|dirty| dirty.since));
-                self.files.insert(&ino, &state);
+                self.new_file(ino, &state);
             }
             BackingItem::Directory { ino, state } => {
                 if let Some(prefix) = &state.prefix {

@@ -5,52 +5,52 @@ use ebb_model::{Ino, PackRange};
 use std::ops::Range;
 
 pub(super) struct Edit<'a> {
-    all: &'a mut Extents,
+    extents: &'a mut Extents,
     ino: Ino,
     pub file: FileMap,
 }
 
 impl Extents {
     /// Lets `change` loose on the file.
-    pub(super) fn edit<T>(&mut self, ino: Ino, change: impl FnOnce(&mut Edit) -> T) -> T {
+    pub(super) fn edit(&mut self, ino: Ino, change: impl FnOnce(&mut Edit)) {
         let file = self.files.get(&ino).unwrap_or_default();
-        let mut edit = Edit { all: self, ino, file };
-        let outcome = change(&mut edit);
+        let mut edit = Edit { extents: self, ino, file };
+        change(&mut edit);
         let file = edit.file;
         if self.look(ino, |before| *before == file) {
-            return outcome;
+            return;
         }
         if file == FileMap::default() {
             self.files.remove(&ino);
         } else {
             self.files.insert(&ino, &file);
         }
-        outcome
     }
 }
 
 impl Edit<'_> {
     pub fn block(&self, block: u64) -> Option<Block> {
-        self.all.blocks.get(&(self.ino, block))
+        self.extents.blocks.get(&(self.ino, block))
     }
 
     pub fn is_hole(&self, block: u64) -> bool {
-        self.all.holes.contains(self.ino, block)
+        self.extents.holes.contains(self.ino, block)
     }
 
+    /// Those that are there: a new file has none, and is not searched for them.
     pub fn list(&self, blocks: Range<u64>) -> Vec<(u64, Block)> {
-        if self.file.resident == 0 { Vec::new() } else { self.all.list(self.ino, blocks) }
+        if self.file.resident == 0 { Vec::new() } else { self.extents.list(self.ino, blocks) }
     }
 
     pub fn put(&mut self, block: u64, state: Block) {
         self.fill(block..block.saturating_add(1));
         let old = self.block(block);
-        self.all.blocks.insert(&(self.ino, block), &state);
+        self.extents.blocks.insert(&(self.ino, block), &state);
         self.count(block, old, Some(state));
     }
 
     pub fn take(&mut self, block: u64) {
-        let old = self.all.blocks.remove(&(self.ino, block));
+        let old = self.extents.blocks.remove(&(self.ino, block));
         self.count(block, old, None);
     }
 
@@ -84,12 +84,12 @@ impl Edit<'_> {
 
     /// Makes holes of absent blocks that the home counts for.
     pub fn dig(&mut self, blocks: Range<u64>) {
-        self.file.data -= self.all.holes.insert(self.ino, blocks);
+        self.file.data -= self.extents.holes.insert(self.ino, blocks);
     }
 
     /// The home counts for these blocks again.
     pub fn fill(&mut self, blocks: Range<u64>) {
-        self.file.data += self.all.holes.remove(self.ino, blocks);
+        self.file.data += self.extents.holes.remove(self.ino, blocks);
     }
 
     pub fn pack(&mut self, range: Option<PackRange>) {
@@ -102,10 +102,10 @@ impl Edit<'_> {
             self.count(*block, Some(*state), None);
         }
         if let Some(before) = before {
-            self.all.packs.remove(before);
+            self.extents.packs.remove(before);
         }
         if let Some(range) = range {
-            self.all.packs.insert(self.ino, range);
+            self.extents.packs.insert(self.ino, range);
         }
         self.file.packed = range;
         for (block, state) in blocks {
@@ -118,8 +118,8 @@ impl Edit<'_> {
         let (was, is) = (u64::from(old.is_some()), u64::from(new.is_some()));
         let (was_dirty, is_dirty) = (dirty(old), dirty(new));
         let bytes = self.file.block_bytes(block);
-        self.all.resident_bytes = self.all.resident_bytes + is * bytes - was * bytes;
-        self.all.dirty_bytes = self.all.dirty_bytes + is_dirty * bytes - was_dirty * bytes;
+        self.extents.resident_bytes = self.extents.resident_bytes + is * bytes - was * bytes;
+        self.extents.dirty_bytes = self.extents.dirty_bytes + is_dirty * bytes - was_dirty * bytes;
         let behind_home = u64::from(block >= self.file.home_blocks());
         let file = &mut self.file;
         file.data = file.data + is * behind_home - was * behind_home;

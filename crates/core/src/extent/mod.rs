@@ -37,7 +37,7 @@ pub use snapshot::ExtentItem;
 pub use unforced::Unforced;
 
 use crate::namespace::Change;
-use crate::tree::{Tree, Value, pack, take, unpack};
+use crate::tree::{Tree, Value, pack, remembered_wrongly, take, unpack};
 use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, PackRange, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -180,46 +180,46 @@ impl Extents {
 
     pub fn apply(&mut self, command: &ExtentCommand) {
         match *command {
-            ExtentCommand::Present { ino, ref etag, first, ref sums } => self.edit(ino, |file| {
-                if file.file.home.as_ref().is_none_or(|home| home.etag != *etag) || first >= MAX_BLOCKS {
+            ExtentCommand::Present { ino, ref etag, first, ref sums } => self.edit(ino, |edit| {
+                if edit.file.home.as_ref().is_none_or(|home| home.etag != *etag) || first >= MAX_BLOCKS {
                     return;
                 }
                 for (block, sum) in (first..MAX_BLOCKS).zip(sums) {
-                    if file.block(block).is_none() && !file.is_hole(block) {
-                        file.put(block, Block { version: Version(0), dirty: false, sum: Some(*sum) });
+                    if edit.block(block).is_none() && !edit.is_hole(block) {
+                        edit.put(block, Block { version: Version(0), dirty: false, sum: Some(*sum) });
                     }
                 }
             }),
             ExtentCommand::Absent { ino, .. } | ExtentCommand::Unsynced { ino, .. } if self.is_exposed(ino) => {}
-            ExtentCommand::Absent { ino, first, count } => self.edit(ino, |file| {
-                for (block, state) in file.list(first..first.saturating_add(count)) {
+            ExtentCommand::Absent { ino, first, count } => self.edit(ino, |edit| {
+                for (block, state) in edit.list(first..first.saturating_add(count)) {
                     if !state.dirty {
-                        file.take(block);
+                        edit.take(block);
                     }
                 }
             }),
             // Recovery reads it from the log; the map does not depend on it.
             ExtentCommand::Synced { .. } => {}
-            ExtentCommand::Summed { ino, version, ref sums } => self.edit(ino, |file| {
+            ExtentCommand::Summed { ino, version, ref sums } => self.edit(ino, |edit| {
                 for &(block, sum) in sums {
-                    if let Some(state) = file.block(block)
+                    if let Some(state) = edit.block(block)
                         && state.sum.is_none()
                         && state.version <= version
                     {
-                        file.put(block, Block { sum: Some(sum), ..state });
+                        edit.put(block, Block { sum: Some(sum), ..state });
                     }
                 }
             }),
-            ExtentCommand::Unsynced { ino, first, count } => self.edit(ino, |file| {
-                for (block, state) in file.list(first..first.saturating_add(count)) {
+            ExtentCommand::Unsynced { ino, first, count } => self.edit(ino, |edit| {
+                for (block, state) in edit.list(first..first.saturating_add(count)) {
                     if state.dirty {
-                        file.put(block, Block { sum: None, ..state });
+                        edit.put(block, Block { sum: None, ..state });
                     } else {
-                        file.take(block);
+                        edit.take(block);
                     }
                 }
             }),
-            ExtentCommand::Packed { ino, range } => self.edit(ino, |file| file.pack(range)),
+            ExtentCommand::Packed { ino, range } => self.edit(ino, |edit| edit.pack(range)),
             ExtentCommand::Exposed { ino, exposed: true } => drop(self.exposed.insert(&ino, &())),
             ExtentCommand::Exposed { ino, exposed: false } => drop(self.exposed.remove(&ino)),
         }
@@ -228,26 +228,26 @@ impl Extents {
     /// Follows the namespace.
     pub(crate) fn observe(&mut self, change: &Change) {
         match *change {
-            Change::Written { ino, offset, len_bytes, ref sums, packed, stamp } => self.edit(ino, |file| {
+            Change::Written { ino, offset, len_bytes, ref sums, packed, stamp } => self.edit(ino, |edit| {
                 if packed.is_some() {
-                    file.pack(packed);
+                    edit.pack(packed);
                 }
                 for (block, sum) in touched_blocks(offset, len_bytes).zip(sums.iter().copied().chain(repeat(None))) {
                     // A dirty block that has lost its checksum gets one when it is uploaded,
                     // so that its checksum has to be made void only once until then.
-                    let rewritten = file.block(block).is_some_and(|block| block.dirty && block.sum.is_none());
+                    let rewritten = edit.block(block).is_some_and(|block| block.dirty && block.sum.is_none());
                     let sum = sum.filter(|_| !rewritten);
-                    file.put(block, Block { version: stamp.version, dirty: true, sum });
+                    edit.put(block, Block { version: stamp.version, dirty: true, sum });
                 }
             }),
             Change::Zeroed { ino, ref range, ref edges, stamp } => self.zero(ino, range, edges, stamp.version),
             Change::Resized { ino, old_bytes, new_bytes, stamp } if new_bytes < old_bytes => self.cut(ino, new_bytes, stamp.version),
             Change::Gone { ino, .. } | Change::Forgotten { ino } => {
                 self.holes.remove(ino, 0..u64::MAX);
-                self.edit(ino, |file| {
-                    file.drop_blocks(0);
-                    file.pack(None);
-                    file.file = FileMap::default();
+                self.edit(ino, |edit| {
+                    edit.drop_blocks(0);
+                    edit.pack(None);
+                    edit.file = FileMap::default();
                 });
                 self.exposed.remove(&ino);
             }
@@ -258,31 +258,31 @@ impl Extents {
     fn zero(&mut self, ino: Ino, range: &Range<u64>, edges: &[u64], version: Version) {
         let len_bytes = range.end.saturating_sub(range.start);
         let whole = whole_blocks(range.start, len_bytes);
-        self.edit(ino, |file| {
+        self.edit(ino, |edit| {
             for block in [range.start / BLOCK_BYTES, range.end / BLOCK_BYTES] {
                 if edges.contains(&block) && !whole.contains(&block) {
-                    file.put(block, Block { version, dirty: true, sum: None });
+                    edit.put(block, Block { version, dirty: true, sum: None });
                 }
             }
-            for (block, _) in file.list(whole.clone()) {
-                file.take(block);
+            for (block, _) in edit.list(whole.clone()) {
+                edit.take(block);
             }
-            file.dig(whole.start..whole.end.min(file.file.home_blocks()));
+            edit.dig(whole.start..whole.end.min(edit.file.home_blocks()));
         });
     }
 
     /// What is cut off is absent from here on, and the home does not count for it: no flag is needed (O-83).
     fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
-        self.edit(ino, |file| {
-            file.drop_blocks(len_bytes.div_ceil(BLOCK_BYTES));
+        self.edit(ino, |edit| {
+            edit.drop_blocks(len_bytes.div_ceil(BLOCK_BYTES));
             let boundary = len_bytes / BLOCK_BYTES;
-            if !len_bytes.is_multiple_of(BLOCK_BYTES) && file.block(boundary).is_some() {
-                file.put(boundary, Block { version, dirty: true, sum: None });
+            if !len_bytes.is_multiple_of(BLOCK_BYTES) && edit.block(boundary).is_some() {
+                edit.put(boundary, Block { version, dirty: true, sum: None });
             }
-            if let Some(home) = file.file.home.clone().filter(|home| home.valid_bytes > len_bytes) {
-                file.rehome(Some(Home { valid_bytes: len_bytes, ..home }));
+            if let Some(home) = edit.file.home.clone().filter(|home| home.valid_bytes > len_bytes) {
+                edit.rehome(Some(Home { valid_bytes: len_bytes, ..home }));
             }
-            if let Some(cuts) = &mut file.file.cuts {
+            if let Some(cuts) = &mut edit.file.cuts {
                 cuts.retain(|&(_, shorter)| shorter < len_bytes);
                 cuts.push((version, len_bytes));
             }
@@ -291,9 +291,9 @@ impl Extents {
 
     /// The file's content is the object's, which has just become known.
     pub(crate) fn set_home(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
-        self.edit(ino, |file| {
-            file.fill(0..u64::MAX);
-            file.rehome(Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
+        self.edit(ino, |edit| {
+            edit.fill(0..u64::MAX);
+            edit.rehome(Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
         });
     }
 
@@ -316,12 +316,12 @@ impl Extents {
     }
 
     pub(crate) fn upload_aborted(&mut self, ino: Ino) {
-        self.edit(ino, |file| file.file.cuts = None);
+        self.edit(ino, |edit| edit.file.cuts = None);
     }
 
     /// The object is gone; what was not fetched of it reads as zeros.
     pub(crate) fn forget_home(&mut self, ino: Ino) {
-        self.edit(ino, |file| file.rehome(None));
+        self.edit(ino, |edit| edit.rehome(None));
     }
 
     /// The object `etag` holds the `len_bytes` that the file had at `version`. That may be
@@ -329,21 +329,21 @@ impl Extents {
     /// by a node that did not get to send anything.
     pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
         let is_exposed = self.is_exposed(ino);
-        self.edit(ino, |file| {
-            let zeros_from = file.file.home_blocks();
-            let cuts = file.file.cuts.take().unwrap_or_default();
+        self.edit(ino, |edit| {
+            let zeros_from = edit.file.home_blocks();
+            let cuts = edit.file.cuts.take().unwrap_or_default();
             let since = cuts.into_iter().filter(|(cut, _)| *cut > version).map(|(_, len)| len);
             let home = Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };
-            file.rehome(Some(home));
-            file.keep_zeros(zeros_from);
-            for (block, state) in file.list(0..u64::MAX) {
+            edit.rehome(Some(home));
+            edit.keep_zeros(zeros_from);
+            for (block, state) in edit.list(0..u64::MAX) {
                 match state.sum {
                     _ if !state.dirty || state.version > version => {}
-                    Some(_) => file.put(block, Block { dirty: false, ..state }),
+                    Some(_) => edit.put(block, Block { dirty: false, ..state }),
                     None if is_exposed => {}
                     // What was sent had one. Since then a write was about to replace it, or the
                     // power failed: nobody knows what is here, but the object has it.
-                    None => file.take(block),
+                    None => edit.take(block),
                 }
             }
         });
@@ -351,8 +351,8 @@ impl Extents {
 
     /// The home object was copied: the same bytes under another tag.
     pub fn moved(&mut self, ino: Ino, etag: &str) {
-        self.edit(ino, |file| {
-            if let Some(home) = &mut file.file.home {
+        self.edit(ino, |edit| {
+            if let Some(home) = &mut edit.file.home {
                 home.etag = etag.into();
             }
         });
@@ -361,41 +361,41 @@ impl Extents {
     /// Somebody else replaced the home object. Dirty blocks stay, and so does what the file
     /// was cut to: `keep_length` says that the file's own length stands.
     pub fn replaced(&mut self, ino: Ino, etag: &str, len_bytes: u64, keep_length: bool) {
-        self.edit(ino, |file| {
-            for (block, state) in file.list(0..u64::MAX) {
+        self.edit(ino, |edit| {
+            for (block, state) in edit.list(0..u64::MAX) {
                 if !state.dirty {
-                    file.take(block);
+                    edit.take(block);
                 }
             }
             if !keep_length {
-                file.fill(0..u64::MAX);
+                edit.fill(0..u64::MAX);
             }
-            let limit = if keep_length { file.file.valid_bytes() } else { u64::MAX };
-            file.rehome(Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) }));
+            let limit = if keep_length { edit.file.valid_bytes() } else { u64::MAX };
+            edit.rehome(Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) }));
         });
     }
 
     /// The home object is gone, and all of the file is here: it is to be sent whole.
     pub fn send_again(&mut self, ino: Ino, version: Version) {
-        self.edit(ino, |file| {
-            for (block, state) in file.list(0..u64::MAX) {
-                file.put(block, Block { version, dirty: true, ..state });
+        self.edit(ino, |edit| {
+            for (block, state) in edit.list(0..u64::MAX) {
+                edit.put(block, Block { version, dirty: true, ..state });
             }
         });
     }
 
     /// Nothing counts but the object.
     pub fn rolled_back(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
-        self.edit(ino, |file| file.drop_blocks(0));
+        self.edit(ino, |edit| edit.drop_blocks(0));
         self.set_home(ino, etag, len_bytes);
     }
 
     /// Nothing of the file is on the node any more.
     pub(crate) fn bytes_lost(&mut self, ino: Ino) {
         self.exposed.remove(&ino);
-        self.edit(ino, |file| {
-            file.drop_blocks(0);
-            file.pack(None);
+        self.edit(ino, |edit| {
+            edit.drop_blocks(0);
+            edit.pack(None);
         });
     }
 
@@ -457,11 +457,11 @@ impl Extents {
             return 0;
         }
         let data = self.look(ino, |file| file.data);
-        let blocks = size_bytes.div_ceil(BLOCK_BYTES);
-        // The last block need not be a whole one.
-        match blocks.checked_sub(1) {
-            Some(last) if self.is_zero(ino, last) => size_bytes.saturating_sub(data.saturating_mul(BLOCK_BYTES)),
-            _ => blocks.saturating_sub(data).saturating_mul(BLOCK_BYTES),
+        let last = (size_bytes - 1) / BLOCK_BYTES;
+        // It need not be a whole one.
+        match self.is_zero(ino, last) {
+            true => size_bytes.saturating_sub(data.saturating_mul(BLOCK_BYTES)),
+            false => (last + 1).saturating_sub(data).saturating_mul(BLOCK_BYTES),
         }
     }
 
@@ -472,7 +472,12 @@ impl Extents {
 
     /// Broken laws, in words.
     pub fn check(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let mut problems = remembered_wrongly([
+            ("blocks", self.blocks.is_recent_so()),
+            ("files", self.files.is_recent_so()),
+            ("packs", self.packs.is_recent_so()),
+            ("exposed", self.exposed.is_recent_so()),
+        ]);
         let mut sums = BTreeMap::<Ino, Sums>::new();
         for ((ino, at), block) in self.blocks.iter() {
             let sum = sums.entry(ino).or_default();

@@ -18,6 +18,10 @@ impl Packs {
         self.ranges.bytes() + self.bytes.bytes()
     }
 
+    pub fn is_recent_so(&self) -> bool {
+        self.ranges.is_recent_so() && self.bytes.is_recent_so()
+    }
+
     pub fn insert(&mut self, ino: Ino, PackRange { pack, start, len_bytes }: PackRange) {
         self.ranges.insert(&(pack, start), &(len_bytes, ino));
         let before = self.bytes.get(&pack).unwrap_or(0);

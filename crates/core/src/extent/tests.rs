@@ -10,6 +10,7 @@ const INO: Ino = Ino(7);
 const CELL: u64 = BLOCK_BYTES / 4;
 const CELLS: usize = 24;
 const CELLS_PER_BLOCK: usize = 4;
+const BLOCKS: u64 = (CELLS / CELLS_PER_BLOCK) as u64;
 
 /// What a cell holds: 0 for zeros, else the version that wrote it.
 type Cells = [u64; CELLS];
@@ -47,9 +48,10 @@ enum Step {
         len: usize,
     },
     Fetch(usize),
-    Evict(usize),
+    /// So many blocks.
+    Evict(usize, u64),
     Sum(usize),
-    PowerCut(usize),
+    PowerCut(usize, u64),
     UploadBegin,
     UploadEnd,
     UploadAbort,
@@ -59,6 +61,9 @@ enum Step {
     Replace(usize),
     /// To a range of so many units, if the file fits there; to a store file of its own with 0.
     Pack(u64),
+    /// The node has lost its disk, and nothing that only it had.
+    LoseBytes,
+    RollBack,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -67,9 +72,9 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..=CELLS).prop_map(Step::Resize),
         4 => (0..CELLS, 1..16usize).prop_map(|(at, len)| Step::Zero { at, len }),
         3 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::Fetch),
-        3 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::Evict),
+        3 => (0..CELLS / CELLS_PER_BLOCK, 1..4u64).prop_map(|(block, count)| Step::Evict(block, count)),
         1 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::Sum),
-        1 => (0..CELLS / CELLS_PER_BLOCK).prop_map(Step::PowerCut),
+        1 => (0..CELLS / CELLS_PER_BLOCK, 1..4u64).prop_map(|(block, count)| Step::PowerCut(block, count)),
         3 => Just(Step::UploadBegin),
         3 => Just(Step::UploadEnd),
         1 => Just(Step::UploadAbort),
@@ -77,6 +82,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Move),
         1 => (0..=CELLS).prop_map(Step::Replace),
         2 => (0..=PACKED_BYTES / PACK_UNIT_BYTES).prop_map(Step::Pack),
+        1 => Just(Step::LoseBytes),
+        1 => Just(Step::RollBack),
     ]
 }
 
@@ -239,11 +246,13 @@ impl World {
                 self.extents.apply(&ExtentCommand::Present { ino: INO, etag: "stale".into(), first: block, sums: vec![1] });
                 self.extents.apply(&ExtentCommand::Present { ino: INO, etag, first: block, sums });
             }
-            Step::Evict(block) => {
-                let block = block as u64;
-                self.extents.apply(&ExtentCommand::Absent { ino: INO, first: block, count: 1 });
-                if self.extents.block(INO, block).is_none() {
-                    self.store[cells_of(block)].fill(999_999);
+            Step::Evict(first, count) => {
+                let first = first as u64;
+                self.extents.apply(&ExtentCommand::Absent { ino: INO, first, count });
+                for block in (first..first + count).take_while(|block| *block < BLOCKS) {
+                    if self.extents.block(INO, block).is_none() {
+                        self.store[cells_of(block)].fill(999_999);
+                    }
                 }
             }
             Step::Sum(block) => {
@@ -256,17 +265,33 @@ impl World {
                 }
                 self.extents.apply(&ExtentCommand::Summed { ino: INO, version: Version(self.version), sums });
             }
-            Step::PowerCut(block) => {
-                let block = block as u64;
-                let dirty = self.extents.block(INO, block).is_some_and(|state| state.dirty);
-                self.extents.apply(&ExtentCommand::Unsynced { ino: INO, first: block, count: 1 });
-                match self.extents.block(INO, block) {
-                    Some(state) => assert!(dirty && state.sum.is_none()),
-                    None => assert!(!dirty),
+            Step::PowerCut(first, count) => {
+                let first = first as u64;
+                let blocks = (first..first + count).take_while(|block| *block < BLOCKS);
+                let dirty: Vec<(u64, bool)> =
+                    blocks.map(|block| (block, self.extents.block(INO, block).is_some_and(|state| state.dirty))).collect();
+                self.extents.apply(&ExtentCommand::Unsynced { ino: INO, first, count });
+                for (block, dirty) in dirty {
+                    match self.extents.block(INO, block) {
+                        Some(state) => assert!(dirty && state.sum.is_none()),
+                        None => assert!(!dirty),
+                    }
+                    if !dirty {
+                        self.store[cells_of(block)].fill(999_999);
+                    }
                 }
-                if !dirty {
-                    self.store[cells_of(block)].fill(999_999);
+            }
+            Step::LoseBytes => {
+                if self.extents.dirty_bytes_of(INO) == 0 {
+                    self.extents.bytes_lost(INO);
+                    self.store.fill(999_999);
                 }
+            }
+            Step::RollBack => {
+                let Some((etag, cells, len)) = self.object.clone().filter(|_| self.upload.is_none()) else { return };
+                self.extents.rolled_back(INO, &etag, len as u64 * CELL);
+                self.store.fill(999_999);
+                (self.truth, self.size) = (cells, len);
             }
             Step::UploadBegin => {
                 self.extents.upload_begun(INO, Version(self.version));
@@ -435,7 +460,7 @@ fn what_was_sent_is_as_in_the_home_until_it_changes() {
         let kept = |block: &u64| world.extents.is_as_in_home(INO, range(*block..*block + 1));
         (0..BLOCKS).filter(kept).collect::<Vec<_>>()
     };
-    assert_eq!(changed(Step::Evict(1)), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(changed(Step::Evict(1, 1)), [0, 1, 2, 3, 4, 5]);
     assert_eq!(changed(Step::Write { at: 5, len: 1 }), [0, 2, 3, 4, 5]);
     assert_eq!(changed(Step::Zero { at: 4, len: 4 }), [0, 2, 3, 4, 5]);
     assert_eq!(changed(Step::Resize(CELLS - 1)), [0, 1, 2, 3, 4]);

@@ -1,6 +1,7 @@
 //! Proof of the laws of a namespace, for fsck, snapshots, simulation and tests.
 
 use super::{Entry, FIRST_COOKIE, Link, Namespace};
+use crate::tree::remembered_wrongly;
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,12 @@ const MAX_PROBLEMS: usize = 100;
 impl Namespace {
     /// Broken laws, in words; none unless there is a bug or a snapshot was tampered with.
     pub fn check(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let mut problems = remembered_wrongly([
+            ("inodes", self.inodes.is_recent_so()),
+            ("dentries", self.dentries.is_recent_so()),
+            ("hashes", self.hashes.is_recent_so()),
+            ("links", self.links.is_recent_so()),
+        ]);
         if self.inode(Ino::ROOT).is_none_or(|root| root.attr.kind != FileKind::Directory) {
             problems.push("there is no root directory".into());
             return problems;

@@ -85,7 +85,7 @@ impl Namespace {
         self.stream(dir, Cookie::START).next().is_none()
     }
 
-    /// Enters a name at the end of the directory, of which that is not a change.
+    /// Enters a name at the end of the directory, which is as it was before otherwise.
     pub(super) fn enter(&mut self, parent: Ino, name: &Name, ino: Ino, kind: FileKind) -> Link {
         let cookie = self.change_inode(parent, Inode::draw_cookie);
         self.enter_at(name, Link { parent, cookie }, ino, kind)

@@ -44,6 +44,10 @@ impl Links {
         self.by_age.bytes() + self.ages.bytes()
     }
 
+    pub fn is_recent_so(&self) -> bool {
+        self.by_age.is_recent_so() && self.ages.is_recent_so()
+    }
+
     pub fn len(&self) -> usize {
         self.by_age.len()
     }

@@ -325,9 +325,9 @@ impl Leaf {
         let (mut at, mut value) = (self.keys_at(), self.border());
         for (index, head) in self.heads().iter().enumerate() {
             // Most are passed for what their heads say, or for the first byte of their suffix.
-            let (its, suffix, len) = numbers_of(*head);
-            let is_all = its < MOST_OF_KEY && suffix < MOST_OF_KEY && len < MOST_OF_VALUE;
-            if is_all && (its > shared || its == shared && suffix > 0 && next.is_some_and(|next| self.bytes[at] < *next)) {
+            let (its_shared, suffix, len) = numbers_of(*head);
+            let says_all = its_shared < MOST_OF_KEY && suffix < MOST_OF_KEY && len < MOST_OF_VALUE;
+            if says_all && (its_shared > shared || its_shared == shared && suffix > 0 && next.is_some_and(|next| self.bytes[at] < *next)) {
                 (at, value) = (at + suffix, value + len);
                 continue;
             }

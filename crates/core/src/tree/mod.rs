@@ -3,11 +3,12 @@
 //!
 //! A B+tree of shared nodes; a write copies those nodes on its path that a clone still
 //! shares. Keys and values are packed into the bytes of leaves, and what is asked for is unpacked
-//! (`ENGINE.md` §7). Laws:
+//! (`ENGINE.md` §7); what was asked for last is kept as it is ([`Recent`]). Laws:
 //! - All leaves are at the same depth; no node but the root is empty.
 //! - `Branch::keys[i]` is above every key in `children[i]` and not above any in
 //!   `children[i + 1]`.
 //! - `bytes` is the sum of [`Node::bytes`].
+//! - `recent` is what a search would find.
 //! - No branch has more than [`FANOUT`] children, nor fewer than two, and below the root
 //!   [`SPARSE`]. Leaves have no lower limit, so that filling in order leaves full
 //!   leaves behind; a removal refills what it made sparse.
@@ -108,7 +109,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         self.look(key, |value| value.is_some())
     }
 
-    /// As [`Tree::get`], of what one wants to know of it.
+    /// As [`Tree::get`], of what one wants to know of it. `at` cannot ask the same tree.
     pub fn look<T>(&self, key: &K, at: impl FnOnce(Option<&V>) -> T) -> T {
         let mut recent = self.recent.borrow_mut();
         if let Some(value) = recent.get(key) {
@@ -120,6 +121,12 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         let outcome = at(value.as_ref());
         recent.note(key, value, place.len().max(found.map_or(0, <[u8]>::len)));
         outcome
+    }
+
+    /// Whether what is kept of what was looked for last is what a search finds.
+    pub fn is_recent_so(&self) -> bool {
+        let is_so = |(key, value): &(K, Option<V>)| self.find(&packed(key)).map(|bytes| V::unpack(key, bytes)) == *value;
+        self.recent.borrow().known().all(is_so)
     }
 
     fn find(&self, key: &[u8]) -> Option<&[u8]> {
@@ -247,6 +254,12 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
             left.pop().map(|(key, value)| entry(&key, value))
         })
     }
+}
+
+/// Of trees by their names, whether [`Tree::is_recent_so`]: what is wrong, in words.
+pub fn remembered_wrongly(trees: impl IntoIterator<Item = (&'static str, bool)>) -> Vec<String> {
+    let wrong = trees.into_iter().filter(|(_, is_so)| !is_so);
+    wrong.map(|(tree, _)| format!("what was looked for last in the tree of {tree} is not what is there")).collect()
 }
 
 fn entry<K: Key, V: Value<K>>(key: &[u8], value: &[u8]) -> (K, V) {

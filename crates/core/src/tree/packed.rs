@@ -22,7 +22,7 @@ pub trait FixedKey: Key {
     const BYTES: usize;
 }
 
-/// What a key leads to. It need not say again what the key says.
+/// What a key leads to. It need not say again what the key says, and is unpacked as it was packed: what cannot be packed is not put in.
 pub trait Value<K>: Clone + PartialEq {
     fn pack(&self, key: &K, out: &mut Vec<u8>);
     fn unpack(key: &K, bytes: &[u8]) -> Self;

@@ -27,12 +27,11 @@ impl<K: Clone + PartialEq, V> Recent<K, V> {
         Some(value.as_ref())
     }
 
-    #[cfg(test)]
     pub fn known(&self) -> impl Iterator<Item = &(K, Option<V>)> {
         self.kept.iter().flatten()
     }
 
-    /// What the tree has for the key from now on, in so many bytes.
+    /// What the tree has for the key from now on. The longer of the two has so many bytes.
     pub fn note(&mut self, key: &K, value: Option<V>, bytes: usize) {
         let at = self.kept.iter().position(|known| known.as_ref().is_some_and(|(known, _)| known == key));
         if bytes > MOST_BYTES {

@@ -10,14 +10,7 @@ impl<K: Key + Ord, V: Value<K>> Tree<K, V> {
         assert!(self.iter().is_sorted_by(|(a, _), (b, _)| a < b));
         check_node(&self.root, None, None, true);
         assert_eq!(self.bytes(), bytes_below(&self.root));
-        self.check_recent();
-    }
-
-    /// What is remembered is what a search finds.
-    fn check_recent(&self) {
-        for (key, value) in self.recent.borrow().known() {
-            assert!(self.find(&packed(key)).map(|bytes| V::unpack(key, bytes)) == *value);
-        }
+        assert!(self.is_recent_so());
     }
 }
 
@@ -165,7 +158,7 @@ proptest! {
                     prop_assert_eq!(tree.below(key(end)).collect::<Vec<_>>(), below);
                 }
             }
-            tree.check_recent();
+            assert!(tree.is_recent_so());
             prop_assert_eq!(tree.bytes(), bytes_below(&tree.root));
             prop_assert_eq!(tree.len(), map.len());
             prop_assert_eq!(tree.first(), own(map.first_key_value()));
