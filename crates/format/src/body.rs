@@ -1,13 +1,12 @@
 //! postcard, with our errors.
 
 use crate::{Format, FormatError};
-use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 /// Appends `value` to `out`. After an error `out` holds an unspecified tail.
 pub(crate) fn append<T: Serialize + ?Sized>(format: Format, value: &T, out: &mut Vec<u8>) -> Result<(), FormatError> {
     let offset = out.len() as u64;
-    postcard::serialize_with_flavor(value, Tail(out)).map_err(|error| FormatError::Invalid { format, offset, what: error.to_string() })
+    postcard::to_io(value, out).map(drop).map_err(|error| FormatError::Invalid { format, offset, what: error.to_string() })
 }
 
 /// Reads a value that fills `bytes` to the end. `offset` is where `bytes` begin in what the caller was given.
@@ -20,27 +19,6 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(format: Format, offset: u64, bytes: &
         return Err(invalid(format!("{} bytes follow the value", rest.len())));
     }
     Ok(value)
-}
-
-/// Lets postcard write behind what a buffer already holds.
-struct Tail<'a>(&'a mut Vec<u8>);
-
-impl Flavor for Tail<'_> {
-    type Output = ();
-
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
-        Ok(())
-    }
-
-    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn finalize(self) -> postcard::Result<()> {
-        Ok(())
-    }
 }
 
 /// The `N` bytes at `at`; the caller has checked the length.

@@ -1,7 +1,6 @@
 //! Keys and values as the bytes that leaves hold.
 
 use ebb_model::{Cookie, Ino, Name, PackId, Time};
-use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
@@ -30,28 +29,7 @@ pub trait Value<K>: Clone + PartialEq {
 
 /// Appends `what` as serde sees it.
 pub fn pack<T: Serialize>(what: &T, out: &mut Vec<u8>) {
-    postcard::serialize_with_flavor(what, Behind(out)).expect("what trees hold can be written to memory");
-}
-
-/// What postcard writes comes behind what is there, many bytes at a time.
-struct Behind<'a>(&'a mut Vec<u8>);
-
-impl Flavor for Behind<'_> {
-    type Output = ();
-
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
-        Ok(())
-    }
-
-    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn finalize(self) -> postcard::Result<()> {
-        Ok(())
-    }
+    postcard::to_io(what, out).expect("what trees hold can be written to memory");
 }
 
 /// What [`pack`] has written.
