@@ -234,8 +234,10 @@ impl Backing {
                     None => dir.dirty = Some(PageDirty { since: now, again: true }),
                 }
             });
-            let link = if known { None } else { namespace.primary_link(at) };
-            let Some(link) = link else { return };
+            if known {
+                return;
+            }
+            let Some(link) = namespace.primary_link(at) else { return };
             if let Some(name) = namespace.name_at(link) {
                 self.entry_changed(link.parent, &name);
             }

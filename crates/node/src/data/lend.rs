@@ -213,7 +213,7 @@ impl Node {
     /// A file has become longer: so does what is seen of it past the node, and who stores there may
     /// force it without a word to the node. The inode's latch is held exclusively.
     pub(crate) async fn show_length(&self, ino: Ino) -> Result<(), RpcError> {
-        // Asked between a command and its answer.
+        // Asked between a command and its answer, which the bucket's side is not to keep waiting. Of a file that has gone meanwhile nothing is shown.
         let is_exposed = self.replica.ahead().extents().is_exposed(ino);
         if !is_exposed && !self.loans.is_lent(ino) {
             return Ok(());
