@@ -45,11 +45,6 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use warmup::Stay;
 
-/// Of the binary that is released. musl's own takes a tenth of what the daemon computes.
-#[cfg(target_env = "musl")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     log::abort_on_panic();
     // A daemon is started by the name that its supervisor's binary has for that itself.
