@@ -2,13 +2,14 @@
 
 use ebb_client::{Client, Page};
 use ebb_model::*;
-use ebb_node::Options;
+use ebb_node::{Node, Options};
 use ebb_sim::volume::rig;
 use ebb_sim::{BucketFaults, FaultPlan, Rate, Rng, Slowness, World};
 use futures_util::future::join;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::ready;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// What 200 listings take, one after the other.
@@ -25,6 +26,14 @@ fn with_keys_and<T>(
     keys: impl IntoIterator<Item = String>,
     work: impl AsyncFn(&World, &Client) -> T,
 ) -> (T, Duration, u64) {
+    with_node(options, keys, async |world, _, client| work(world, client).await)
+}
+
+fn with_node<T>(
+    options: Options,
+    keys: impl IntoIterator<Item = String>,
+    work: impl AsyncFn(&World, &Rc<Node>, &Client) -> T,
+) -> (T, Duration, u64) {
     let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
     let faults = FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() };
     let world = World::with_faults(1, faults);
@@ -39,7 +48,7 @@ fn with_keys_and<T>(
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         let listings = || bucket.requests().get("list").copied().unwrap_or(0);
         let (began, before) = (world.now(), listings());
-        let done = work(&world, &client).await;
+        let done = work(&world, &node, &client).await;
         let took = world.now() - began;
         // What nobody waits for comes, too.
         world.sleep(Duration::from_secs(5)).await;
@@ -522,4 +531,25 @@ fn who_reads_all_files_of_a_tree_does_not_wait_for_each() {
     // On average 50 ms for each file alone.
     assert!(took < IN_TURN, "{took:?}");
     assert!(listings <= 110, "{listings}");
+}
+
+/// An open is not kept waiting for what is looked at for it, which is done when nobody waits, not with the next open alone.
+#[test]
+fn who_opens_a_file_is_run_ahead_of() {
+    let keys = (0..50).map(|file| format!("dir/{file:02}"));
+    with_node(Options::default(), keys, async |world, node, client| {
+        let dir = dir(client, "dir").await;
+        let Page { entries, .. } = client.readdir(dir, Cookie::START, 100).await.unwrap();
+        let files: Vec<Ino> = entries.iter().map(|(entry, _)| entry.ino).collect();
+        for file in &files[..3] {
+            client.read(*file, 0, 100).await.unwrap();
+        }
+        world.sleep(Duration::from_secs(5)).await;
+        let fetched = || world.bucket().requests().get("get").copied().unwrap_or(0);
+        let before = fetched();
+        assert!(node.lend(files[3], Borrow::Begin).await.unwrap().is_none(), "it is small");
+        node.catch_up();
+        world.sleep(Duration::from_secs(5)).await;
+        assert!(fetched() > before, "{before} objects were fetched, and no more since");
+    });
 }

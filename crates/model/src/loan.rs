@@ -12,3 +12,10 @@ pub enum Borrow {
     /// An earlier run of the node has lent the file, and the kernel has it still.
     Resume,
 }
+
+impl Borrow {
+    /// It reads, and is not there only for what others have.
+    pub fn begins(self) -> bool {
+        matches!(self, Borrow::Begin | Borrow::Follow)
+    }
+}

@@ -170,8 +170,9 @@ impl Node {
     }
 
     /// For when nobody waits: what is left to be done of what was answered.
-    pub fn catch_up(&self) {
+    pub fn catch_up(self: &Rc<Self>) {
         self.replica.catch_up();
+        self.look_for_walks();
     }
 
     /// Logs and applies a command of the node's own, and carries out what follows from it.

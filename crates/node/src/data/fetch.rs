@@ -162,6 +162,7 @@ impl Node {
 
     /// Notes a read, and asks for what a sequential reader will want next.
     pub(crate) fn read_ahead(self: &Rc<Self>, ino: Ino, wanted: &Range<u64>) {
+        self.look_for_walks();
         let Some(valid_bytes) = self.replica.view().extents().home(ino).map(|home| home.valid_bytes) else { return };
         if wanted.start == 0 {
             self.walk_ahead(ino);

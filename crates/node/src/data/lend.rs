@@ -87,14 +87,17 @@ impl Node {
     /// [`Node::take_back`]. `None` where the file is to be read through the node: what of it is
     /// not here, or was not verified yet, comes in by that.
     pub async fn lend(self: &Rc<Self>, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
+        if borrow.begins() {
+            self.opens_to_read(ino);
+        }
+        self.lend_now(ino, borrow).await
+    }
+
+    async fn lend_now(self: &Rc<Self>, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
         if borrow == Borrow::Resume {
             self.file_size(ino)?;
             // Whatever comes of this, it is to be kept as it is to be seen.
             self.loans.table.borrow_mut().entry(ino).or_insert(Loan { is_doubtful: true, ..Loan::default() });
-        }
-        let begins = matches!(borrow, Borrow::Begin | Borrow::Follow);
-        if begins {
-            self.walk_ahead(ino);
         }
         if borrow == Borrow::Follow && !self.is_apart(ino) && self.may_lend(self.file_size(ino)?) {
             self.set_apart(ino).await?;
@@ -105,7 +108,7 @@ impl Node {
             let guard = self.latches.hold(ino, Mode::Shared).await;
             let size = self.file_size(ino)?;
             let is_lent = self.is_exposed(ino) || self.loans.is_lent(ino) && (borrow == Borrow::Resume || !self.end_loan(ino));
-            let is_had = is_lent || begins || self.is_lent_out(ino).await?;
+            let is_had = is_lent || borrow.begins() || self.is_lent_out(ino).await?;
             let is_worth = size >= LEAST_BYTES || borrow == Borrow::Follow;
             let may_be = is_lent || is_had && is_worth && self.is_apart(ino) && self.is_whole(ino, size) && self.may_lend(size);
             if !may_be {
@@ -150,7 +153,10 @@ impl Node {
         if self.is_stopping() || !resumes && self.attachments.awaits_any() {
             return Err(RpcError::Overloaded);
         }
-        let lent = self.lend(ino, borrow).await?;
+        if borrow.begins() {
+            self.walk_ahead(ino);
+        }
+        let lent = self.lend_now(ino, borrow).await?;
         if lent.is_some() && self.is_stopping() {
             // What would be stored from now on nobody here would send.
             self.take_back(ino);

@@ -31,6 +31,8 @@ const MAX_WALKS: usize = 64;
 pub struct Walks {
     walks: Vec<Walk>,
     begun: u64,
+    /// What was opened last, as long as it has not been looked at.
+    opened: Option<Ino>,
 }
 
 struct Walk {
@@ -198,6 +200,20 @@ fn stored_bytes(file: Ino, tree: &Tree) -> u64 {
 }
 
 impl Node {
+    /// Somebody opens a file to read it. He is not kept waiting for what [`Node::walk_ahead`] looks at: it is done with the next one at the latest.
+    pub(crate) fn opens_to_read(self: &Rc<Self>, file: Ino) {
+        self.look_for_walks();
+        self.downloads.walks.borrow_mut().opened = Some(file);
+    }
+
+    /// Looks at what was opened last.
+    pub(crate) fn look_for_walks(self: &Rc<Self>) {
+        let opened = self.downloads.walks.borrow_mut().opened.take();
+        if let Some(file) = opened {
+            self.walk_ahead(file);
+        }
+    }
+
     /// Somebody begins to read a file: asks for what who reads all files of its directory, or of several, will want next, which is
     /// at most as much as is read ahead within one file.
     pub(crate) fn walk_ahead(self: &Rc<Self>, file: Ino) {
