@@ -132,7 +132,8 @@ impl Shared {
     ) -> Outcome {
         let mut attachment = first;
         let mut backoff = Backoff::new();
-        let _in_doubt = Doubt::new(self, ticket.tx, caller, mutation);
+        // What a node in this process has answered is there as long as this process is.
+        let _in_doubt = (!self.link.is_local()).then(|| Doubt::new(self, ticket.tx, caller, mutation));
         loop {
             let request = Request::Mutate { tx: ticket.tx, caller: caller.clone(), mutation: mutation.clone(), replay: None };
             // Until the answer is in the journal: see `Shared::quiet`.
@@ -186,9 +187,6 @@ impl Shared {
 
     /// Keeps what was in doubt until now, and is made.
     fn keep(&self, made: Preceding) {
-        if self.link.is_local() {
-            return;
-        }
         let Preceding { tx, index, replay } = made;
         let Some(InDoubt { caller, mutation, kept_until }) = self.in_doubt.borrow().get(&tx).cloned() else { return };
         // A copy was durable when it was answered, or shown, and cannot be repeated.
