@@ -145,14 +145,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mutated = |index: u64, offset: Option<u64>| {
         let stamp = Stamp { time, version: Version(index) };
         let replay = Replay { stamp, ino: Some(Ino(2)), offset, len_bytes: offset.map(|_| 4) };
-        Ok(Reply::Mutated(Mutated { attr: Some(attr.clone()), index: LogIndex(index), replay }, vec![]))
+        let mutated = Mutated { attr: Some(attr.clone()), index: LogIndex(index), replay };
+        Ok(Reply::Mutated(Box::new(mutated), vec![]))
     };
     let entry = DirEntry { name: Name::new(b"a").expect("a name"), ino: Ino(2), kind: FileKind::Regular, cookie: Cookie(1) };
     let lost = || Err(RpcError::Lost);
     let before: Vec<Answer> = vec![
         Ok(Reply::Attached(attached())),
         mutated(1, None),
-        Ok(Reply::Attr(attr.clone())),
+        Ok(Reply::Attr(Box::new(attr.clone()))),
         Ok(Reply::Opened { lends: false }),
         mutated(2, Some(9)),
         mutated(3, Some(13)),
@@ -166,7 +167,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             Ok(Reply::Lock(LockAnswer::Granted)),
             Ok(Reply::Conflict(None)),
             Ok(Reply::Directory { entries: vec![(entry.clone(), attr.clone())], end: true }),
-            Ok(Reply::Attr(attr.clone())),
+            Ok(Reply::Attr(Box::new(attr.clone()))),
             Ok(Reply::Link(Bytes::from_static(b"target"))),
             Ok(Reply::Xattr(Bytes::from_static(b"1"))),
             Ok(Reply::Xattrs(vec![Bytes::from_static(b"user.a")])),

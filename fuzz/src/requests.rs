@@ -60,7 +60,8 @@ fn is_slow(request: &Request) -> bool {
 fn speaking_for(mut request: Request, sessions: &[SessionId]) -> Request {
     let said = match &mut request {
         Request::Attach { previous, .. } => previous.as_mut(),
-        Request::Mutate { tx, .. } | Request::Lock { tx, .. } => Some(&mut tx.session),
+        Request::Mutate(mutate) => Some(&mut mutate.tx.session),
+        Request::Lock { tx, .. } => Some(&mut tx.session),
         Request::Detach { session }
         | Request::Renew { session }
         | Request::TakeUp { session }
@@ -118,11 +119,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         ClientMutation::SetAcl { ino: Ino(3), class: AclClass::Default, value: Bytes::from_static(b"\x02\0\0\0"), drop_set_gid: true },
         ClientMutation::Unlink { parent: Ino::ROOT, name: name("b") },
     ];
-    let mutate = |(at, mutation): (usize, ClientMutation)| Request::Mutate {
-        tx: TxId { session: SessionId(1), slot: 0, sequence: at as u64 + 1 },
-        caller: Caller::ROOT,
-        mutation,
-        replay: None,
+    let mutate = |(at, mutation): (usize, ClientMutation)| {
+        let tx = TxId { session: SessionId(1), slot: 0, sequence: at as u64 + 1 };
+        Request::Mutate(Box::new(Mutate { tx, caller: Caller::ROOT, mutation, replay: None }))
     };
     let mut requests: Vec<Request> = mutations.into_iter().enumerate().map(mutate).collect();
     requests.push(Request::ReadDir { dir: Ino::ROOT, after: Cookie::START, limit: 10 });

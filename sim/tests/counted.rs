@@ -17,7 +17,7 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 
 async fn stats(client: &Client) -> NodeStats {
     match client.admin(AdminRequest::Stats).await.unwrap() {
-        AdminReply::Stats(stats) => stats,
+        AdminReply::Stats(stats) => *stats,
         other => panic!("{other:?}"),
     }
 }

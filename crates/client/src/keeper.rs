@@ -10,7 +10,7 @@ use crate::link::{Link, LinkEvent};
 use crate::mutate::InDoubt;
 use crate::recalls::answer_recalls;
 use crate::session::Slots;
-use ebb_model::{Attached, ClientMutation, ClusterId, FsError, LogIndex, Notice, Reply, Request, RpcError, SessionId};
+use ebb_model::{Attached, ClientMutation, ClusterId, FsError, LogIndex, Mutate, Notice, Reply, Request, RpcError, SessionId};
 use futures_util::future::{Either, join_all, select};
 use std::future::Future;
 use std::pin::pin;
@@ -285,7 +285,8 @@ async fn replay(shared: &Rc<Shared>, session: SessionId, recovered: LogIndex) ->
             (ClientMutation::Tmpfile { .. }, Some(ino)) if !is_open(ino, true) => closed.push(ino),
             _ => {}
         }
-        let request = Request::Mutate { tx: operation.tx, caller: operation.caller, mutation, replay: Some(operation.replay) };
+        let request =
+            Request::Mutate(Box::new(Mutate { tx: operation.tx, caller: operation.caller, mutation, replay: Some(operation.replay) }));
         let refused = match insist(shared, request).await {
             Ok(Reply::Mutated(mutated, _)) => {
                 shared.journal.first_done(recovered, Some(&mutated));
@@ -317,7 +318,7 @@ async fn replay(shared: &Rc<Shared>, session: SessionId, recovered: LogIndex) ->
 async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
     let asked: Vec<_> = shared.in_doubt.borrow().iter().map(|(tx, doubt)| (*tx, doubt.clone())).collect();
     for (tx, InDoubt { caller, mutation, .. }) in asked.into_iter().filter(|(tx, _)| tx.session == session) {
-        let request = Request::Mutate { tx, caller, mutation, replay: None };
+        let request = Request::Mutate(Box::new(Mutate { tx, caller, mutation, replay: None }));
         match shared.send(request, Some(within_term(shared))).await {
             Ok(Reply::Mutated(mutated, _)) => {
                 if let Some(doubt) = shared.in_doubt.borrow_mut().get_mut(&tx) {

@@ -8,7 +8,7 @@ use crate::call::{Failure, wrong_reply};
 use crate::client::{Attachment, Shared};
 use crate::journal::{Operation, Room};
 use crate::session::{Requested, Ticket};
-use ebb_model::{Caller, ClientMutation, FsError, Ino, LogIndex, Mutated, Preceding, Reply, Request, RpcError, SessionId, TxId};
+use ebb_model::{Caller, ClientMutation, FsError, Ino, LogIndex, Mutate, Mutated, Preceding, Reply, Request, RpcError, SessionId, TxId};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use std::cell::Cell;
@@ -135,14 +135,14 @@ impl Shared {
         // What a node in this process has answered is there as long as this process is.
         let _in_doubt = (!self.link.is_local()).then(|| Doubt::new(self, ticket.tx, caller, mutation));
         loop {
-            let request = Request::Mutate { tx: ticket.tx, caller: caller.clone(), mutation: mutation.clone(), replay: None };
+            let mutate = Mutate { tx: ticket.tx, caller: caller.clone(), mutation: mutation.clone(), replay: None };
             // Until the answer is in the journal: see `Shared::quiet`.
             let in_flight = Count::new(self, |shared| &shared.in_flight);
-            match self.send(request, Some(self.options.request_timeout)).await {
+            match self.send(Request::Mutate(Box::new(mutate)), Some(self.options.request_timeout)).await {
                 Ok(Reply::Mutated(mutated, preceding)) => {
                     self.preceded(&preceding);
                     self.answered(ticket, mutation, &mutated, first == attachment);
-                    return Outcome::Known(Ok(mutated));
+                    return Outcome::Known(Ok(*mutated));
                 }
                 Ok(_) => {
                     self.blame(mutation, None, FsError::Io);

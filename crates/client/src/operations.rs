@@ -320,7 +320,7 @@ impl Client {
 
 fn attr(reply: Reply) -> Result<Attr, FsError> {
     match reply {
-        Reply::Attr(attr) => Ok(attr),
+        Reply::Attr(attr) => Ok(*attr),
         _ => Err(wrong_reply()),
     }
 }

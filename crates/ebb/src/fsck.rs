@@ -136,7 +136,7 @@ async fn compare(node: &Asked, report: &mut FsckReport) -> Result<(), Failure> {
     let mut next = Some(FsckPoint::START);
     while let Some(from) = next {
         let FsckPart { report: part, done, total, next: after } = match node.ask(AdminRequest::FsckBucket { from }).await? {
-            AdminReply::FsckPart(part) => part,
+            AdminReply::FsckPart(part) => *part,
             _ => return Err(wrong_reply()),
         };
         report.add(part);

@@ -82,7 +82,7 @@ impl Told {
 async fn counted_by(node: &Rc<Node>) -> Option<(ebb_model::NodeStats, ebb_model::Status)> {
     let Ok(Reply::Admin(AdminReply::Stats(stats))) = node.handle(Request::Admin(AdminRequest::Stats)).await else { return None };
     let Ok(Reply::Admin(AdminReply::Status(status))) = node.handle(Request::Admin(AdminRequest::Status)).await else { return None };
-    Some((stats, *status))
+    Some((*stats, *status))
 }
 
 pub enum Listener {

@@ -55,7 +55,7 @@ impl Sample {
             None => None,
         };
         let node = match asked.ask(AdminRequest::Stats).await {
-            Ok(AdminReply::Stats(stats)) => Ok(stats),
+            Ok(AdminReply::Stats(stats)) => Ok(*stats),
             Ok(_) => Err(Failure::Failed("a reply of the wrong kind".into())),
             Err(failure) => Err(failure),
         };

@@ -228,7 +228,7 @@ impl Warming {
 
     async fn attr(&self, request: Request) -> Result<Attr, Refusal> {
         match self.call(request).await? {
-            Reply::Attr(attr) => Ok(attr),
+            Reply::Attr(attr) => Ok(*attr),
             _ => Err(wrong_reply()),
         }
     }

@@ -6,7 +6,7 @@ use crate::body::{self, u32_at, u64_at};
 use crate::checksum::crc32c_of;
 use crate::{Format, FormatError, crc32c};
 use bytes::Bytes;
-use ebb_model::{ClientMutation, MAX_IO_BYTES, Notice, Reply, Request, RpcError};
+use ebb_model::{MAX_IO_BYTES, Notice, Reply, Request, RpcError};
 use serde::Serialize;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,9 +38,10 @@ impl RequestId {
 /// Each encoder returns the parts of one frame, to be sent in order.
 pub fn encode_request(id: RequestId, request: &Request) -> Result<Vec<Bytes>, FormatError> {
     match request {
-        Request::Mutate { tx, caller, mutation, replay } => {
-            let Some((mutation, data)) = without_data(mutation) else { return encode(REQUEST, id, request, Bytes::new()) };
-            encode(REQUEST, id, &Request::Mutate { tx: *tx, caller: caller.clone(), mutation, replay: *replay }, data)
+        Request::Mutate(mutate) if mutate.mutation.data().is_some() => {
+            let mut header = mutate.clone();
+            let data = header.mutation.data_mut().map(std::mem::take).unwrap_or_default();
+            encode(REQUEST, id, &Request::Mutate(header), data)
         }
         _ => encode(REQUEST, id, request, Bytes::new()),
     }
@@ -174,26 +175,10 @@ fn read<'a, T: serde::Deserialize<'a>>(header: &'a [u8]) -> Result<T, FormatErro
     body::read(Format::Message, PREFIX_BYTES as u64, header)
 }
 
-/// The mutation as its header carries it, and the data it leaves behind.
-fn without_data(mutation: &ClientMutation) -> Option<(ClientMutation, Bytes)> {
-    match mutation {
-        ClientMutation::Write { ino, offset, data, drop_set_id } => {
-            Some((ClientMutation::Write { ino: *ino, offset: *offset, data: Bytes::new(), drop_set_id: *drop_set_id }, data.clone()))
-        }
-        ClientMutation::Append { ino, data, drop_set_id } => {
-            Some((ClientMutation::Append { ino: *ino, data: Bytes::new(), drop_set_id: *drop_set_id }, data.clone()))
-        }
-        _ => None,
-    }
-}
-
 /// Where a message's file data goes.
 fn data_of(message: &mut Message) -> Option<&mut Bytes> {
     match message {
-        Message::Request {
-            request: Request::Mutate { mutation: ClientMutation::Write { data, .. } | ClientMutation::Append { data, .. }, .. },
-            ..
-        } => Some(data),
+        Message::Request { request: Request::Mutate(mutate), .. } => mutate.mutation.data_mut(),
         Message::Reply { reply: Reply::Data(data), .. } => Some(data),
         _ => None,
     }

@@ -78,14 +78,7 @@ pub enum Request {
         len_bytes: u32,
     },
 
-    /// A mutation. `replay` is set when the client sends again what a node had answered
-    /// and may have lost in a power cut.
-    Mutate {
-        tx: TxId,
-        caller: Caller,
-        mutation: ClientMutation,
-        replay: Option<Replay>,
-    },
+    Mutate(Box<Mutate>),
     /// Forces the inode's data and every operation of the session.
     Fsync {
         session: SessionId,
@@ -169,7 +162,8 @@ impl Request {
             | Request::EndWait { session, .. }
             | Request::TestLock { session, .. }
             | Request::Reclaim { session, .. } => Some(session),
-            Request::Mutate { tx, .. } | Request::Lock { tx, .. } => Some(tx.session),
+            Request::Mutate(ref mutate) => Some(mutate.tx.session),
+            Request::Lock { tx, .. } => Some(tx.session),
             _ => None,
         }
     }
@@ -195,7 +189,7 @@ impl Request {
             Request::Open { .. } => "open",
             Request::Close { .. } => "close",
             Request::Read { .. } => "read",
-            Request::Mutate { mutation, .. } => mutation.name(),
+            Request::Mutate(mutate) => mutate.mutation.name(),
             Request::Fsync { .. } => "fsync",
             Request::SyncFs { .. } => "sync-fs",
             Request::Admin(_) => "admin",
@@ -225,7 +219,7 @@ impl Request {
             | Request::Seek { ino, .. }
             | Request::TestLock { ino, .. }
             | Request::Reclaim { ino, .. } => Some(ino),
-            Request::Mutate { ref mutation, .. } => mutation.inode().or_else(|| mutation.directories().next()),
+            Request::Mutate(ref mutate) => mutate.mutation.inode().or_else(|| mutate.mutation.directories().next()),
             Request::Attach { .. }
             | Request::Detach { .. }
             | Request::Renew { .. }
@@ -247,11 +241,19 @@ impl Request {
 
     /// Bytes of files that it carries.
     pub fn data_bytes(&self) -> u64 {
-        match self {
-            Request::Mutate { mutation: ClientMutation::Write { data, .. } | ClientMutation::Append { data, .. }, .. } => data.len() as u64,
-            _ => 0,
-        }
+        let Request::Mutate(mutate) = self else { return 0 };
+        mutate.mutation.data().map_or(0, |data| data.len() as u64)
     }
+}
+
+/// A mutation as it is asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mutate {
+    pub tx: TxId,
+    pub caller: Caller,
+    pub mutation: ClientMutation,
+    /// The client sends again what a node had answered and may have lost in a power cut.
+    pub replay: Option<Replay>,
 }
 
 /// What [`Mutation`] is before the leader has chosen ids and holders.
@@ -407,6 +409,21 @@ impl ClientMutation {
         first.into_iter().chain(second)
     }
 
+    /// Bytes of a file that it carries.
+    pub fn data(&self) -> Option<&Bytes> {
+        match self {
+            ClientMutation::Write { data, .. } | ClientMutation::Append { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+
+    pub fn data_mut(&mut self) -> Option<&mut Bytes> {
+        match self {
+            ClientMutation::Write { data, .. } | ClientMutation::Append { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+
     /// The node may have to make room for it, which can take long.
     pub fn brings_bytes(&self) -> bool {
         use ClientMutation::*;
@@ -442,7 +459,7 @@ pub struct Replay {
 pub enum Reply {
     Attached(Attached),
     Done,
-    Attr(#[serde(with = "shown::attr")] Attr),
+    Attr(#[serde(with = "shown::attr")] Box<Attr>),
     Link(Bytes),
     Directory {
         #[serde(with = "shown::entries")]
@@ -454,7 +471,7 @@ pub enum Reply {
     Stat(VolumeStat),
     Data(Bytes),
     /// With what it shows, and a power cut can take with it.
-    Mutated(#[serde(with = "shown::mutated")] Mutated, Vec<Preceding>),
+    Mutated(#[serde(with = "shown::mutated")] Box<Mutated>, Vec<Preceding>),
     /// All operations up to `durable` survive a power cut of the node.
     Forced {
         durable: LogIndex,
@@ -650,14 +667,14 @@ pub enum AdminReply {
     Fsck(FsckReport),
     Explained(Box<Explained>),
     Quotas(Vec<QuotaStatus>),
-    Stats(NodeStats),
+    Stats(Box<NodeStats>),
     /// From the root of the volume, in the order asked; `None` of what has no name or is not known.
     Paths(Vec<Option<Bytes>>),
     /// How many bytes came in for that.
     Warmed {
         bytes: u64,
     },
-    FsckPart(FsckPart),
+    FsckPart(Box<FsckPart>),
     /// Nothing is left of the problem.
     Mended,
     /// Bytes that the file had, those of them that the bucket did not have, and bytes that it has now.
@@ -866,4 +883,17 @@ pub struct ExplainedObject {
     pub etag: String,
     /// Of the object.
     pub len_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are moved from layer to layer. Up to so many bytes that needs no call of a function; what is larger is in a box.
+    #[test]
+    fn requests_and_replies_are_small() {
+        const MOVED_AT_ONCE_BYTES: usize = 128;
+        let bytes = (size_of::<Request>(), size_of::<Result<Reply, RpcError>>());
+        assert!(bytes.0 <= MOVED_AT_ONCE_BYTES && bytes.1 <= MOVED_AT_ONCE_BYTES, "{bytes:?}");
+    }
 }

@@ -11,9 +11,9 @@ pub mod attr {
         (attr, attr.hole_bytes).serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attr, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Attr>, D::Error> {
         let (attr, hole_bytes) = <(Attr, u64)>::deserialize(deserializer)?;
-        Ok(Attr { hole_bytes, ..attr })
+        Ok(Box::new(Attr { hole_bytes, ..attr }))
     }
 }
 
@@ -37,9 +37,9 @@ pub mod mutated {
         (mutated, mutated.attr.as_ref().map(|attr| attr.hole_bytes)).serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mutated, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Mutated>, D::Error> {
         let (mutated, hole_bytes) = <(Mutated, Option<u64>)>::deserialize(deserializer)?;
         let attr = mutated.attr.map(|attr| Attr { hole_bytes: hole_bytes.unwrap_or_default(), ..attr });
-        Ok(Mutated { attr, ..mutated })
+        Ok(Box::new(Mutated { attr, ..mutated }))
     }
 }

@@ -290,7 +290,7 @@ impl Node {
                 self.durable.set(self.log.borrow().len() as u64);
                 Ok(Reply::Forced { durable: LogIndex(self.durable.get()) })
             }
-            Request::Mutate { tx, mutation, replay, .. } => self.mutate(tx, mutation, replay),
+            Request::Mutate(mutate) => self.mutate(*mutate),
             Request::Lock { tx, ask, wait } => {
                 known(tx.session)?;
                 let answer = self.locks.borrow_mut().ask(tx, &ask, wait);
@@ -311,7 +311,7 @@ impl Node {
                 self.locks.borrow_mut().reclaim(session, ino, owner, pid, &pieces)?;
                 Ok(Reply::Done)
             }
-            Request::GetAttr { ino } => Ok(Reply::Attr(attr(ino))),
+            Request::GetAttr { ino } => Ok(Reply::Attr(Box::new(attr(ino)))),
             Request::Read { offset, len_bytes, .. } => {
                 // A file of 3 MiB.
                 let end = (3 << 20).min(offset.saturating_add(u64::from(len_bytes)));
@@ -328,11 +328,11 @@ impl Node {
         }
     }
 
-    fn mutate(&self, tx: TxId, mutation: ClientMutation, replay: Option<Replay>) -> Result<Reply, RpcError> {
+    fn mutate(&self, Mutate { tx, mutation, replay, .. }: Mutate) -> Result<Reply, RpcError> {
         match self.table.borrow().get(&tx.session).map(|slots| slots.get(&tx.slot)) {
             None => return Err(RpcError::SessionExpired),
             Some(Some((sequence, answer))) if *sequence == tx.sequence => {
-                return answer.clone().map(|mutated| Reply::Mutated(mutated, vec![]));
+                return answer.clone().map(|mutated| Reply::Mutated(Box::new(mutated), vec![]));
             }
             Some(Some((sequence, _))) if *sequence > tx.sequence => return Err(RpcError::Misordered),
             _ => {}
@@ -370,14 +370,14 @@ impl Node {
         let answer =
             answer.map_err(RpcError::Refused).map(|replay| Mutated { attr: Some(attr(replay.ino.unwrap_or(Ino(7)))), index, replay });
         self.append(Record::Mutation(Box::new(Executed { tx, mutation, answer: answer.clone() })));
-        answer.map(|mutated| Reply::Mutated(mutated, vec![]))
+        answer.map(|mutated| Reply::Mutated(Box::new(mutated), vec![]))
     }
 
     fn fate(&self, request: &Request) -> Fate {
         let of_its_kind = self.fates_of.borrow_mut().get_mut(kind_of(request)).and_then(VecDeque::pop_front);
         let scripted = match request {
             _ if of_its_kind.is_some() => of_its_kind,
-            Request::Mutate { .. } | Request::Lock { .. } => self.fates.borrow_mut().pop_front(),
+            Request::Mutate(_) | Request::Lock { .. } => self.fates.borrow_mut().pop_front(),
             _ => None,
         };
         let chaotic = || match self.chaos.get() {
@@ -420,7 +420,7 @@ impl Node {
         if fate == Fate::Overloaded {
             return Err(RpcError::Overloaded);
         }
-        let mutates = matches!(request, Request::Mutate { .. });
+        let mutates = matches!(request, Request::Mutate(_));
         let _executing = mutates.then(|| Executing::new(self));
         let result = self.handle(request);
         if fate == Fate::LostReply {
@@ -501,8 +501,8 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Shared { .. } => "shared",
         Request::Open { .. } => "open",
         Request::Close { .. } => "close",
-        Request::Mutate { replay: Some(_), .. } => "replay",
-        Request::Mutate { .. } => "mutate",
+        Request::Mutate(mutate) if mutate.replay.is_some() => "replay",
+        Request::Mutate(_) => "mutate",
         Request::Fsync { .. } => "fsync",
         Request::SyncFs { .. } => "syncfs",
         Request::Read { .. } => "read",
@@ -544,6 +544,8 @@ pub fn name(text: &str) -> Name {
 pub fn transactions(node: &Node) -> BTreeSet<(SessionId, u16, u64)> {
     let seen = node.seen.borrow();
     seen.iter()
-        .filter_map(|request| if let Request::Mutate { tx, .. } = request { Some((tx.session, tx.slot, tx.sequence)) } else { None })
+        .filter_map(|request| {
+            if let Request::Mutate(mutate) = request { Some((mutate.tx.session, mutate.tx.slot, mutate.tx.sequence)) } else { None }
+        })
         .collect()
 }

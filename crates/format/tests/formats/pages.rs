@@ -86,7 +86,7 @@ fn the_protocol_page_numbers_the_variants_right() {
             Message::Request { request, .. } => {
                 variants.add("Request", &request);
                 match &request {
-                    Request::Mutate { mutation, .. } => variants.add("ClientMutation", mutation),
+                    Request::Mutate(mutate) => variants.add("ClientMutation", &mutate.mutation),
                     Request::Admin(admin) => variants.add("AdminRequest", admin),
                     _ => {}
                 }

@@ -63,18 +63,15 @@ fn file_data_is_never_copied() {
 
     let mutation = ClientMutation::Write { ino: Ino(9), offset: 0, data: data.clone(), drop_set_id: false };
     let tx = TxId { session: SessionId(1), slot: 2, sequence: 3 };
-    let request = Request::Mutate { tx, caller: Caller::ROOT, mutation, replay: None };
+    let request = Request::Mutate(Box::new(Mutate { tx, caller: Caller::ROOT, mutation, replay: None }));
     let parts = rpc::encode_request(RequestId(1), &request).expect("it fits");
     assert_eq!(parts[1].as_ptr(), data.as_ptr());
 
     let frame = Bytes::from(parts.concat());
     let range = frame.as_ptr_range();
-    let Ok(Message::Request { request: Request::Mutate { mutation: ClientMutation::Write { data: got, .. }, .. }, .. }) =
-        rpc::decode(frame.clone())
-    else {
-        panic!("the request is read")
-    };
-    assert_eq!(got, data);
+    let Ok(Message::Request { request: Request::Mutate(read), .. }) = rpc::decode(frame.clone()) else { panic!("the request is read") };
+    let got = read.mutation.data().expect("a write has data");
+    assert_eq!(*got, data);
     assert!(range.contains(&got.as_ptr()));
 }
 
@@ -97,7 +94,7 @@ fn the_largest_header_that_a_kernel_can_ask_for_fits() {
     let mutation = ClientMutation::SetXattr { ino: Ino(u64::MAX), name: vec![1; 255].into(), value, mode: XattrMode::Replace };
     let caller = Caller { uid: u32::MAX, gid: u32::MAX, groups: vec![u32::MAX; 8192], checked: true };
     let tx = TxId { session: SessionId(u64::MAX), slot: 63, sequence: u64::MAX };
-    let request = Request::Mutate { tx, caller, mutation, replay: None };
+    let request = Request::Mutate(Box::new(Mutate { tx, caller, mutation, replay: None }));
     assert!(rpc::encode_request(RequestId(1), &request).is_ok());
 }
 

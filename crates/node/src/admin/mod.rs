@@ -35,7 +35,7 @@ impl Node {
                 Ok(AdminReply::Warmed { bytes })
             }
             AdminRequest::Fsck => self.fsck().await.map(AdminReply::Fsck),
-            AdminRequest::FsckBucket { from } => self.fsck_bucket(from).await.map(AdminReply::FsckPart),
+            AdminRequest::FsckBucket { from } => Ok(AdminReply::FsckPart(Box::new(self.fsck_bucket(from).await?))),
             AdminRequest::Mend { remedy } => self.mend(remedy).await.map(|()| AdminReply::Mended),
             AdminRequest::RollBack { path } => {
                 let ino = self.walk(&path).await?;
@@ -53,7 +53,7 @@ impl Node {
             AdminRequest::EmptyTrash { path, until, from } => self.empty_trash(&path, until, from).await,
             AdminRequest::Paths { inos } => Ok(AdminReply::Paths(self.paths(&inos))),
             AdminRequest::Snapshot => self.snapshot_for_backup().await,
-            AdminRequest::Stats => Ok(AdminReply::Stats(self.stats())),
+            AdminRequest::Stats => Ok(AdminReply::Stats(Box::new(self.stats()))),
         }
     }
 

@@ -20,18 +20,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Node {
-    pub(crate) async fn mutate(
-        self: &Rc<Self>,
-        tx: TxId,
-        caller: Caller,
-        mutation: ClientMutation,
-        replay: Option<Replay>,
-    ) -> Result<Reply, RpcError> {
+    pub(crate) async fn mutate(self: &Rc<Self>, mutate: Box<Mutate>) -> Result<Reply, RpcError> {
+        let Mutate { tx, ref mutation, replay, .. } = *mutate;
         // It may be done while what follows from it is not, or is not safe yet.
         if self.under_way.borrow().contains_key(&tx) {
             return Err(RpcError::Overloaded);
         }
-        let firm = self.is_firm(&mutation);
+        let firm = self.is_firm(mutation);
         let verdict = self.replica.view().sessions().check(tx);
         match verdict {
             Verdict::New => {}
@@ -42,7 +37,7 @@ impl Node {
                 let mut answer = answer;
                 if let Ok(mutated) = &mut answer
                     && mutated.index <= self.recovered
-                    && let Some(index) = Box::pin(self.repeat_bytes(tx, &mutation, mutated.replay)).await?
+                    && let Some(index) = Box::pin(self.repeat_bytes(tx, mutation, mutated.replay)).await?
                 {
                     mutated.index = index;
                 }
@@ -57,7 +52,7 @@ impl Node {
                 // Executed, like the one that its slot has had since, and forced with it; its
                 // bytes may not have been.
                 let Some(replay) = replay else { return Err(RpcError::Misordered) };
-                let Some(index) = Box::pin(self.repeat_bytes(tx, &mutation, replay)).await? else { return Err(RpcError::Misordered) };
+                let Some(index) = Box::pin(self.repeat_bytes(tx, mutation, replay)).await? else { return Err(RpcError::Misordered) };
                 if self.answers_durably(tx.session) {
                     self.force_all().await?;
                 }
@@ -77,7 +72,7 @@ impl Node {
             return Err(FsError::Invalid.into());
         }
         self.under_way.borrow_mut().insert(tx, firm);
-        let answer = self.execute(tx, caller, mutation, replay).await;
+        let answer = self.execute(*mutate).await;
         let forced = match &answer {
             Ok(_) if self.answers_durably(tx.session) => self.force_all().await.map(drop),
             Ok(_) if self.has_firm_under_way() => self.force_log().await.map(drop),
@@ -100,7 +95,7 @@ impl Node {
             true => Vec::new(),
             false => self.replica.ahead().sessions().preceding(session, self.replica.log().durable(), mutated.index),
         };
-        Reply::Mutated(mutated, preceding)
+        Reply::Mutated(Box::new(mutated), preceding)
     }
 
     /// A client on another machine cannot repeat a copy: what it was of may have changed. Its
@@ -121,13 +116,7 @@ impl Node {
         replay.stamp.version.0 <= latest && replay.stamp.time.nanos < 1_000_000_000
     }
 
-    async fn execute(
-        self: &Rc<Self>,
-        tx: TxId,
-        caller: Caller,
-        mutation: ClientMutation,
-        replay: Option<Replay>,
-    ) -> Result<Mutated, RpcError> {
+    async fn execute(self: &Rc<Self>, Mutate { tx, caller, mutation, replay }: Mutate) -> Result<Mutated, RpcError> {
         self.admit(&mutation)?;
         if replay.is_none() {
             self.room_to_make(&mutation)?;

@@ -122,12 +122,12 @@ impl Node {
                 self.forgetting.used(parent);
                 self.revalidate_name(parent, &name).await;
                 let attr = self.look_up(parent, &name).await?;
-                Ok(Reply::Attr(self.shown(attr)))
+                Ok(Reply::Attr(Box::new(self.shown(attr))))
             }
             Request::GetAttr { ino } => {
                 self.revalidate_file(ino).await;
                 let attr = self.replica.view().namespace().attr(ino)?;
-                Ok(Reply::Attr(self.shown(attr)))
+                Ok(Reply::Attr(Box::new(self.shown(attr))))
             }
             Request::ReadLink { ino } => Ok(Reply::Link(self.replica.view().namespace().read_link(ino)?)),
             Request::ReadDir { dir, after, limit } => {
@@ -168,7 +168,7 @@ impl Node {
             Request::Close { session, ino, count } => self.close(session, ino, count).await,
             Request::Read { ino, offset, len_bytes } => Ok(Reply::Data(self.read(ino, offset, len_bytes).await?)),
 
-            Request::Mutate { tx, caller, mutation, replay } => self.mutate(tx, caller, mutation, replay).await,
+            Request::Mutate(mutate) => self.mutate(mutate).await,
             Request::Fsync { session, ino } => {
                 self.expect_attached(session)?;
                 if self.attachments.is_shared() {

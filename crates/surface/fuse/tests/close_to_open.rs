@@ -46,8 +46,8 @@ impl Content {
     fn answer(&mut self, request: Request) -> Result<Reply, RpcError> {
         match request {
             Request::Attach { .. } => Ok(scripted::attached()),
-            Request::GetAttr { ino } => Ok(Reply::Attr(self.attr(ino))),
-            Request::Lookup { .. } => Ok(Reply::Attr(self.attr(FILE))),
+            Request::GetAttr { ino } => Ok(Reply::Attr(Box::new(self.attr(ino)))),
+            Request::Lookup { .. } => Ok(Reply::Attr(Box::new(self.attr(FILE)))),
             Request::GetXattr { .. } => Err(FsError::NoAttribute.into()),
             Request::Read { offset, len_bytes, .. } => {
                 self.reads += 1;
@@ -55,13 +55,14 @@ impl Content {
                 let to = self.bytes.len().min(from + len_bytes as usize);
                 Ok(Reply::Data(Bytes::copy_from_slice(&self.bytes[from..to])))
             }
-            Request::Mutate { mutation: ClientMutation::Append { data, .. }, .. } => {
+            Request::Mutate(mutate) => {
+                let ClientMutation::Append { data, .. } = &mutate.mutation else { return Ok(Reply::Done) };
                 let offset = self.bytes.len() as u64;
-                self.bytes.extend_from_slice(&data);
+                self.bytes.extend_from_slice(data);
                 self.version += 1;
                 let stamp = Stamp { time: Time::from_secs(0), version: Version(self.version) };
                 let replay = Replay { stamp, ino: None, offset: Some(offset), len_bytes: Some(data.len() as u64) };
-                Ok(Reply::Mutated(Mutated { attr: Some(self.attr(FILE)), index: LogIndex(1), replay }, vec![]))
+                Ok(Reply::Mutated(Box::new(Mutated { attr: Some(self.attr(FILE)), index: LogIndex(1), replay }), vec![]))
             }
             Request::Fsync { .. } => Ok(Reply::Forced { durable: LogIndex(1) }),
             _ => Ok(Reply::Done),
@@ -90,7 +91,7 @@ impl Shared {
             let serving = async {
                 let session = Session::start(mount).await.unwrap();
                 let pause = |request: &Request| match request {
-                    Request::Mutate { .. } => MUTATING,
+                    Request::Mutate(_) => MUTATING,
                     _ => Duration::ZERO,
                 };
                 let client = scripted::slow_client(pause, move |request| node.lock().unwrap().answer(request)).await;

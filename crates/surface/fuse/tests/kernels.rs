@@ -57,13 +57,13 @@ fn asked_by(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<(Caller,
         let session = Session::start(Mount::new(&point.0, &"allow_other".parse().unwrap()).unwrap()).await.unwrap();
         let answer = move |request| match request {
             Request::Attach { .. } => Ok(scripted::attached()),
-            Request::Mutate { caller, mutation, .. } => {
-                seeing.borrow_mut().push((caller, mutation));
+            Request::Mutate(mutate) => {
+                seeing.borrow_mut().push((mutate.caller, mutate.mutation));
                 let stamp = Stamp { time: Time::from_secs(0), version: Version(2) };
                 let replay = Replay { stamp, ino: Some(Ino(2)), offset: None, len_bytes: None };
-                Ok(Reply::Mutated(Mutated { attr: Some(attr()), index: LogIndex(1), replay }, vec![]))
+                Ok(Reply::Mutated(Box::new(Mutated { attr: Some(attr()), index: LogIndex(1), replay }), vec![]))
             }
-            Request::GetAttr { .. } => Ok(Reply::Attr(attr())),
+            Request::GetAttr { .. } => Ok(Reply::Attr(Box::new(attr()))),
             _ => Ok(Reply::Done),
         };
         let client = scripted::client(answer).await;

@@ -61,17 +61,20 @@ impl Raced {
     fn answer(&self, request: Request) -> Result<Reply, RpcError> {
         match request {
             Request::Attach { .. } => Ok(scripted::attached()),
-            Request::GetAttr { ino } => Ok(Reply::Attr(self.attr(ino))),
-            Request::Lookup { .. } if self.looked.replace(true) => Ok(Reply::Attr(self.attr(FILE))),
+            Request::GetAttr { ino } => Ok(Reply::Attr(Box::new(self.attr(ino)))),
+            Request::Lookup { .. } if self.looked.replace(true) => Ok(Reply::Attr(Box::new(self.attr(FILE)))),
             Request::Lookup { .. } => Err(FsError::NotFound.into()),
             Request::GetXattr { .. } => Err(FsError::NoAttribute.into()),
-            Request::Mutate { mutation: ClientMutation::Make { .. }, .. } => Err(FsError::Exists.into()),
-            Request::Mutate { mutation: ClientMutation::SetAttr { ino, set }, .. } => {
-                self.size_bytes.store(set.size_bytes.unwrap_or(CONTENT_BYTES), Ordering::Relaxed);
-                let stamp = Stamp { time: Time::from_secs(0), version: Version(2) };
-                let replay = Replay { stamp, ino: None, offset: None, len_bytes: None };
-                Ok(Reply::Mutated(Mutated { attr: Some(self.attr(ino)), index: LogIndex(1), replay }, vec![]))
-            }
+            Request::Mutate(mutate) => match mutate.mutation {
+                ClientMutation::Make { .. } => Err(FsError::Exists.into()),
+                ClientMutation::SetAttr { ino, set } => {
+                    self.size_bytes.store(set.size_bytes.unwrap_or(CONTENT_BYTES), Ordering::Relaxed);
+                    let stamp = Stamp { time: Time::from_secs(0), version: Version(2) };
+                    let replay = Replay { stamp, ino: None, offset: None, len_bytes: None };
+                    Ok(Reply::Mutated(Box::new(Mutated { attr: Some(self.attr(ino)), index: LogIndex(1), replay }), vec![]))
+                }
+                other => panic!("nobody asks for {other:?}"),
+            },
             Request::Open { .. } => Ok(Reply::Opened { lends: false }),
             Request::Close { .. } | Request::Renew { .. } | Request::Detach { .. } => Ok(Reply::Done),
             other => panic!("nobody asks for {other:?}"),

@@ -99,7 +99,8 @@ impl Draw {
             Request::Reclaim { session, ino, owner: LockOwner::Flock(self.u64()), pid: self.u32(), pieces: self.list(Draw::lock_piece) },
         ];
         for mutation in self.client_mutations() {
-            all.push(Request::Mutate { tx: self.tx(), caller: self.caller(), mutation, replay: self.option(Draw::replay) });
+            let (tx, caller, replay) = (self.tx(), self.caller(), self.option(Draw::replay));
+            all.push(Request::Mutate(Box::new(Mutate { tx, caller, mutation, replay })));
         }
         all.extend([
             Request::Admin(AdminRequest::SetQuota { path: self.list(Draw::name), limits: Some(self.quota_limits()) }),
@@ -235,7 +236,7 @@ impl Draw {
                 session_term_ms: self.u32(),
             }),
             Reply::Done,
-            Reply::Attr(self.attr()),
+            Reply::Attr(Box::new(self.attr())),
             Reply::Link(self.bytes()),
             Reply::Directory { entries: self.list(Draw::dir_entry), end: self.flag() },
             Reply::Xattr(self.bytes()),
@@ -249,7 +250,7 @@ impl Draw {
             }),
             Reply::Data(self.bytes()),
             Reply::Mutated(
-                Mutated { attr: self.option(Draw::attr), index: self.index(), replay: self.replay() },
+                Box::new(Mutated { attr: self.option(Draw::attr), index: self.index(), replay: self.replay() }),
                 self.list(|draw| Preceding { tx: draw.tx(), index: draw.index(), replay: draw.replay() }),
             ),
             Reply::Forced { durable: self.index() },
@@ -270,7 +271,7 @@ impl Draw {
             Reply::Conflict(None),
             Reply::Conflict(Some(LockConflict { piece: self.lock_piece(), pid: self.u32() })),
             Reply::Admin(AdminReply::Quotas(self.list(Draw::quota_status))),
-            Reply::Admin(AdminReply::Stats(NodeStats {
+            Reply::Admin(AdminReply::Stats(Box::new(NodeStats {
                 uptime_ms: self.u64(),
                 requests: self.list(Draw::counted),
                 reads: ReadStats {
@@ -281,15 +282,15 @@ impl Draw {
                     zero_bytes: self.u64(),
                 },
                 bucket: self.list(Draw::counted),
-            })),
+            }))),
             Reply::Admin(AdminReply::Paths(vec![None, Some(self.bytes())])),
             Reply::Admin(AdminReply::Warmed { bytes: self.u64() }),
-            Reply::Admin(AdminReply::FsckPart(FsckPart {
+            Reply::Admin(AdminReply::FsckPart(Box::new(FsckPart {
                 report: self.fsck_report(),
                 done: self.u64(),
                 total: self.u64(),
                 next: self.option(|draw| FsckPoint::Directories { from: draw.ino() }),
-            })),
+            }))),
             Reply::Admin(AdminReply::Mended),
             Reply::Admin(AdminReply::RolledBack { before_bytes: self.u64(), lost_bytes: self.u64(), bytes: self.u64() }),
             Reply::Admin(AdminReply::Trash { entries: self.list(Draw::trash_entry), next: self.option(Draw::trash_point) }),

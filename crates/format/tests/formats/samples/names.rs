@@ -7,10 +7,10 @@ use ebb_model::*;
 /// Names every variant. A variant that is added without a name does not compile; one
 /// that is named without a sample fails `golden::every_variant_has_a_sample`.
 macro_rules! names {
-    ($name:ident, $all:ident, $type:ty { $($pattern:pat => $text:literal,)+ }) => {
+    ($name:ident, $all:ident, $type:ty { $($pattern:pat => $text:literal,)+ } $($outer:pat => $inner:expr)?) => {
         pub const $all: &[&str] = &[$($text),+];
         pub fn $name(value: &$type) -> &'static str {
-            match value { $($pattern => $text),+ }
+            match value { $($pattern => $text,)+ $($outer => $inner)? }
         }
     };
 }
@@ -85,6 +85,23 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Purge { .. }) => "purge",
 });
 
+names!(mutation_name, MUTATIONS, ClientMutation {
+    ClientMutation::Make { .. } => "mutate-make",
+    ClientMutation::Link { .. } => "mutate-link",
+    ClientMutation::Unlink { .. } => "mutate-unlink",
+    ClientMutation::Rmdir { .. } => "mutate-rmdir",
+    ClientMutation::Rename { .. } => "mutate-rename",
+    ClientMutation::SetAttr { .. } => "mutate-set-attr",
+    ClientMutation::SetXattr { .. } => "mutate-set-xattr",
+    ClientMutation::RemoveXattr { .. } => "mutate-remove-xattr",
+    ClientMutation::Write { .. } => "mutate-write",
+    ClientMutation::Append { .. } => "mutate-append",
+    ClientMutation::Fallocate { .. } => "mutate-fallocate",
+    ClientMutation::Copy { .. } => "mutate-copy",
+    ClientMutation::Tmpfile { .. } => "mutate-tmpfile",
+    ClientMutation::SetAcl { .. } => "mutate-set-acl",
+});
+
 names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Attach { .. }, .. } => "attach",
     Message::Request { request: Request::Detach { .. }, .. } => "detach",
@@ -106,22 +123,8 @@ names!(message_name, MESSAGES, Message {
     Message::Request { request: Request::Read { .. }, .. } => "read",
     Message::Request { request: Request::Fsync { .. }, .. } => "fsync",
     Message::Request { request: Request::SyncFs { .. }, .. } => "sync-fs",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Make { .. }, .. }, .. } => "mutate-make",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Link { .. }, .. }, .. } => "mutate-link",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Unlink { .. }, .. }, .. } => "mutate-unlink",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Rmdir { .. }, .. }, .. } => "mutate-rmdir",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Rename { .. }, .. }, .. } => "mutate-rename",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::SetAttr { .. }, .. }, .. } => "mutate-set-attr",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::SetXattr { .. }, .. }, .. } => "mutate-set-xattr",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::RemoveXattr { .. }, .. }, .. } => "mutate-remove-xattr",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Write { .. }, .. }, .. } => "mutate-write",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Append { .. }, .. }, .. } => "mutate-append",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Fallocate { .. }, .. }, .. } => "mutate-fallocate",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Copy { .. }, .. }, .. } => "mutate-copy",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::Tmpfile { .. }, .. }, .. } => "mutate-tmpfile",
     Message::Request { request: Request::Seek { to: Seek::Data, .. }, .. } => "seek-data",
     Message::Request { request: Request::Seek { to: Seek::Hole, .. }, .. } => "seek-hole",
-    Message::Request { request: Request::Mutate { mutation: ClientMutation::SetAcl { .. }, .. }, .. } => "mutate-set-acl",
     Message::Request { request: Request::Lock { wait: None, .. }, .. } => "lock",
     Message::Request { request: Request::Lock { wait: Some(_), .. }, .. } => "lock-waiting",
     Message::Request { request: Request::EndWait { .. }, .. } => "end-wait",
@@ -224,7 +227,7 @@ names!(message_name, MESSAGES, Message {
     Message::Notice(Notice::Lock { .. }) => "notice-lock",
     Message::Notice(Notice::Recall { .. }) => "notice-recall",
     Message::Notice(Notice::Relinked { .. }) => "notice-relinked",
-});
+} Message::Request { request: Request::Mutate(mutate), .. } => mutation_name(&mutate.mutation));
 
 names!(kind_name, KINDS, FileKind {
     FileKind::Regular => "regular",
